@@ -60,7 +60,7 @@ async def forecast_target(
             await asyncio.sleep(_WATCH_EVERY_S)
         on_phase(Phase("computing the result"))
         found = await live_forecast(state.history, load, objectives, hints_of(target.capacity))
-    context = context_of(server, load, objectives, target.capacity.server)
+    context = context_of(server, load, objectives, target.capacity.server, where.shape)
     return forecast_result(target.name, model, context, found, clock.wall_s())
 
 

@@ -33,6 +33,16 @@ class RequestShape:
     omitted: frozenset[Omittable] = frozenset()
     is_text: bool = False
 
+    @property
+    def conditions(self) -> dict[str, object]:
+        """Return what a capacity depends on, by configuration key; nothing for requests as vLLM takes them."""
+        every = {
+            "extra_body": dict(self.extra),
+            "omit": ", ".join(sorted(self.omitted)),
+            "prompt": "text" if self.is_text else "",
+        }
+        return {key: value for key, value in every.items() if value}
+
     def hint(self, refusal: str) -> str:
         """Return which key would avoid this refusal, as the end of a sentence; "" where none would."""
         named = [name for name in Omittable if name not in self.omitted and re.search(rf"\b{name}\b", refusal)]

@@ -14,6 +14,7 @@ from probe.core.clock import Clock
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
 from probe.core.workload import Workload
+from probe.monitor.wiring import shape_of
 from probe.observe.server_observer import ServerObserver
 from probe.observe.snapshot_history import PackedSnapshots, SnapshotHistory, unpack
 from probe.runtime.helper_process import run_in_helper
@@ -43,7 +44,8 @@ class LiveForecast:
         """
         history, settings = self._observer.state.history, self._target.capacity
         capacity = await live_forecast(history, self._workload, self._objectives, hints_of(settings))
-        context = context_of(self._observer.server, self._workload, self._objectives, settings.server)
+        shape = shape_of(self._target)
+        context = context_of(self._observer.server, self._workload, self._objectives, settings.server, shape)
         self.last_result = forecast_result(self._target.name, model, context, capacity, self._clock.wall_s())
         is_found = capacity.requests_per_second is not None
         return self.last_result, None if is_found else max(history.seconds, _SOON_S)

@@ -28,11 +28,7 @@ def endpoint(target: TargetConfig) -> Endpoint:
         secret_headers=target.secret_headers,
         plain_headers=target.plain_headers(),
         auth_header=AuthHeader(auth_name, auth_scheme),
-        shape=RequestShape(
-            extra=target.request.extra_body,
-            omitted=frozenset(target.request.omit),
-            is_text=target.request.prompt is PromptForm.TEXT,
-        ),
+        shape=shape_of(target),
         ca_file=_text(tls.ca_file),
         verify=tls.verify,
         cert_file=_text(tls.cert_file),
@@ -45,6 +41,12 @@ def endpoint(target: TargetConfig) -> Endpoint:
         first_byte_s=connection.first_byte_timeout,
         between_bytes_s=connection.between_bytes_timeout,
     )
+
+
+def shape_of(target: TargetConfig) -> RequestShape:
+    """Return how the target's requests differ from those to vLLM."""
+    request = target.request
+    return RequestShape(request.extra_body, frozenset(request.omit), request.prompt is PromptForm.TEXT)
 
 
 def engine_of(target: TargetConfig) -> str | None:

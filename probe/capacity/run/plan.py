@@ -10,6 +10,7 @@ from probe.capacity.model.hints import NO_HINTS, Hints, ModelSize
 from probe.capacity.run.job import LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.fixed_steps import FixedSteps
+from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.config.capacity import CapacityConfig, ServerLimitsConfig
 from probe.core.objectives import Objectives
 from probe.core.result import RunContext
@@ -25,11 +26,19 @@ _OPEN_STREAMS = 512
 
 
 def context_of(
-    server: ServerSnapshot | None, workload: Workload, objectives: Objectives, stated: ServerLimitsConfig
+    server: ServerSnapshot | None,
+    workload: Workload,
+    objectives: Objectives,
+    stated: ServerLimitsConfig,
+    shape: RequestShape = PLAIN_REQUESTS,
 ) -> RunContext:
-    """Return the conditions that a capacity of that server holds for; `stated`: those its metrics do not show."""
+    """Return the conditions that a capacity of that server holds for; `stated`: those its metrics do not show.
+
+    The workload has the shape of its requests where it is not the usual one: other requests, another capacity.
+    """
+    request = {"request": shape.conditions} if shape.conditions else {}
     return RunContext(
-        workload=_plain(asdict(workload)),
+        workload={**_plain(asdict(workload)), **request},
         objectives=_plain(asdict(objectives)),
         engine=server.engine if server else "unknown",
         version=server.version if server else "unknown",

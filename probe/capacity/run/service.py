@@ -74,7 +74,9 @@ class RunRequest:
             model=self.source.model,
             objectives=self.objectives,
             budget=budget,
-            context=context_of(admission.server, self.source.workload, self.objectives, self.server),
+            context=context_of(
+                admission.server, self.source.workload, self.objectives, self.server, self.source.endpoint.shape
+            ),
             is_guarded=self.is_guarded,
             confirms=self.confirms,
         )

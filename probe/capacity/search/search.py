@@ -29,6 +29,7 @@ from probe.capacity.search.verdict import (
     empirical_capacity,
     find_doubt,
     find_void_reason,
+    highest_held_rps,
     model_capacity,
     modelless_capacity,
     overloaded_trials,
@@ -162,18 +163,23 @@ class Search:
             top_trials = self.state.top_trials()
             return top_trials[0].load_rps if len(top_trials) == 1 else None
         rate = min(trial.load_rps for trial in broken)
-        tries = sum(abs(trial.load_rps / rate - 1) < SAME_RATE for trial in self.state.trials)
-        return rate if tries == 1 else None
+        return rate if self._tries(rate) == 1 else None
+
+    def _tries(self, rate: float) -> int:
+        return sum(abs(trial.load_rps / rate - 1) < SAME_RATE for trial in self.state.trials)
 
     @property
     def _is_alone(self) -> bool:
         """Return whether only trials can bound the knee, so that each needs enough requests to be judged by itself."""
         is_blind = self.state.twin is None and self.state.forecast_rps is None
-        return self._doubted is not None or (is_blind and bool(self.state.trials))
+        return self._doubted is not None or (is_blind and ceiling(self.state) < math.inf)
 
     def _rate_without_forecast(self, held_rps: float, failed_rps: float) -> float | None:
         """Raise the rate quickly from about one request at a time, and half way back after a failure."""
         if failed_rps < math.inf:
+            # An early trial that held may have had too few requests to be judged by itself.
+            if highest_held_rps(self.state) < held_rps and self._tries(held_rps) == 1:
+                return held_rps
             return (held_rps + failed_rps) / 2 if failed_rps > held_rps * _DONE_RATIO else None
         if self.state.trials:
             return held_rps * _MAX_EARLY_GROWTH

@@ -103,14 +103,14 @@ def find_doubt(state: SearchState) -> str | None:
     if state.forecast_rps and broke < _REFUTES * state.forecast_rps:
         return f"{broke:.3g} requests/s were too many; by the model this server holds {state.forecast_rps:.3g}"
     # Only trials that should have broken by the model: where the queue has not filled, they hold on the twin as well.
-    stood = _highest_held_rps(state, lambda trial: state.worst_objective_ratio(trial) > 1 / _FORESEEN)
+    stood = highest_held_rps(state, lambda trial: state.worst_objective_ratio(trial) > 1 / _FORESEEN)
     if state.forecast_rps and _REFUTES * stood > state.forecast_rps:
         return f"{stood:.3g} requests/s held the objectives; by the model this server holds {state.forecast_rps:.3g}"
     reasons = [find_misfit(trial, state.objectives, state.is_explained_nearby) for trial in state.top_trials()]
     return next(iter(reasons), None) if all(reasons) else None
 
 
-def _highest_held_rps(state: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> float:
+def highest_held_rps(state: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> float:
     """Return the highest rate of such trials that held, judged by many requests."""
     held = (
         trial
@@ -201,7 +201,7 @@ def _is_verified(state: SearchState, knee: KneeEstimate) -> bool:
 
 def empirical_capacity(state: SearchState, doubted: str) -> Capacity:
     """Return the capacity from the trials alone, for a model that is not credible."""
-    low = _highest_held_rps(state) or None
+    low = highest_held_rps(state) or None
     high = ceiling(state)
     tokens = mean_length(state.model.workload.output_tokens)
     if low is not None and high == math.inf:

@@ -5,11 +5,11 @@ import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import pytest
-from example_records import CHAT, snapshot
+from example_records import CHAT, result, snapshot
 from mock_servers import MockServer, mock_server
 from starlette.responses import PlainTextResponse
 
@@ -19,14 +19,16 @@ from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.locks import LOST_LEASE
 from probe.capacity.run.plan import StepSettings, context_of, steps_of
 from probe.capacity.run.service import RunObservers, RunRequest
+from probe.capacity.trend.fingerprint import fingerprint
 from probe.cli import commands
+from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.client.endpoint import Endpoint
 from probe.config.capacity import ServerLimitsConfig
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.errors import KneewatchError, LockError
-from probe.core.request import Api
+from probe.core.request import Api, Omittable
 from probe.core.result import CapacityResult, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import LognormalLength, Workload
@@ -35,6 +37,7 @@ from probe.mock_server.driver import Faults
 from probe.monitor import capacity_runs, target_monitor
 from probe.monitor.target_monitor import TargetMonitor
 from probe.observe.guard import GO
+from probe.report.result_json import dumps, loads
 from probe.runtime.helper_process import HelperError
 from probe.scrape.scraper import Scraper
 
@@ -297,6 +300,26 @@ def _job(server: ServerSnapshot | None, *, tokens: int | None = None, **workload
     source = RequestSource(Endpoint("a", "http://a"), "m", load, 1.0)
     request = RunRequest(source=source, objectives=CHAT, steps=StepSettings(), budget=Budget(1000, 60.0, 5.0))
     return request.job(Admission(GO, server, tokens))
+
+
+def test_other_requests_are_another_capacity() -> None:
+    def digest(shape: RequestShape) -> str:
+        load = Workload("w", Api.COMPLETIONS, 8, 4)
+        found = replace(result(), context=context_of(snapshot(), load, CHAT, ServerLimitsConfig(), shape))
+        again = loads(dumps(found))
+        assert fingerprint(again.model, again.context) == fingerprint(found.model, found.context)
+        return fingerprint(found.model, found.context)
+
+    shapes = (
+        PLAIN_REQUESTS,
+        RequestShape(is_text=True),
+        RequestShape(omitted=frozenset({Omittable.IGNORE_EOS})),
+        RequestShape(omitted=frozenset({Omittable.IGNORE_EOS, Omittable.STREAM_OPTIONS})),
+        RequestShape(extra={"chat_template_kwargs": {"enable_thinking": False, "stops": ["a", 1]}}),
+    )
+    assert len({digest(shape) for shape in shapes}) == len(shapes)
+    plain = context_of(snapshot(), Workload("w", Api.COMPLETIONS, 8, 4), CHAT, ServerLimitsConfig())
+    assert "request" not in plain.workload
 
 
 def test_a_result_has_the_context_that_it_holds_for() -> None:
