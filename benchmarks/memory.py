@@ -36,6 +36,7 @@ targets:
       schedule: {{cron: "* * * * *"}}
       concurrency: [1, 4, 8]
       step: 5s
+      confirm: 5s
 """
 
 

@@ -94,7 +94,13 @@ def _result(load: Load, name: str) -> Any:  # noqa: ANN401 - JSON from outside
 def _kneewatch(python: Path, load: Load, workers: int = 1) -> list[str]:
     command = [str(python), "-m", "probe", "ramp", f"--base-url={load.url}", f"--concurrency={load.concurrency}"]
     command += [f"--requests-per-step={load.requests}", f"--prompt-tokens={PROMPT_TOKENS}"]
-    command += [f"--output-tokens={OUTPUT_TOKENS}", "--no-guard", "--max-tokens=1000000000", "--max-seconds=600"]
+    command += [
+        f"--output-tokens={OUTPUT_TOKENS}",
+        "--no-guard",
+        "--confirm-seconds=0",
+        "--max-tokens=1000000000",
+        "--max-seconds=600",
+    ]
     return [*command, f"--workers={workers}", f"--json={load.folder / 'kneewatch.json'}"]
 
 

@@ -43,7 +43,9 @@ MODEL_RESIDUAL = _declare(
     "Last forecast before a measuring run, relative to the run's result, minus 1",
     ("target", "model", "workload"),
 )
-KNEE_CONCURRENCY = _declare("gauge", "knee_concurrency", "Requests in flight at the knee", _KNEE)
+KNEE_CONCURRENCY = _declare(
+    "gauge", "knee_concurrency", "Requests in flight at the knee; absent where no load broke an objective", _KNEE
+)
 CAPACITY_LAST_SUCCESS = _declare(
     "gauge", "capacity_last_success_timestamp_seconds", "Time of the last capacity result", _KNEE
 )

@@ -64,6 +64,15 @@ def ramp(
         int | None,
         typer.Option(min=1, help="End a fixed load level after this many requests instead of after --step-seconds."),
     ] = None,
+    confirm_seconds: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=3600,
+            help="Repeat the highest fixed load level that held for this long, or 1000 requests; 0: do not. Short load"
+            " levels overstate a capacity. Default: the configuration's, or 180.",
+        ),
+    ] = None,
     workload: Annotated[str | None, typer.Option(help="Workload in the configuration.")] = None,
     prompt_tokens: Annotated[
         int | None, typer.Option(help="Prompt length in tokens, with --base-url. Default: 256.")
@@ -121,7 +130,7 @@ def ramp(
     )
     loaded = configuration(config, base_url, server)
     chosen = one_target(loaded, target, adds_load=True)
-    steps = StepOptions(concurrency, rates, step_seconds, requests_per_step, observe)
+    steps = StepOptions(concurrency, rates, step_seconds, requests_per_step, observe, confirm_seconds)
     options = RampOptions(workload, max_seconds, max_tokens, seed, workers, guard)
     request = ramp_request(loaded, chosen, steps, options)
     is_found = measure(loaded, chosen, request, ResultFiles(json_file, html_file, base_url))

@@ -23,6 +23,7 @@ class StepOptions:
     step_seconds: float | None = None
     requests_per_step: int | None = None
     observe: float | None = None
+    confirm_seconds: float | None = None
 
 
 def steps(options: StepOptions, capacity: CapacityConfig) -> "StepSettings":
@@ -40,7 +41,11 @@ def steps(options: StepOptions, capacity: CapacityConfig) -> "StepSettings":
     if options.rates is not None:
         settings = replace(settings, concurrency=None, rates=rate_steps(options.rates))
     is_search = settings.concurrency is None and settings.rates is None
-    for name, value in (("--step-seconds", options.step_seconds), ("--requests-per-step", options.requests_per_step)):
+    for name, value in (
+        ("--step-seconds", options.step_seconds),
+        ("--requests-per-step", options.requests_per_step),
+        ("--confirm-seconds", options.confirm_seconds),
+    ):
         if is_search and value is not None:
             raise ConfigError(
                 f"{name}: requires --concurrency or --rates; a search sets the length of its load levels itself"
@@ -51,6 +56,7 @@ def steps(options: StepOptions, capacity: CapacityConfig) -> "StepSettings":
         settings,
         seconds=settings.seconds if options.step_seconds is None else options.step_seconds,
         requests=options.requests_per_step,
+        confirm_s=settings.confirm_s if options.confirm_seconds is None else options.confirm_seconds,
         observe_s=settings.observe_s if options.observe is None else options.observe,
     )
 

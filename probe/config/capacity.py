@@ -89,6 +89,7 @@ class CapacityConfig(ConfigSection):
     concurrency: Steps | None = None
     rates: Rates | None = None
     step: Duration = default_duration("15s")
+    confirm: Duration = default_duration("180s")
     observe: Duration = default_duration("30s")
     server: ServerLimitsConfig = ServerLimitsConfig()
     budget: BudgetConfig = BudgetConfig()

@@ -33,7 +33,7 @@ class Capacity:
 
     `upper` is None if no step broke an objective, if the load of users is unknown, or if max_num_seqs is unknown and
     may be what limits the server: the capacity is then a lower bound. `knee_concurrency`: probe requests in flight at
-    the knee of a closed loop.
+    the knee of a closed loop; None too where nothing broke.
     """
 
     mode: str  # "empirical": from load steps; "forecast": from a model; "verified": from both

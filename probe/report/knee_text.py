@@ -8,7 +8,7 @@ _OBJECTIVES = ("availability", "ttft", "tpot")
 
 
 def is_not_reached(capacity: Capacity) -> bool:
-    """Return whether no load broke an objective, so that the capacity is that of the highest load."""
+    """Return whether no load broke an objective, so that there is no knee: the capacity is that of the highest load."""
     return capacity.is_lower_bound and capacity.limiting not in _OBJECTIVES
 
 
@@ -20,12 +20,12 @@ def is_predicted(result: CapacityResult) -> bool:
 
 
 def knee_line(result: CapacityResult) -> str:
-    """Return where the knee is, or that it was not reached."""
+    """Return where the knee is, or up to which load there is none."""
     capacity = result.capacity
     if capacity.mode == "forecast" and capacity.is_lower_bound:
         return "unknown: it depends on max_num_seqs, which is not known"
     if is_not_reached(capacity):
-        return f"not reached: no objective was broken up to {knee_words(capacity)}"
+        return f"no knee up to {_highest_held(result)}"
     if is_predicted(result):
         return f"not reached: the model predicts it at {knee_words(capacity)}"
     return knee_words(capacity)
@@ -34,8 +34,20 @@ def knee_line(result: CapacityResult) -> str:
 def knee_words(capacity: Capacity) -> str:
     """Return the knee's load, in the unit of the steps."""
     if capacity.knee_concurrency is not None:
-        return f"{capacity.knee_concurrency} request{'s' if capacity.knee_concurrency != 1 else ''} in flight"
+        return _in_flight(capacity.knee_concurrency)
     return f"{number(capacity.requests_per_second)} requests/s"
+
+
+def _highest_held(result: CapacityResult) -> str:
+    """Return the highest load that met the objectives, in the unit of the steps."""
+    held = [step.plan for step in result.steps if step.valid and not step.broken]
+    if held and all(plan.arrivals is None for plan in held):
+        return _in_flight(max(plan.concurrency for plan in held))
+    return knee_words(result.capacity)
+
+
+def _in_flight(requests: int) -> str:
+    return f"{requests} request{'s' if requests != 1 else ''} in flight"
 
 
 def limit_words(result: CapacityResult) -> str:

@@ -162,7 +162,7 @@ def advice(result: CapacityResult) -> str:
     if left is not None and left < _LITTLE_HEADROOM:
         before_peak = f"only {percent(left)} of the capacity is left: add a replica before the next peak."
         return before_peak if left >= 0 else f"{over_capacity(left)}: add a replica now."
-    if is_not_reached(capacity):
+    if is_not_reached(capacity) and not capacity.limiting:
         return "no objective was broken: run again with more load to find the knee."
     fix = capacity.advice or _FIXES.get(capacity.limiting or "")
     return (

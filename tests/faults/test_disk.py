@@ -16,7 +16,18 @@ from kneewatch_command import COMMAND, Finished, kneewatch
 from monitor import Monitor, Sim, answers
 from process import Process, eventually, free_port
 
-_QUICK = ("--concurrency", "1", "--requests-per-step", "2", "--prompt-tokens", "8", "--output-tokens", "3")
+_QUICK = (
+    "--concurrency",
+    "1",
+    "--requests-per-step",
+    "2",
+    "--confirm-seconds",
+    "0",
+    "--prompt-tokens",
+    "8",
+    "--output-tokens",
+    "3",
+)
 
 
 @pytest.fixture

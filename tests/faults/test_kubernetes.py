@@ -17,7 +17,7 @@ __all__ = ["cluster"]
 
 COMPONENTS = Path(__file__).parents[2] / "deploy/kustomize/components"
 SMALL = {"workloads": {"default": {"prompt_tokens": 8, "output_tokens": 3}}}
-RAMP = ("--rates", "10", "--no-guard")
+RAMP = ("--rates", "10", "--confirm-seconds", "0", "--no-guard")
 
 
 def granted() -> dict[str, set[str]]:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.alone
 _WORKLOAD = ("--prompt-tokens", "8", "--output-tokens", "100", "--no-guard")
 _LOAD = ("--concurrency", "4", "--step-seconds", "60", *_WORKLOAD)
 # Steps so short that rows are printed while load is sent.
-_ROWS = ("--concurrency", "1,2,3,4,5,6,7,8", "--requests-per-step", "3", *_WORKLOAD)
+_ROWS = ("--concurrency", "1,2,3,4,5,6,7,8", "--requests-per-step", "3", "--confirm-seconds", "0", *_WORKLOAD)
 _GONE_S = 3.0
 
 

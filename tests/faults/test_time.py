@@ -114,7 +114,18 @@ def _running(server: FaultySim) -> float:
 def test_a_run_that_was_stopped_is_reported_and_blames_no_server(tmp_path: Path) -> None:
     """The controller and its workers stop together, as in a frozen virtual machine."""
     result = tmp_path / "result.json"
-    load = ("--concurrency", "2,4", "--step-seconds", "20", "--prompt-tokens", "16", "--output-tokens", "8")
+    load = (
+        "--concurrency",
+        "2,4",
+        "--step-seconds",
+        "20",
+        "--confirm-seconds",
+        "0",
+        "--prompt-tokens",
+        "16",
+        "--output-tokens",
+        "8",
+    )
     with FaultySim(tmp_path, "server") as server:
         server.wait()
         to = ("--base-url", server.base_url, "--ttft", "500ms", "--json", result)

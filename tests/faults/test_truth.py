@@ -107,7 +107,18 @@ def test_a_rate_limit_of_a_gateway_is_no_server_error(tiny: Sim, tmp_path: Path)
 
 def _ramp_behind(gateway: Callable[[], object], folder: Path) -> Finished:
     ended: list[Finished] = []
-    load = ("--concurrency", "2", "--requests-per-step", "24", "--prompt-tokens", "16", "--output-tokens", "32")
+    load = (
+        "--concurrency",
+        "2",
+        "--requests-per-step",
+        "24",
+        "--confirm-seconds",
+        "0",
+        "--prompt-tokens",
+        "16",
+        "--output-tokens",
+        "32",
+    )
     limits = ("--ttft", "5s", "--tpot", "5s", "--json", folder / "result.json")
     _behind(gateway, lambda url: ended.append(kneewatch("ramp", "--base-url", url, *load, *limits)))
     return ended[0]

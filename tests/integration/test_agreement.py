@@ -69,7 +69,7 @@ def _ramp(server: RealVllm, folder: Path, *, seed: int) -> dict[str, Any]:
     file = folder / f"ramp-{seed}.json"
     done = kneewatch(
         *("ramp", "--base-url", server.base_url, "--concurrency", str(CONCURRENCY), "--no-guard"),
-        *("--requests-per-step", str(REQUESTS), "--prompt-tokens", str(PROMPT_TOKENS)),
+        *("--requests-per-step", str(REQUESTS), "--confirm-seconds", "0", "--prompt-tokens", str(PROMPT_TOKENS)),
         *("--output-tokens", str(OUTPUT_TOKENS), "--seed", str(seed), "--json", file),
     )
     assert file.exists(), f"status {done.status}\n{done.out}\n{done.err}"

@@ -85,18 +85,21 @@ def test_ramp_prints_the_table_and_writes_the_result(tiny: Sim, tmp_path: Path) 
     file = tmp_path / "result.json"
     done = measured(
         *("ramp", "--base-url", tiny.base_url, "--concurrency", "1,2", "--requests-per-step", "25", "--ttft", "5s"),
+        *("--confirm-seconds", "0"),
         *("--prompt-tokens", "8", "--output-tokens", "3", "--tpot", "5s", "--json", file),
     )
     assert done.status == 0, done.err
     assert done.err == ""
-    assert "Knee:        not reached: no objective was broken up to 2 requests in flight" in done.out
+    assert "Knee:        no knee up to 2 requests in flight" in done.out
     rows = [words for line in done.out.splitlines() if (words := line.split()) and words[0] in {"1", "2"}]
     assert len(rows) == 2
     assert all(row[-1] == "passed" for row in rows)
     result = json.loads(file.read_text())
     assert result["schema"] == "kneewatch.result/1"
     assert [step["plan"]["concurrency"] for step in result["steps"]] == [1, 2]
-    assert result["capacity"]["knee_concurrency"] == 2
+    assert result["capacity"]["upper"] is None
+    assert result["capacity"]["knee_concurrency"] is None
+    assert "closed loop" in result["capacity"]["reason"]
     assert result["cost"]["requests"] == 51
 
 
@@ -123,6 +126,7 @@ def test_a_ramp_takes_rates_and_writes_an_open_loop(tiny: Sim, tmp_path: Path) -
     file = tmp_path / "result.json"
     done = measured(
         *("ramp", "--base-url", tiny.base_url, "--rates", "20,40", "--requests-per-step", "25", "--ttft", "5s"),
+        *("--confirm-seconds", "0"),
         *("--prompt-tokens", "8", "--output-tokens", "3", "--tpot", "5s", "--json", file),
     )
     assert done.status == 0, done.err
@@ -135,5 +139,5 @@ def test_a_ramp_takes_rates_and_writes_an_open_loop(tiny: Sim, tmp_path: Path) -
     assert result["capacity"]["knee_concurrency"] is None
     assert result["capacity"]["requests_per_second"] > 20.0
     rate = result["capacity"]["requests_per_second"]
-    assert f"Knee:        not reached: no objective was broken up to {rate:.3g} requests/s" in done.out
+    assert f"Knee:        no knee up to {rate:.3g} requests/s" in done.out
     assert result["users"]["requests_per_second"] == 0.0, "every request that the server counted was ours"

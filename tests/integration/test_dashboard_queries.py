@@ -148,7 +148,7 @@ def _users(base_url: str) -> Iterator[None]:
 def _a_fortnight_of_results(config: Path, folder: Path) -> None:
     """Store one run, and the same again on each day before: samples, a baseline, and a forecast."""
     file = folder / "result.json"
-    short = ("--concurrency", "1,2", "--step-seconds", "1", "--requests-per-step", "20")
+    short = ("--concurrency", "1,2", "--step-seconds", "1", "--requests-per-step", "20", "--confirm-seconds", "0")
     done = measured("ramp", "-c", config, "--target", WORKS, *short, "--json", file)
     assert done.status == 0, done.err
     result = loads(file.read_text())

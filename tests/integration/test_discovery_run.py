@@ -134,7 +134,17 @@ def test_of_a_pair_the_one_does_not_take_the_others_run_for_users(tiny: Sim, tmp
     config: dict[str, object] = {**by, **_SHORT, "targets": [target]}
     with Monitor(config, tmp_path / "run") as monitor:
         eventually(lambda: _users(monitor) == 0.0, within_s=30, what="it knows of no users")
-        asked = ("--rates", "20", "--step-seconds", "10", "--no-guard", "--json", tmp_path / "result.json")
+        asked = (
+            "--rates",
+            "20",
+            "--step-seconds",
+            "10",
+            "--confirm-seconds",
+            "0",
+            "--no-guard",
+            "--json",
+            tmp_path / "result.json",
+        )
         ramp = start_kneewatch("ramp", "-c", monitor.config_file, *asked, log=tmp_path / "ramp.log")
         try:
             words = "another prober loads the server"

@@ -91,7 +91,7 @@ def scraped(prometheus_binary: str, tmp_path_factory: pytest.TempPathFactory) ->
 
 def _load(past: Past, seconds: int) -> None:
     """Send requests in an open loop. The exit status of ramp is 1 if it found no knee, which is fine here."""
-    options = ("--rates", str(LOAD_RPS), "--step-seconds", str(seconds), "--no-guard")
+    options = ("--rates", str(LOAD_RPS), "--step-seconds", str(seconds), "--confirm-seconds", "0", "--no-guard")
     done = kneewatch("ramp", "-c", past.config(), *options)
     assert done.status in (0, 1), done.err
 

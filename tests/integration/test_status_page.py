@@ -156,7 +156,18 @@ def test_the_content_security_policy_allows_nothing_from_other_origins(monitor: 
 @pytest.mark.long
 def test_a_ramps_report_is_one_file(browser: Browser, sim: Sim, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    options = ("--concurrency", "1,2,4", "--step-seconds", "2", "--prompt-tokens", "32", "--output-tokens", "8")
+    options = (
+        "--concurrency",
+        "1,2,4",
+        "--step-seconds",
+        "2",
+        "--confirm-seconds",
+        "0",
+        "--prompt-tokens",
+        "32",
+        "--output-tokens",
+        "8",
+    )
     done = kneewatch("ramp", "--base-url", sim.base_url, *options, "--html", file)
     assert done.status in (0, 1), done.err
     browser.screen(1280, 900)

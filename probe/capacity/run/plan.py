@@ -51,7 +51,8 @@ def context_of(
 class StepSettings:
     """The steps asked for: at fixed concurrency, at fixed rates (requests/s), or, with neither, found by a search.
 
-    Each fixed step lasts for `seconds` or for a number of `requests`. A search watches live traffic for `observe_s`
+    Each fixed step lasts for `seconds` or for a number of `requests`; the highest load that held is repeated for
+    `confirm_s`. A search watches live traffic for `observe_s`
     first; `hints` are the server's limits as far as they are known.
     """
 
@@ -59,6 +60,7 @@ class StepSettings:
     rates: tuple[float, ...] | None = None
     seconds: float = 15.0
     requests: int | None = None
+    confirm_s: float = 0.0
     observe_s: float = 30.0
     hints: Hints = NO_HINTS
 
@@ -74,6 +76,7 @@ def steps_of(capacity: CapacityConfig) -> StepSettings:
         concurrency=capacity.concurrency,
         rates=capacity.rates,
         seconds=capacity.step,
+        confirm_s=capacity.confirm,
         observe_s=capacity.observe,
         hints=hints_of(capacity),
     )
@@ -97,13 +100,12 @@ async def load_plan(
     """
     warm_up_s = _WARM_UP_SHARE * steps.seconds if steps.requests is None else 0.0
     plan = partial(StepPlan, seconds=steps.seconds, requests=steps.requests, warm_up_s=warm_up_s)
+    fixed_steps = partial(FixedSteps, to_the_end=not is_guarded, confirm_s=steps.confirm_s)
     if steps.concurrency is not None:
-        yield FixedSteps([plan(concurrency=count) for count in steps.concurrency], to_the_end=not is_guarded)
+        yield fixed_steps([plan(concurrency=count) for count in steps.concurrency])
     elif steps.rates is not None:
-        yield FixedSteps(
-            [plan(_OPEN_STREAMS, loop="open", arrivals=Arrivals(rate_rps=rate)) for rate in steps.rates],
-            to_the_end=not is_guarded,
-        )
+        arrivals = [Arrivals(rate_rps=rate) for rate in steps.rates]
+        yield fixed_steps([plan(_OPEN_STREAMS, loop="open", arrivals=one) for one in arrivals])
     else:
         with HelperProcess() as helper:
             search = SearchProcess(helper, workload, objectives, steps.hints, observe_s=steps.observe_s)

@@ -3,7 +3,7 @@
 In: the steps' summaries and why the run ended. Out: a Capacity of mode "empirical", or the reason why there is none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from probe.core.result import Capacity, Stopped
@@ -12,10 +12,17 @@ from probe.load.step_summary import CUT_SHORT, HELD_BACK, MIN_REQUESTS
 from probe.observe.guard import ASLEEP, OTHER_SERVER, OVERLOAD, RATE_LIMITED, SERVER_RESTARTED
 
 MODE = "empirical"  # measured, with no model behind it
-
+# A step that is shorter than this, with fewer requests too, may hold a load at which queues still grow.
+LONG_S, MANY_REQUESTS = 180.0, 1000
+_SHORT = (
+    "judged by a step of {seconds:.0f} s, in which the longest queues have no time to grow: the capacity may be up to a"
+    " tenth lower"
+)
+_CLOSED = "measured in a closed loop, which sends a request only after an answer: bursts of arrivals are not in it"
 
 # The only reason of the budget that means a slow server rather than a long run.
 OVER_OBJECTIVE = "over_objective_seconds"
+_OVER_OBJECTIVE = Stopped("budget", OVER_OBJECTIVE)
 # Reasons why a step was not judged, with a hint.
 VOID = {
     "too_few_requests": f"fewer than {MIN_REQUESTS} requests were answered in a step; give it more time or requests",
@@ -59,21 +66,23 @@ NOT_ONE_SERVER = {
 def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     """Return the highest valid step that held every objective, as a capacity.
 
-    The true knee lies between that step and the next one up that did not hold: one that broke an objective, or one
-    that had to be stopped, by the guard or because it was over an objective for as long as the budget allows.
+    The true knee lies between that step and the next one up that did not hold: one that broke an objective, or was over
+    an objective for as long as the budget allows. A step that the guard stopped gives no bound. Of steps with the same
+    load, the longest that was judged counts: the others hardly show queues that grow slowly.
     `lower` is the throughput held. `upper`, in a closed loop, is what the broken step reached or, where throughput had
     already collapsed there, what it could have reached at most (throughput grows no faster than concurrency); in an
-    open loop it is the rate offered in the broken step. None where nothing broke.
+    open loop it is the rate offered in the broken step. None where nothing broke; there is no knee then.
     Steps that are invalid for another reason are ignored. User traffic counts in all of these, so that the capacity
     does not depend on how much of it there was during the run. Where it is unknown in the step that held, the rest is a
     lower bound: there is no `upper`. In the step above, where cancelled requests hide it, it is taken to be the same.
     """
     if stopped.reason in NOT_ONE_SERVER:
         return Capacity(mode=MODE, reason=f"{NOT_ONE_SERVER[stopped.reason]} ({stopped.reason})")
+    spent = [step for step in steps if stopped == _OVER_OBJECTIVE and step.reason == CUT_SHORT]
+    steps = [step for step in steps if not _is_repeated(step, [*(s for s in steps if s.valid), *spent])]
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
     best = max(held, key=_load, default=None)
-    halted = [step for step in steps if _had_to_stop(stopped) and step.reason == CUT_SHORT]
-    broke = [step for step in steps if step.valid and step.broken] + halted
+    broke = [step for step in steps if step.valid and step.broken] + spent
     above = min((s for s in broke if best is None or _load(s) > _load(best)), key=_load, default=None)
     limiting = _limiting(above, stopped)
     if best is None:
@@ -84,9 +93,9 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         lower=_rate(best),
         upper=_upper(best, above) if above and _users_rps(best) is not None else None,
         output_tokens_per_second=best.output_tokens_per_second + (best.users.output_tokens_per_second or 0.0),
-        knee_concurrency=best.plan.concurrency if best.plan.arrivals is None else None,
+        knee_concurrency=best.plan.concurrency if above and best.plan.arrivals is None else None,
         limiting=limiting,
-        reason=_caveat(steps, broke, best, stopped),
+        reason="; ".join(_caveats(steps, broke, best, stopped)) or None,
     )
 
 
@@ -95,8 +104,14 @@ def describe_load(plan: StepPlan) -> str:
     return f"concurrency {plan.concurrency}" if plan.arrivals is None else f"{plan.arrivals.rate_rps:.4g} requests/s"
 
 
-def _had_to_stop(stopped: Stopped) -> bool:
-    return _is_overload(stopped) or stopped == Stopped("budget", OVER_OBJECTIVE)
+def is_long(step: StepSummary) -> bool:
+    """Return whether a step lasted long enough, or had enough requests, to judge a knee by."""
+    return step.seconds >= LONG_S or step.requests.ok + step.requests.failed >= MANY_REQUESTS
+
+
+def _is_repeated(step: StepSummary, judged: Sequence[StepSummary]) -> bool:
+    """Return whether the same load was judged for longer as well."""
+    return any(_load(other) == _load(step) and other.seconds > step.seconds for other in judged)
 
 
 def _is_overload(stopped: Stopped) -> bool:
@@ -149,7 +164,7 @@ def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
         return f"no request was answered at {describe_load(judged.plan)}; the first failure says why"
     if stopped.by == "guard":
         return guarded_words(steps, stopped.reason)
-    if _had_to_stop(stopped) and steps:
+    if stopped == _OVER_OBJECTIVE and steps:
         first = min(steps, key=_load)
         return f"the first step was over an objective for as long as the budget allows: {_below(first.plan)}"
     return "; ".join(_voided(steps, stopped)) or _ended(stopped)
@@ -197,19 +212,30 @@ def _ended(stopped: Stopped) -> str:
     return f"{words}{why}"
 
 
-def _caveat(
+def _caveats(
     steps: Sequence[StepSummary], broke: Sequence[StepSummary], best: StepSummary, stopped: Stopped
-) -> str | None:
-    """Return what a reader has to know about the capacity, or None."""
+) -> Iterator[str]:
+    """Yield what a reader has to know about the capacity."""
     below = [describe_load(step.plan) for step in broke if _load(step) <= _load(best)]
     if below:
-        return f"not monotone: {below[0]} broke an objective at or below the knee; measure again"
-    if broke and _users_rps(best) is None:
-        return "the load of users is not known, and counts in the capacity: it is at least this"
-    if broke:
-        return None
+        yield f"not monotone: {below[0]} broke an objective at or below the knee; measure again"
+    elif broke and _users_rps(best) is None:
+        yield "the load of users is not known, and counts in the capacity: it is at least this"
+    elif not broke:
+        yield "no step broke an objective: the capacity is at least this"
+        yield _higher(steps, best, stopped)
+    if not is_long(best):
+        yield _SHORT.format(seconds=best.seconds)
+    if best.plan.arrivals is None:
+        yield _CLOSED
+
+
+def _higher(steps: Sequence[StepSummary], best: StepSummary, stopped: Stopped) -> str:
+    """Return why no step above the best one was judged, or what to do about it."""
+    cut = next((step for step in steps if step.reason == CUT_SHORT and _load(step) > _load(best)), None)
+    if cut is not None and _is_overload(stopped):
+        return f"the guard stopped {describe_load(cut.plan)} before it could be judged ({stopped.reason})"
     higher = [step for step in steps if _load(step) > _load(best)]
     option = "--concurrency" if best.plan.arrivals is None else "--rates"
     ended = [] if stopped.by == "done" else [_ended(stopped)]
-    advice = "; ".join(dict.fromkeys([*_voided(higher, stopped), *ended])) or f"raise {option} to find the knee"
-    return f"no step broke an objective: the capacity is at least this; {advice}"
+    return "; ".join(dict.fromkeys([*_voided(higher, stopped), *ended])) or f"raise {option} to find the knee"

@@ -180,13 +180,21 @@ SEARCHED = CapacityConfig()
 @pytest.mark.parametrize(
     ("options", "capacity", "expected"),
     [
-        (StepOptions(), SEARCHED, StepSettings()),
-        (StepOptions(observe=5.0), SEARCHED, StepSettings(observe_s=5.0)),
-        (StepOptions(observe=0.0), SEARCHED, StepSettings(observe_s=0.0)),
-        (StepOptions(), FIXED, StepSettings(concurrency=(1, 2), seconds=20.0)),
-        (StepOptions(step_seconds=3.0), FIXED, StepSettings(concurrency=(1, 2), seconds=3.0)),
-        (StepOptions(concurrency="4,8", requests_per_step=30), SEARCHED, StepSettings(concurrency=(4, 8), requests=30)),
-        (StepOptions(rates="0.5,1"), FIXED, StepSettings(rates=(0.5, 1.0), seconds=20.0)),
+        (StepOptions(), SEARCHED, StepSettings(confirm_s=180.0)),
+        (StepOptions(observe=5.0), SEARCHED, StepSettings(confirm_s=180.0, observe_s=5.0)),
+        (StepOptions(observe=0.0), SEARCHED, StepSettings(confirm_s=180.0, observe_s=0.0)),
+        (StepOptions(), FIXED, StepSettings(concurrency=(1, 2), seconds=20.0, confirm_s=180.0)),
+        (
+            StepOptions(step_seconds=3.0, confirm_seconds=0.0),
+            FIXED,
+            StepSettings(concurrency=(1, 2), seconds=3.0, confirm_s=0.0),
+        ),
+        (
+            StepOptions(concurrency="4,8", requests_per_step=30),
+            SEARCHED,
+            StepSettings(concurrency=(4, 8), requests=30, confirm_s=180.0),
+        ),
+        (StepOptions(rates="0.5,1"), FIXED, StepSettings(rates=(0.5, 1.0), seconds=20.0, confirm_s=180.0)),
     ],
 )
 def test_steps_are_as_written_and_else_as_configured(

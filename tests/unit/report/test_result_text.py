@@ -52,10 +52,18 @@ def test_a_knee_that_is_a_rate_with_its_interval_and_its_mode() -> None:
 def test_a_lower_bound_says_that_it_is_one() -> None:
     lines = _lines(_with_users(1.0, capacity=AT_LEAST, stopped=Stopped("done")))
     assert lines["Capacity"].startswith("at least 10 requests/s")
-    assert lines["Knee"] == "not reached: no objective was broken up to 10 requests/s"
+    assert lines["Knee"] == "no knee up to 4 requests in flight"
     assert lines["Note"] == "The capacity is at least this."
     assert lines["Ended by"] == "done"
     assert lines["Headroom"] == "at least 90 %: user traffic is 1 requests/s"
+
+
+def test_a_load_that_the_guard_stopped_is_no_knee_and_its_limit_has_advice() -> None:
+    stopped = replace(AT_LEAST, limiting="kv_cache", reason="the guard stopped concurrency 8")
+    ended = result(capacity=stopped, stopped=Stopped("guard", "kv_cache"))
+    assert _lines(ended)["Knee"] == "no knee up to 4 requests in flight"
+    assert _lines(ended)["Limited by"] == "kv_cache"
+    assert "raise --gpu-memory-utilization" in advice(ended)
 
 
 def test_a_lower_bound_for_unknown_users_does_not_say_that_no_objective_was_broken() -> None:

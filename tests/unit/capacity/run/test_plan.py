@@ -148,18 +148,21 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
 @pytest.mark.parametrize(
     ("raw", "steps"),
     [
-        ({}, StepSettings()),
-        ({"concurrency": [1, 2], "step": "20s"}, StepSettings(concurrency=(1, 2), seconds=20.0)),
-        ({"rates": [0.5, 1]}, StepSettings(rates=(0.5, 1.0))),
+        ({}, StepSettings(confirm_s=180.0)),
+        (
+            {"concurrency": [1, 2], "step": "20s", "confirm": "60s"},
+            StepSettings(concurrency=(1, 2), seconds=20.0, confirm_s=60.0),
+        ),
+        ({"rates": [0.5, 1]}, StepSettings(rates=(0.5, 1.0), confirm_s=180.0)),
         (
             {"observe": "1m", "server": {"max_num_seqs": 8, "max_num_batched_tokens": 512}},
-            StepSettings(observe_s=60.0, hints=Hints(8, 512)),
+            StepSettings(confirm_s=180.0, observe_s=60.0, hints=Hints(8, 512)),
         ),
         (
             {"server": {"gpu": "H100 SXM", "parameters": "70B", "weight_bits": 8, "gpus": 4}},
-            StepSettings(hints=Hints(gpu="H100 SXM", model=ModelSize(70e9, 8, 4))),
+            StepSettings(confirm_s=180.0, hints=Hints(gpu="H100 SXM", model=ModelSize(70e9, 8, 4))),
         ),
-        ({"server": {"gpu": "NVIDIA L4"}}, StepSettings(hints=Hints(gpu="NVIDIA L4"))),
+        ({"server": {"gpu": "NVIDIA L4"}}, StepSettings(confirm_s=180.0, hints=Hints(gpu="NVIDIA L4"))),
     ],
 )
 def test_steps_are_those_of_the_configuration(raw: dict[str, Any], steps: StepSettings) -> None:

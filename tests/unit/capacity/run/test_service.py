@@ -234,7 +234,7 @@ class Row:
 
 
 ENDS = {
-    "its last step": Row(_waits, Stopped("done"), {"step": "1500ms"}),
+    "its last step": Row(_waits, Stopped("done"), {"step": "1500ms", "confirm": "1s"}),
     "its budget": Row(_waits, Stopped("budget", "seconds"), {"budget": {"seconds": 0.5}}),
     "the guard": Row(_metrics_go, Stopped("guard", "server_unreadable")),
     "an interrupt": Row(_is_interrupted, Stopped("interrupt", "signal")),

@@ -22,6 +22,11 @@ def step(*args: Any, **values: Any) -> StepSummary:
     return replace(plain_step(*args, **values), users=UserLoad(0.0, 0.0))
 
 
+_SHORT = (
+    "judged by a step of 15 s, in which the longest queues have no time to grow: the capacity may be up to a"
+    " tenth lower"
+)
+_CLOSED = "measured in a closed loop, which sends a request only after an answer: bursts of arrivals are not in it"
 DONE = Stopped("done")
 GUARD = Stopped("guard", "queue")
 STEPS = st.lists(
@@ -47,6 +52,7 @@ def test_the_highest_step_that_held() -> None:
         output_tokens_per_second=384.0,
         knee_concurrency=4,
         limiting="ttft",
+        reason=f"{_SHORT}; {_CLOSED}",
     )
 
 
@@ -58,12 +64,48 @@ def test_a_collapse_bounds_by_concurrency() -> None:
 def test_nothing_broke_is_a_lower_bound_that_says_so() -> None:
     found = find_knee([step(1, 1.0), step(2, 2.0)], DONE)
     assert (found.requests_per_second, found.upper, found.limiting) == (2.0, None, None)
+    assert found.knee_concurrency is None  # there is none
     assert "at least" in str(found.reason)
 
 
-def test_the_guards_stop_bounds_the_knee_and_names_its_reason() -> None:
+def test_a_step_that_the_guard_stopped_bounds_nothing_and_is_named() -> None:
+    """It was not judged: the guard stops a load before an objective is broken."""
     found = find_knee([step(1, 1.0), step(2, 2.0), step(4, 0.5, reason=CUT_SHORT)], GUARD)
-    assert (found.requests_per_second, found.upper, found.limiting, found.reason) == (2.0, 4.0, "queue", None)
+    assert (found.requests_per_second, found.upper, found.limiting, found.knee_concurrency) == (
+        2.0,
+        None,
+        "queue",
+        None,
+    )
+    assert "the guard stopped concurrency 4 before it could be judged (queue)" in str(found.reason)
+
+
+def _lasting(seconds: float, one: StepSummary) -> StepSummary:
+    return replace(one, seconds=seconds)
+
+
+def test_the_longer_step_of_a_load_decides() -> None:
+    """Queues near the knee grow for minutes: a short step may hold what a long one does not."""
+    short = [_at(1, 1.0), _at(2, 2.0), _at(3, 3.0), _at(4, 4.0, ["ttft"])]
+    confirmed = find_knee([*short, _lasting(180.0, _at(3, 3.1))], DONE)
+    assert (confirmed.requests_per_second, confirmed.upper, confirmed.reason) == (3.1, 4.0, None)
+    broken = find_knee([*short, _lasting(180.0, _at(3, 3.0, ["ttft"])), _lasting(180.0, _at(2, 2.1))], DONE)
+    assert (broken.requests_per_second, broken.upper, broken.reason) == (2.1, 3.0, None)
+    cut = find_knee([*short, _lasting(180.0, _at(3, 3.0, reason=CUT_SHORT))], Stopped("budget", "tokens_per_run"))
+    assert (cut.requests_per_second, cut.upper) == (3.0, 4.0)
+    assert "up to a tenth lower" in str(cut.reason)
+
+
+def test_a_thousand_requests_are_enough_to_judge_a_knee_by() -> None:
+    many = [_at(100, 100.0), _at(200, 150.0, ["ttft"])]
+    assert find_knee(many, DONE).reason is None
+
+
+def test_a_closed_loop_says_that_it_is_one() -> None:
+    run = [_lasting(200.0, step(4, 4.0)), step(8, 5.0, ["ttft"])]
+    assert find_knee(run, DONE).reason == _CLOSED
+    rates = [_lasting(200.0, _at(4, 4.0)), _at(8, 5.0, ["ttft"])]
+    assert find_knee(rates, DONE).reason is None
 
 
 @pytest.mark.parametrize(
@@ -83,7 +125,7 @@ def test_a_step_cut_short_for_another_reason_bounds_nothing(stopped: Stopped) ->
 
 @pytest.mark.parametrize("reason", ["too_few_requests", "client_bound"])
 def test_no_knee_from_an_invalid_step(reason: str) -> None:
-    assert find_knee([step(1, 1.0), step(2, 9.0, reason=reason)], DONE).knee_concurrency == 1
+    assert find_knee([step(1, 1.0), step(2, 9.0, reason=reason)], DONE).requests_per_second == 1.0
     found = find_knee([step(1, 1.0, reason=reason)], DONE)
     assert found.requests_per_second is None
     assert reason in str(found.reason)
@@ -113,7 +155,7 @@ def test_the_step_that_broke_is_the_one_that_is_named(steps: list[StepSummary]) 
 
 def test_a_broken_step_below_the_knee_is_said() -> None:
     found = find_knee([step(1, 1.0), step(2, 1.0, ["ttft"]), step(4, 3.0)], DONE)
-    assert found.knee_concurrency == 4
+    assert found.requests_per_second == 3.0
     assert "not monotone" in str(found.reason)
 
 
@@ -125,7 +167,7 @@ def test_two_steps_of_one_concurrency_that_disagree_are_said() -> None:
 def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
     """Without an availability objective nothing counts as broken where everything failed."""
     dead = step(8, 0.0, good_ratio={"availability": 0.0, "all": 0.0})
-    assert find_knee([step(1, 1.0), dead], DONE).knee_concurrency == 1
+    assert find_knee([step(1, 1.0), dead], DONE).requests_per_second == 1.0
     assert find_knee([dead], DONE).requests_per_second is None
 
 
@@ -198,7 +240,9 @@ def test_invariants_of_any_run(steps: list[StepSummary], stopped: Stopped) -> No
         assert found.reason
         assert (found.lower, found.upper, found.knee_concurrency) == (None, None, None)
         return
-    assert found.knee_concurrency == max(s.plan.concurrency for s in held)
+    best = max(s.plan.concurrency for s in held)
+    broke = any(s.broken and s.valid and s.plan.concurrency > best for s in steps)
+    assert found.knee_concurrency == (best if broke else None)
     assert found.requests_per_second <= max(s.throughput_rps for s in held)
     assert found.lower == found.requests_per_second
     assert found.upper is None or found.upper >= found.requests_per_second
@@ -217,9 +261,9 @@ def test_the_order_of_steps_does_not_matter(steps: list[StepSummary], stopped: S
 
 
 @pytest.mark.parametrize("reason", ["no_first_token", "users_latency"])
-def test_latencies_that_stopped_a_step_bound_the_knee(reason: str) -> None:
+def test_latencies_that_stopped_a_step_are_named_and_bound_nothing(reason: str) -> None:
     found = find_knee([step(4, 4.0), step(8, 5.0, reason=CUT_SHORT)], Stopped("guard", reason))
-    assert (found.knee_concurrency, found.upper, found.limiting) == (4, 8.0, reason)
+    assert (found.requests_per_second, found.upper, found.limiting) == (4.0, None, reason)
     first = find_knee([step(8, 5.0, reason=CUT_SHORT)], Stopped("guard", reason))
     assert "begin lower" in str(first.reason)
 
@@ -270,7 +314,7 @@ def test_the_knee_of_rates_is_a_rate_bounded_by_what_was_offered() -> None:
     """In the broken step the server did less than it was asked for; what it did bounds nothing."""
     found = find_knee([_at(1, 1.0), _at(2.5, 2.4), _at(5, 2.9, ["ttft"])], DONE)
     assert (found.requests_per_second, found.lower, found.upper) == (2.4, 2.4, 5.0)
-    assert (found.knee_concurrency, found.limiting, found.reason) == (None, "ttft", None)
+    assert (found.knee_concurrency, found.limiting, found.reason) == (None, "ttft", _SHORT)
 
 
 def test_by_chance_a_broken_rate_may_have_been_offered_more_than_planned() -> None:
@@ -279,9 +323,11 @@ def test_by_chance_a_broken_rate_may_have_been_offered_more_than_planned() -> No
     assert find_knee([_at(2, 2.6), _at(2.2, 1.0, ["tpot"])], DONE).upper == 2.6
 
 
-def test_a_rate_that_the_guard_ended_bounds_by_what_was_planned() -> None:
-    found = find_knee([_at(2, 2.0), _at(4, 0.1, reason=CUT_SHORT)], GUARD)
-    assert (found.requests_per_second, found.upper, found.limiting) == (2.0, 4.0, "queue")
+def test_a_rate_that_was_over_an_objective_for_too_long_bounds_by_what_was_planned() -> None:
+    over = Stopped("budget", "over_objective_seconds")
+    found = find_knee([_at(2, 2.0), _at(4, 0.1, reason=CUT_SHORT)], over)
+    assert (found.requests_per_second, found.upper) == (2.0, 4.0)
+    assert find_knee([_at(2, 2.0), _at(4, 0.1, reason=CUT_SHORT)], GUARD).upper is None
 
 
 @pytest.mark.parametrize(
