@@ -2,6 +2,8 @@
 
 In: a container's command, arguments and environment. Out: the flags on which a capacity depends, by vLLM's names with
 underscores, such as max_num_seqs. All other flags are dropped, because some are secrets.
+
+Whoever may create a pod chooses these, up to a megabyte: words, their length and what variables unfold to are bounded.
 """
 
 import re
@@ -26,7 +28,8 @@ _SHORT = {
 _SHELLS = frozenset(("sh", "bash", "ash", "dash"))
 _SERVER = re.compile(r"vllm\.entrypoints\.(openai|cli)\b")
 _COMMAND_END = frozenset((";", "&&", "||", "|", "&", ")"))
-_MAX_VALUE, _MAX_LINE = 200, 64 * 1024
+_MAX_VALUE, _MAX_WORD, _MAX_WORDS, _MAX_SCRIPT = 200, 1024, 1000, 16 * 1024
+_MAX_NUMBER = 10**9  # more than any server's flag
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|(\w+))")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -38,26 +41,28 @@ def vllm_flags(command: Sequence[str], args: Sequence[str], environment: Mapping
     `command` is empty where the image's own entrypoint runs: then `args` are vLLM's if they are flags. A value that
     is not in the pod, such as a variable from a Secret or a flag in a `--config` file, is left out.
     """
-    words = list(_server_words([*command, *args], environment))
-    if not words and not command and any(word.startswith("--") for word in args):
-        words = [_expanded(word, environment) for word in args]
+    line = [*command, *args][:_MAX_WORDS]
+    words = list(_server_words(line, environment))
+    if not words and not command and any(word.startswith("--") for word in line):
+        words = [_expanded(word, environment) for word in line]
     return dict(_flags(words))
 
 
 def count(text: str) -> int | None:
     """Return the number that vLLM reads, such as 8192 for 8K and 8000 for 8k; None if there is none."""
     found = _NUMBER.fullmatch(text.strip())
-    return round(float(found[1]) * _FACTORS[found[2]]) if found else None
+    number = float(found[1]) * _FACTORS[found[2]] if found else _MAX_NUMBER + 1
+    return round(number) if number <= _MAX_NUMBER else None
 
 
 def _server_words(line: Sequence[str], environment: Mapping[str, str]) -> Iterator[str]:
     """Yield the words after the program's name, from within a shell's script too."""
     words = list(line)
     if script := _script(words):
-        words = _shell_words(script)
+        words = _shell_words(script)[:_MAX_WORDS]
     for i, word in enumerate(words):
         is_served = word.rpartition("/")[2] == "vllm" and words[i + 1 : i + 2] == ["serve"]
-        if is_served or _SERVER.search(word):
+        if is_served or _SERVER.search(word[:_MAX_WORD]):
             for following in words[i + 1 :]:
                 if following in _COMMAND_END:
                     return
@@ -76,7 +81,7 @@ def _script(words: Sequence[str]) -> str | None:
 def _shell_words(script: str) -> list[str]:
     """Split a script into words and the operators between its commands; [] if its quotes do not match."""
     lexer = shlex.shlex(
-        script[:_MAX_LINE].replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=";&|()"
+        script[:_MAX_SCRIPT].replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=";&|()"
     )
     lexer.whitespace_split = True
     lexer.commenters = ""
@@ -98,10 +103,15 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         elif flag in _WITH_VALUE:
             if not equals:
                 value = words[i + 1] if len(words) > i + 1 else ""
-            if value and not _VARIABLE.search(value):
+            # What begins with a dash is the next flag, perhaps with a secret: the value is missing.
+            if value and value.isprintable() and not value.startswith("-") and not _VARIABLE.search(value):
                 yield flag, value[:_MAX_VALUE]
 
 
 def _expanded(word: str, environment: Mapping[str, str]) -> str:
-    """Return the word with the variables that the pod states; others stay."""
-    return _VARIABLE.sub(lambda found: environment.get(found[1] or found[2] or found[3], found[0]), word)
+    """Return the word with the variables that the pod states; others stay. Both are cut to a length."""
+
+    def value(found: re.Match[str]) -> str:
+        return environment.get(found[1] or found[2] or found[3], found[0])[:_MAX_VALUE]
+
+    return _VARIABLE.sub(value, word[:_MAX_WORD])[:_MAX_WORD]

@@ -1,5 +1,8 @@
 """vLLM's flags from the command lines that people write into pods."""
 
+import time
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +88,47 @@ def test_what_is_not_known_is_left_out(command: list[str], args: list[str]) -> N
 def test_no_command_line_raises(command: list[str], args: list[str]) -> None:
     vllm_flags(command, args, {})
     vllm_flags(["sh", "-c", *command], args, {})
+
+
+def test_a_value_that_is_missing_or_not_printable_is_left_out() -> None:
+    for value in ("--api-key=secret", "-x", "fp8\0", "fp8\n\x1b[31m"):
+        assert vllm_flags(["vllm", "serve", "m", "--dtype", value, "--max-num-seqs", "2"], [], {}) == {
+            "max_num_seqs": "2"
+        }
+
+
+def test_a_pod_s_variables_do_not_unfold() -> None:
+    environment = {"A": "x" * 50_000}
+    tracemalloc.start()
+    try:
+        flags = vllm_flags(["vllm", "serve", "m", *["$(A)" * 200] * 20, "--dtype", "$(A)" * 2000], [], environment)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert len(flags["dtype"]) <= 200
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["vllm", "serve", "m", *["--max-num-seqs", "3"] * 100_000],
+        ["sh", "-c", "vllm serve m " + "--max-num-seqs 3 " * 100_000],
+        ["sh", "-c", "(" * 1_000_000],
+        ["vllm", "serve", "m", "--dtype", "$" * 1_000_000],
+    ],
+)
+def test_a_command_line_of_megabytes_holds_up_the_event_loop_no_longer_than_a_long_one(line: list[str]) -> None:
+    def takes_s(words: list[str]) -> float:
+        began_s = time.thread_time()
+        vllm_flags(words, [], {})
+        return time.thread_time() - began_s
+
+    long = ["sh", "-c", "vllm serve m " + "--max-num-seqs 3 " * 500]
+    assert min(takes_s(line) for _ in range(3)) < 5 * max(takes_s(long) for _ in range(3)) + 0.005
+
+
+def test_a_number_that_no_server_has_is_none() -> None:
+    assert count("9" * 200 + "g") is None
 
 
 @pytest.mark.parametrize(
