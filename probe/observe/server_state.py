@@ -69,6 +69,8 @@ class ServerState:
             for kept in (self.recent, self.user_history, self.comparisons, self.history, self._stall):
                 kept.clear()
             self.most_running = 0.0
+        elif before is not None and _have_flags_changed(before, snapshot):
+            self.history.clear()
         self.recent.append(slim(snapshot, _RECENT_HISTOGRAMS))
         self.history.add(snapshot)
         self.sleep.add(snapshot)
@@ -193,6 +195,11 @@ class ServerState:
     def restarted_ago(self, now_ns: int) -> tuple[float, str] | None:
         """Return how many seconds ago the server was found to have restarted, and the evidence; None if never."""
         return ((now_ns - self._restart[0]) * 1e-9, self._restart[1]) if self._restart else None
+
+
+def _have_flags_changed(before: ServerSnapshot, after: ServerSnapshot) -> bool:
+    """Return whether a flag that both show has another value: without a start time no restart may have shown."""
+    return any(after.flags.get(name, value) != value for name, value in before.flags.items())
 
 
 def _span_ns(snapshots: Sequence[ServerSnapshot]) -> int:

@@ -153,6 +153,24 @@ def test_a_restart_is_known_with_its_time_and_evidence() -> None:
     assert state.restarted_ago(60 * S) == (50.0, "generation_tokens fell from 120 to 3")
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "kept"),
+    [
+        ({"max_num_seqs": "64"}, {"max_num_seqs": "128"}, 1),
+        ({"max_num_seqs": "64"}, {"max_num_seqs": "64", "block_size": "16"}, 2),
+        ({"max_num_seqs": "64"}, {}, 2),
+    ],
+    ids=["another value", "one more is known", "none is known"],
+)
+def test_another_flag_forgets_what_forecasts_learn_from(
+    before: dict[str, str], after: dict[str, str], kept: int
+) -> None:
+    state = ServerState()
+    state.add(replace(read(0, 10.0, 100.0), flags=before))
+    state.add(replace(read(5, 11.0, 110.0), flags=after))
+    assert len(state.history.packed) == kept
+
+
 def test_a_restart_forgets_the_former_process() -> None:
     state = ServerState()
     for second in (0, 5, 10):
