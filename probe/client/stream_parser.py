@@ -12,10 +12,11 @@ import msgspec
 
 from probe.client.api_json import MESSAGE, error_in, first_choice, has_content, parse_object, text_in, usage_in
 from probe.client.response_buffer import Read
+from probe.client.server_times import server_times
 from probe.client.sse import EventSplitter
 from probe.client.transcript import Transcript
 from probe.core.foreign_json import check_json
-from probe.core.request import Api, TokenEvents
+from probe.core.request import Api, ServerTimes, TokenEvents
 from probe.core.text import one_line
 
 _MAX_TOKENS = 10_000_000  # no context is longer; a larger count is an error of the server
@@ -50,6 +51,7 @@ class _Chunk(msgspec.Struct):
     detail: msgspec.Raw | None = None
     object: str | None = None
     model: str | None = None
+    metrics: msgspec.Raw = msgspec.Raw()  # in a union with None it accepts None only
 
 
 _decode = msgspec.json.Decoder(_Chunk).decode
@@ -80,6 +82,7 @@ class StreamReader:
         self._output: int | None = None
         self._finish: str | None = None
         self._model: str | None = None
+        self._server_times: ServerTimes | None = None
         self._counted = 0
         self._ended = self._done = False
         self._error: str | None = None
@@ -105,6 +108,7 @@ class StreamReader:
             self._malformed,
             "".join(self._answer) if "".join(self._answer).strip() else "".join(self._reasoning),
             self._model,
+            self._server_times,
         )
 
     def _take(self, event: bytes, at_ns: int, late_ns: int) -> None:
@@ -124,6 +128,7 @@ class StreamReader:
             self._take_unusual(event, at_ns, late_ns)
             return
         self._model = self._model or chunk.model
+        self._server_times = server_times(chunk.metrics) or self._server_times
         visible = has_choice = False
         if chunk.choices:
             choice, has_choice = chunk.choices[0], True

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 from probe.client.answer_text import corruption
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape, omit_hint
-from probe.core.request import Api, Omittable, Outcome, RequestSpec, TokenEvents
+from probe.core.request import Api, Omittable, Outcome, RequestSpec, ServerTimes, TokenEvents
 
 _NO_USAGE = "the server sent no usage (stream_options.include_usage)"
 
@@ -22,6 +22,7 @@ class Transcript:
     malformed: str | None = None  # an event that does not follow the API
     text: str = ""  # kept only if it is judged
     model: str | None = None  # the model that answered, by its own account
+    server_times: ServerTimes | None = None
 
     def completed(self, spec: RequestSpec, shape: RequestShape) -> "Transcript":
         """Return the transcript of a request without `stream_options`: tokens by events, and the prompt as asked."""

@@ -24,6 +24,18 @@ def ttft_s(record: RequestRecord) -> float | None:
     )
 
 
+def ttft_parts_s(record: RequestRecord) -> Mapping[str, float]:
+    """Return where the time from sending to the first token went: queue, prefill, and outside the engine.
+
+    The first two are the server's account. Empty without one, or if it is longer than the whole.
+    """
+    first, times = ttft_s(record), record.server_times
+    if first is None or times is None:
+        return {}
+    outside_s = first - schedule_lag_s(record) - times.queue_s - times.prefill_s
+    return {"queue": times.queue_s, "prefill": times.prefill_s, "outside": outside_s} if outside_s >= 0 else {}
+
+
 def e2e_s(record: RequestRecord) -> float | None:
     """Return the end-to-end latency: last token event minus scheduled send; None if the request failed."""
     if record.outcome is not Outcome.OK or not record.events:

@@ -95,6 +95,14 @@ class TokenEvents:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerTimes:
+    """How long a request waited in the engine, and then took to its first token, by the server's own account."""
+
+    queue_s: float
+    prefill_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRecord:
     """The record of one request: raw timestamps, from which latency.py derives latencies.
 
@@ -118,6 +126,7 @@ class RequestRecord:
     output_tokens: int = 0
     finish_reason: str | None = None
     answered_as: str | None = None  # the model that answered, if it named another one than was asked for
+    server_times: ServerTimes | None = None  # if the server reports them in its answers
 
     @property
     def is_up(self) -> bool | None:

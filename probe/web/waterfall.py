@@ -83,9 +83,13 @@ def _last_s(record: RequestRecord) -> float | None:
 
 
 def _facts(record: RequestRecord) -> Iterator[tuple[str, str]]:
+    parts = latency.ttft_parts_s(record)
     known = (
         ("sent late", latency.schedule_lag_s(record)),
         ("TTFT", latency.ttft_s(record)),
+        ("of it in the queue", parts.get("queue")),
+        ("of it prefill", parts.get("prefill")),
+        ("of it outside the engine", parts.get("outside")),
         ("TPOT", latency.tpot_s(record)),
         ("longest gap", latency.stall_s(record)),
         ("E2E", latency.e2e_s(record)),

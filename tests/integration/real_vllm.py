@@ -26,6 +26,7 @@ _LIMITS = (
     "--num-gpu-blocks-override=64",
     "--max-num-batched-tokens=512",
     f"--max-num-queued-reqs={QUEUE}",
+    "--enable-per-request-metrics",
 )
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",

@@ -21,6 +21,9 @@ from process import eventually
 from real_vllm import MODEL, QUEUE, RealVllm
 from stub_server import stub_server
 
+from probe.client.stream_parser import read_stream
+from probe.core.request import Api
+
 pytestmark = pytest.mark.vllm
 
 DCGM = (Path(__file__).parents[1] / "pages/gpu/dcgm-4.1-kubernetes.prom").read_text()
@@ -71,6 +74,25 @@ def _leave(vllm: RealVllm) -> None:
         client.stream("POST", f"{vllm.base_url}/v1/completions", json=body) as answer,
     ):
         next(answer.iter_lines())
+
+
+@pytest.mark.parametrize("api", list(Api))
+def test_the_times_of_a_request_are_read_from_its_answer(vllm: RealVllm, api: Api) -> None:
+    asked = {"prompt": [7, 8, 9]} if api is Api.COMPLETIONS else {"messages": [{"role": "user", "content": "hello"}]}
+    body = {"model": MODEL, "max_tokens": 4, "ignore_eos": True, "stream": True, **asked}
+    path = "completions" if api is Api.COMPLETIONS else "chat/completions"
+    began = time.monotonic()
+    with httpx.stream(
+        "POST",
+        f"{vllm.base_url}/v1/{path}",
+        json={**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        timeout=60,
+        trust_env=False,
+    ) as answer:
+        found = read_stream([(0, 0, data) for data in answer.iter_raw()], api).server_times
+    assert found is not None
+    assert 0 <= found.queue_s + found.prefill_s < time.monotonic() - began
+    assert found.prefill_s > 0
 
 
 def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monitor: Monitor) -> None:

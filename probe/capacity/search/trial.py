@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, stdev
 
 from probe.capacity.model.front_end_delay import DelaySample
 from probe.capacity.model.replay import SentRequest, UserArrivals
@@ -23,6 +23,7 @@ from probe.observe.guard import PRECAUTIONS
 FEW = 8  # the least requests to learn something from
 # A trial is steady if, beyond chance, no more requests are in flight at its end than at its beginning.
 _GROWTH = 1.3
+_MOST_REPORT = 0.9  # the share of requests for which a server that reports times does so
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,16 @@ def is_steady(inside: Sequence[MetricsWindow]) -> bool:
 
 
 def measure_delay(run: StepRun, step: StepSummary, measured: MetricsWindow) -> DelaySample | None:
-    """Return how much later the probe got first tokens than the server reports for all requests; None if unknown."""
+    """Return how much later the probe got first tokens than the server reports for all requests; None if unknown.
+
+    Where the server reports each request's times, by its own requests alone.
+    """
     if step.requests.ok < FEW or not measured.prompts or step.ttft_s.mean is None or step.ttft_s.p95 is None:
         return None
+    outside_s = [parts["outside"] for one in run.records if (parts := latency.ttft_parts_s(one))]
+    if len(outside_s) >= _MOST_REPORT * step.requests.ok:
+        error_s = stdev(outside_s) / math.sqrt(len(outside_s))
+        return DelaySample(measured.prompts / measured.seconds, fmean(outside_s), len(outside_s), error_s)
     # Canaries are in the server's mean, and their prompts are short: they belong in the probe's mean, too.
     beside_s = [
         latency.ttft_s(r) or 0.0 for r in run.other_probes if measured.begin_s < _first_token_s(r) <= measured.end_s

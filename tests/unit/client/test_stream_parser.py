@@ -14,7 +14,7 @@ from probe.client.api_json import error_message
 from probe.client.response_buffer import Read
 from probe.client.stream_parser import read_stream
 from probe.client.transcript import Transcript, judge
-from probe.core.request import Api, Outcome, TokenEvents
+from probe.core.request import Api, Outcome, ServerTimes, TokenEvents
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "vllm-0.32"
 OK = (Outcome.OK, None)
@@ -287,3 +287,34 @@ def test_the_tokens_of_the_events_are_those_of_the_usage(sizes: list[int]) -> No
     answer = read(*chunks, chunk(None, usage=usage(total)))
     assert list(answer.events.tokens) == sizes
     assert judge(spec(8, total), answer) == OK
+
+
+# --- The server's own times ----------------------------------------------------------------------------------
+
+TIMES = {"time_to_first_token_ms": 40.5, "generation_time_ms": 20.0, "queue_time_ms": 7.25, "mean_itl_ms": 10.0}
+
+
+def timed(metrics: object) -> Transcript:
+    """Return an answer with that object in its last chunk, as of --enable-per-request-metrics."""
+    return read(
+        chunk("a", usage=usage(1)), chunk("b", "length", usage(2)), chunk(None, usage=usage(2), metrics=metrics)
+    )
+
+
+def test_the_servers_own_times_are_those_of_the_last_chunk() -> None:
+    """vLLM's time_to_first_token_ms begins when the request is scheduled: it is the prefill."""
+    assert timed(TIMES).server_times == ServerTimes(queue_s=0.00725, prefill_s=0.0405)
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        None, {}, [], "fast", 3, {**TIMES, "queue_time_ms": None}, {**TIMES, "queue_time_ms": -1},
+        {**TIMES, "queue_time_ms": "7"}, {**TIMES, "time_to_first_token_ms": 1e300},
+        {**TIMES, "time_to_first_token_ms": [1]}, {"speculative_decoding": {"num_spec_steps": 3}},
+    ],
+)  # fmt: skip
+def test_times_that_cannot_be_are_none_and_do_no_harm(metrics: object) -> None:
+    answer = timed(metrics)
+    assert answer.server_times is None
+    assert judge(spec(8, 2), answer) == OK

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_records import MS, failure, record
 
-from probe.core.latency import e2e_s, held_back_ratio, is_held_back, itl_s, schedule_lag_s, tpot_s, ttft_s
-from probe.core.request import Outcome, RequestRecord
+from probe.core.latency import e2e_s, held_back_ratio, is_held_back, itl_s, schedule_lag_s, tpot_s, ttft_parts_s, ttft_s
+from probe.core.request import Outcome, RequestRecord, ServerTimes
 
 
 @st.composite
@@ -150,3 +150,14 @@ def test_one_event_with_all_tokens_is_held_back_and_a_single_token_is_not() -> N
     whole = replace(_stream(1), events=token_events([(10 * MS, 32, True)]), output_tokens=32)
     assert (is_held_back(whole), tpot_s(whole)) == (True, None)
     assert (is_held_back(_stream(1)), held_back_ratio(_stream(1))) == (False, None)
+
+
+def test_where_the_time_to_the_first_token_went() -> None:
+    parts = ttft_parts_s(record(ttft_ms=100.0, server_times=ServerTimes(queue_s=0.02, prefill_s=0.05)))
+    assert parts == {"queue": 0.02, "prefill": 0.05, "outside": pytest.approx(0.03)}
+
+
+@pytest.mark.parametrize("times", [None, ServerTimes(queue_s=0.09, prefill_s=0.05)])
+def test_an_account_that_is_missing_or_longer_than_the_wait_says_nothing(times: ServerTimes | None) -> None:
+    assert ttft_parts_s(record(ttft_ms=100.0, server_times=times)) == {}
+    assert ttft_parts_s(failure(server_times=ServerTimes(0.0, 0.0))) == {}

@@ -18,7 +18,7 @@ from fake_monitor import FakeMonitor
 from prometheus_client import Gauge
 
 from probe.config.config_file import config_from, show
-from probe.core.request import Outcome
+from probe.core.request import Outcome, ServerTimes
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus
@@ -312,6 +312,17 @@ def test_the_waterfall_has_a_row_for_each_canary() -> None:
     assert good["tokens"] == [0.1, 0.11, 0.12]
     assert [kind for kind, *_ in failed["pieces"]] == ["failed"]
     assert failed["said"] == "nothing came"
+
+
+def test_the_waterfall_shows_where_the_first_token_s_time_went_if_the_server_reports_it() -> None:
+    timed = replace(record(ttft_s=0.1), server_times=ServerTimes(queue_s=0.02, prefill_s=0.05))
+    split, plain = _target(status(up=True, recent=[timed, record()])).data["waterfall"]["rows"]
+    assert [fact for fact in split["facts"] if fact[0].startswith("of it")] == [
+        ["of it in the queue", "20.0 ms"],
+        ["of it prefill", "50.0 ms"],
+        ["of it outside the engine", "30.0 ms"],
+    ]
+    assert not any(name.startswith("of it") for name, _ in plain["facts"])
 
 
 def test_the_waterfall_shows_which_objective_was_missed() -> None:

@@ -11,7 +11,7 @@ from probe.capacity.model.hints import Hints
 from probe.capacity.model.windows import join_windows, windows
 from probe.capacity.search.search_state import SearchState
 from probe.capacity.search.trial import Trial, measure_delay, sent_requests
-from probe.core.request import RequestRecord, Traffic
+from probe.core.request import RequestRecord, ServerTimes, Traffic
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, TrafficBeside
 from probe.load.step_summary import summarize
@@ -114,3 +114,21 @@ def test_canaries_do_not_change_the_delay_of_the_front_end(canaries: int) -> Non
     assert found is not None
     assert found.seconds == pytest.approx(0.05)
     assert found.requests == 20 + canaries
+
+
+def test_the_delay_of_the_front_end_is_each_request_s_where_the_server_reports_its_times() -> None:
+    """The means of all requests would say 1 s: users' first tokens came sooner."""
+    sent = tuple(
+        replace(
+            record(start_s=i / 2, ttft_s=1.05), server_times=ServerTimes(queue_s=0.6, prefill_s=0.4 + 0.01 * (i % 2))
+        )
+        for i in range(20)
+    )
+    counted = join_windows(windows(_counted(sent, 0, 12)))
+    counted = replace(counted, begin_s=0.0, end_s=12.0, prompts=60.0, ttft_sum_s=60 * 0.05)
+    run = StepRun(StepPlan(1, 10.0), sent, (0, 10**10), (), is_cut_short=False)
+    found = measure_delay(run, summarize(run, CHAT), counted)
+    assert found is not None
+    assert found.seconds == pytest.approx(0.045)
+    assert found.error_s == pytest.approx(0.005 / math.sqrt(19), rel=0.01)
+    assert (found.rate_rps, found.requests) == (5.0, 20)
