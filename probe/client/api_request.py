@@ -27,11 +27,13 @@ class RequestShape:
     """How the requests to a server differ from those to vLLM.
 
     `extra`: further fields. `omitted`: those that it refuses. `is_text`: it takes no token ids.
+    `expects_done`: its streams end with [DONE]; else with a finish reason.
     """
 
     extra: Mapping[str, Any] = field(default_factory=dict)
     omitted: frozenset[Omittable] = frozenset()
     is_text: bool = False
+    expects_done: bool = True
 
     @property
     def conditions(self) -> dict[str, object]:

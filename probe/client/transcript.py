@@ -37,7 +37,7 @@ def judge(spec: RequestSpec, answer: Transcript, shape: RequestShape = PLAIN_REQ
     A canary that got fewer tokens than it requested would report a latency for work not done. Without `ignore_eos` the
     model decides where its answer ends; without a usage its length is known by events only.
     """
-    if (ended := _broken(answer)) is not None:
+    if (ended := _broken(answer, shape)) is not None:
         return ended
     if spec.expects is not None and answer.output_tokens:
         is_cut = answer.finish_reason == "length"
@@ -79,12 +79,13 @@ def judge_name(asked: str, answered: str, aliases: frozenset[str] = frozenset())
     return Outcome.WRONG_ANSWER, f"{names}; fix model, or the routing"
 
 
-def _broken(answer: Transcript) -> tuple[Outcome, str] | None:
+def _broken(answer: Transcript, shape: RequestShape) -> tuple[Outcome, str] | None:
     """Return the outcome of a response that has not come to its end, or None."""
     if answer.error is not None:
         return Outcome.SERVER_ERROR, f"error inside the stream: {answer.error}"
     if answer.malformed is not None:
         return Outcome.BROKEN_STREAM, f"an event is not an API chunk: {answer.malformed}"
-    if not answer.is_done:
-        return Outcome.BROKEN_STREAM, f"the stream ended without [DONE] after {len(answer.events)} token events"
+    if not answer.is_done and (shape.expects_done or answer.finish_reason is None):
+        hint = "; set request.expect_done: false if the server never sends it" if answer.finish_reason else ""
+        return Outcome.BROKEN_STREAM, f"the stream ended without [DONE] after {len(answer.events)} token events{hint}"
     return None

@@ -40,3 +40,4 @@ class RequestConfig(ConfigSection):
     extra_body: Annotated[dict[str, JsonValue], AfterValidator(_extra_body)] = Field(default_factory=dict)
     omit: tuple[Omittable, ...] = ()
     prompt: PromptForm = PromptForm.TOKEN_IDS
+    expect_done: bool = True

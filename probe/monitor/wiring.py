@@ -46,7 +46,8 @@ def endpoint(target: TargetConfig) -> Endpoint:
 def shape_of(target: TargetConfig) -> RequestShape:
     """Return how the target's requests differ from those to vLLM."""
     request = target.request
-    return RequestShape(request.extra_body, frozenset(request.omit), request.prompt is PromptForm.TEXT)
+    is_text = request.prompt is PromptForm.TEXT
+    return RequestShape(request.extra_body, frozenset(request.omit), is_text, request.expect_done)
 
 
 def engine_of(target: TargetConfig) -> str | None:

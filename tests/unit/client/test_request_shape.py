@@ -130,3 +130,16 @@ def test_a_usage_that_counts_at_the_end_only_can_be_asked_for() -> None:
     body = body_of(SPEC, "m", RequestShape(omitted=omitted))
     assert body["stream_options"] == {"include_usage": True}
     assert "temperature" not in body
+
+
+@pytest.mark.parametrize("finish", ["length", None])
+def test_a_server_that_never_sends_done_can_be_watched(finish: str | None) -> None:
+    """Hugging Face's `transformers serve` ends its streams with the reason and the usage."""
+    usage = {"prompt_tokens": 8, "completion_tokens": 3}
+    last = {"choices": [{"index": 0, "text": "x", "finish_reason": finish}], "usage": usage}
+    script = [STREAM_HEAD + chunked(event(last))]
+    strict, lenient = asked_of(script, PLAIN_REQUESTS), asked_of(script, RequestShape(expects_done=False))
+    assert strict.outcome is Outcome.BROKEN_STREAM
+    hint = "; set request.expect_done: false if the server never sends it"
+    assert strict.detail == "the stream ended without [DONE] after 1 token events" + (hint if finish else "")
+    assert lenient.outcome is (Outcome.OK if finish else Outcome.BROKEN_STREAM)
