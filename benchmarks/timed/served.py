@@ -45,8 +45,8 @@ class Answer:
 
 
 @contextlib.contextmanager
-def served(case: Case, vllm_python: str, folder: Path) -> Iterator[str]:
-    """Run the case's server on a core of its own, and yield its address."""
+def served(case: Case, vllm_python: str, folder: Path, *, has_plugin: bool = False) -> Iterator[str]:
+    """Run the case's server on a core of its own, with Kneewatch's plugin or without, and yield its address."""
     from real_vllm import RealVllm  # noqa: PLC0415 - from tests/integration
 
     limits = (
@@ -58,7 +58,7 @@ def served(case: Case, vllm_python: str, folder: Path) -> Iterator[str]:
     )
     os.environ["KNEEWATCH_TIMED_CASE"] = case.name
     os.environ["PYTHONPATH"] = str(ROOT)
-    server = RealVllm(vllm_python, folder, limits, {"max_position_embeddings": MAX_MODEL_LEN})
+    server = RealVllm(vllm_python, folder, limits, {"max_position_embeddings": MAX_MODEL_LEN}, has_plugin=has_plugin)
     server.start()
     try:
         yield server.base_url
