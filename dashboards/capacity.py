@@ -145,11 +145,11 @@ def _knee() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Requests in flight at capacity",
-            "The knee in requests in flight, for runs in a closed loop; no data for runs at request rates. Good: as"
-            " last week, and well above the number running by day. At least: no load missed an objective.",
+            "The knee in requests in flight, for runs in a closed loop; no data for runs at request rates, and"
+            " where no load missed an objective. Good: as last week, and well above the number running by day.",
             unit="short",
             queries=[*at_capacity(names.KNEE_CONCURRENCY), Query(largest(names.SERVER_RUNNING), "running now")],
-            width=12,
+            width=8,
             no_value=f"{_NEVER} in a closed loop",
         ),
         panels.timeseries(
@@ -161,7 +161,16 @@ def _knee() -> list[PlacedPanel]:
                 *at_capacity(names.CAPACITY_TOKENS),
                 Query(pace(names.SERVER_GENERATION_TOKENS), "the server now"),
             ],
-            width=12,
+            width=8,
+        ),
+        panels.timeseries(
+            "Prefill rate",
+            "Prompt tokens per second of one engine in steps full of prompts, by the step cost model. Good: as last"
+            " week; less means slower prompts. No data while the model does not know it.",
+            unit="short",
+            queries=[Query(capacity(names.PREFILL_TOKENS, WORKLOAD), "{{mode}} {{workload}}")],
+            width=8,
+            no_value="the step cost model does not know it",
         ),
     ]
 

@@ -39,6 +39,7 @@ class CapacityExporter:
         self._upper = gauge_by_target(names.CAPACITY_RPS_UPPER, registry)
         self._tokens = gauge_by_target(names.CAPACITY_TOKENS, registry)
         self._concurrency = gauge_by_target(names.KNEE_CONCURRENCY, registry)
+        self._prefill = gauge_by_target(names.PREFILL_TOKENS, registry)
         self._headroom = gauge_by_target(names.HEADROOM, registry)
         self._bottleneck = gauge_by_target(names.BOTTLENECK, registry)
         self._steps = counter_by_target(names.CAPACITY_STEPS, registry)
@@ -114,6 +115,7 @@ class CapacityExporter:
             (self._lower, capacity.lower),
             (self._upper, capacity.upper),
             (self._tokens, capacity.output_tokens_per_second),
+            (self._prefill, capacity.prefill_tokens_per_second),
             (self._concurrency, capacity.knee_concurrency),
             (self._fingerprint, as_number(fingerprint(result.model, result.context))),
         ):

@@ -167,6 +167,7 @@ def result(
         output_tokens_per_second=640.0,
         knee_concurrency=4,
         limiting="ttft",
+        prefill_tokens_per_second=12_000.0,
     )
     return CapacityResult(
         id=result_id,

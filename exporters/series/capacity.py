@@ -21,6 +21,13 @@ CAPACITY_RPS_UPPER = _declare(
     _KNEE,
 )
 CAPACITY_TOKENS = _declare("gauge", "capacity_output_tokens_per_second", "Output tokens per second at the knee", _KNEE)
+PREFILL_TOKENS = _declare(
+    "gauge",
+    "prefill_tokens_per_second",
+    "Prompt tokens per second of one engine in steps full of prompts, by the step cost model; absent if the model does"
+    " not know it",
+    _KNEE,
+)
 HEADROOM = _declare(
     "gauge",
     "capacity_headroom_ratio",

@@ -49,6 +49,7 @@ class Capacity:
     learnt_from: tuple[float, float] | None = None  # range of loads, in requests/s, that a forecast is based on
     bottleneck_gain: float | None = None  # relative gain without it, or at half its cost (capacity/model/bottleneck.py)
     roofline: Roofline | None = None
+    prefill_tokens_per_second: float | None = None  # of one engine in steps full of prompts, by the step cost model
 
     @property
     def is_lower_bound(self) -> bool:

@@ -47,6 +47,7 @@ class CapacityJson(TypedDict):
     learnt_from: tuple[float, float] | None
     bottleneck_gain: float | None
     roofline: Roofline | None
+    prefill_tokens_per_second: float | None
 
 
 class MeasuredJson(CapacityJson):
@@ -191,4 +192,5 @@ def _capacity(result: CapacityResult) -> CapacityJson:
         "learnt_from": found.learnt_from,
         "bottleneck_gain": found.bottleneck_gain,
         "roofline": found.roofline,
+        "prefill_tokens_per_second": found.prefill_tokens_per_second,
     }

@@ -104,6 +104,7 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, cost_model: Step
         output_tokens_per_second=rate * mean_length(evidence.workload.output_tokens),
         learnt_from=(low, high),
         roofline=model.roofline(),
+        prefill_tokens_per_second=model.prefill_tokens_per_second(),
         reason=f"experimental until a verification has confirmed it{_bound_words(model, found) if is_bound else ''}",
     )
 

@@ -44,6 +44,12 @@ def prefill_peak_tokens_s(model: ModelSize, on: GpuSpec) -> float:
     return model.gpus * on.flop_s(fp8=model.is_fp8) / (FLOP_PER_PARAMETER * model.parameters)
 
 
+def prefill_rate(cost_model: StepCostModel) -> float | None:
+    """Return the prompt tokens per second of an engine in steps full of prompts; None where the data do not show it."""
+    full_s = _seconds(cost_model, _FULL)
+    return None if full_s is None else _PROMPT_TOKENS / full_s
+
+
 def compute_roofline(
     cost_model: StepCostModel | None, snapshots: Sequence[ServerSnapshot], hints: Hints
 ) -> Roofline | None:
@@ -62,15 +68,15 @@ def compute_roofline(
         bandwidth_ratio=max((use.bandwidth_ratio for use in uses), default=None),
         flops_ratio=max((use.flops_ratio for use in uses), default=None),
     )
-    step_s = full_s = None
+    step_s = prefill_tokens_s = None
     if cost_model is not None and model is not None:
-        step_s, full_s = _seconds(cost_model, _ALONE), _seconds(cost_model, _FULL)
+        step_s, prefill_tokens_s = _seconds(cost_model, _ALONE), prefill_rate(cost_model)
         if step_s is not None:
             floor_s = decode_floor_s(model, on)
             found = replace(found, step_s=step_s, floor_s=floor_s, decode_ratio=floor_s / step_s)
-        if full_s is not None:
-            found = replace(found, prefill_ratio=_PROMPT_TOKENS / full_s / prefill_peak_tokens_s(model, on))
-    return found if uses or step_s is not None or full_s is not None else None
+        if prefill_tokens_s is not None:
+            found = replace(found, prefill_ratio=prefill_tokens_s / prefill_peak_tokens_s(model, on))
+    return found if uses or step_s is not None or prefill_tokens_s is not None else None
 
 
 def _seconds(cost_model: StepCostModel, batch: Batch) -> float | None:

@@ -14,7 +14,7 @@ from dataclasses import astuple, fields, replace
 from probe.capacity.model.fit_bias import Segments, estimate_bias
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.lengths import different_lengths, prompt_lengths, without_probes
-from probe.capacity.model.roofline import compute_roofline
+from probe.capacity.model.roofline import compute_roofline, prefill_rate
 from probe.capacity.model.step_cost_fit import StepCostModel, fit
 from probe.capacity.model.step_sums_fit import fit_steps
 from probe.capacity.model.twin import UNLIMITED_SEQS, Twin
@@ -191,11 +191,12 @@ class ServerModel:
         traffic = join_windows(self._segments[part]) if self._segments[part] else None
         return (different_lengths(traffic, self.workload) if traffic is not None else None) or self.workload
 
-    def roofline(self, *, is_believed: bool = True) -> Roofline | None:
-        """Compare the server with the limits of its GPUs, if the hints name them.
+    def prefill_tokens_per_second(self) -> float | None:
+        """Return the prompt tokens per second that an engine computes; None where the step cost model does not know."""
+        return prefill_rate(self.cost_model) if self.cost_model is not None else None
 
-        The step cost model is left out unless it is believed.
-        """
+    def roofline(self, *, is_believed: bool = True) -> Roofline | None:
+        """Compare the server with its GPUs' limits, if the hints name them; without the cost model if not believed."""
         return compute_roofline(self.cost_model if is_believed else None, self._all, self._hints)
 
 

@@ -165,6 +165,7 @@ def model_capacity(state: SearchState, knee: KneeEstimate, *, may_verify: bool =
         advice=limits.advice if limits else None,
         bottleneck_gain=limits.gain if limits else None,
         roofline=state.model.roofline(),
+        prefill_tokens_per_second=state.model.prefill_tokens_per_second(),
         reason=_assumption(knee) if is_crowded else None,
     )
 
@@ -183,6 +184,7 @@ def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
         lower=knee.interval[0] * rate / knee.rate_rps,
         output_tokens_per_second=rate * mean_length(state.model.workload.output_tokens),
         roofline=state.model.roofline(),
+        prefill_tokens_per_second=state.model.prefill_tokens_per_second(),
         reason=f"a lower bound: max_num_seqs is not known, and at most {most} requests have run at a time;"
         f" {knee.rate_rps:.3g} requests/s {_assumption(knee)}",
     )

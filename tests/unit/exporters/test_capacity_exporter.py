@@ -66,6 +66,7 @@ def test_a_knee_is_published_with_its_bounds() -> None:
         "capacity_requests_per_second_upper": 12.5,
         "capacity_output_tokens_per_second": 640.0,
         "knee_concurrency": 4,
+        "prefill_tokens_per_second": 12_000.0,
         "capacity_last_success_timestamp_seconds": WALL_S + 31.5,
     }
     for name, number in expected.items():

@@ -6,7 +6,13 @@ import pytest
 from simulated_servers import CHAT, FAST, profile, watched, workload
 
 from probe.capacity.model.hints import Hints, ModelSize
-from probe.capacity.model.roofline import compute_roofline, decode_floor_s, live_use, prefill_peak_tokens_s
+from probe.capacity.model.roofline import (
+    compute_roofline,
+    decode_floor_s,
+    live_use,
+    prefill_peak_tokens_s,
+    prefill_rate,
+)
 from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.core.snapshot import ServerSnapshot
@@ -76,6 +82,11 @@ def test_how_far_a_server_is_from_them() -> None:
     assert (found.bandwidth_ratio, found.flops_ratio) == (None, None)
 
 
+def test_the_prefill_rate_needs_no_hints_and_is_withheld_where_the_data_do_not_show_it() -> None:
+    assert prefill_rate(cost_model()) == pytest.approx(2048 / 0.087, rel=0.02)
+    assert prefill_rate(cost_model(token=0.5)) is None
+
+
 def test_limits_that_are_not_confirmed_are_marked() -> None:
     found = compute_roofline(cost_model(), [], replace(KNOWN, gpu="NVIDIA H20"))
     assert found is not None
@@ -122,6 +133,7 @@ def test_from_live_traffic_it_comes_near_the_truth() -> None:
     seen = ServerModel(CHAT, KNOWN)
     seen.learn(watched(profile(FAST), CHAT, 12.0, 120.0))
     assert seen.twin() is not None
+    assert seen.prefill_tokens_per_second() == pytest.approx(2048 / FAST.step_seconds(Batch(1, 2048)), rel=0.2)
     found = seen.roofline()
     assert found is not None
     assert found.step_s == pytest.approx(FAST.step_seconds(Batch(1, 1)), rel=0.1)
