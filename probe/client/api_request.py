@@ -45,12 +45,12 @@ class RequestShape:
         }
         return {key: value for key, value in every.items() if value}
 
-    def hint(self, refusal: str) -> str:
+    def hint(self, api: Api, refusal: str) -> str:
         """Return which key would avoid this refusal, as the end of a sentence; "" where none would."""
         named = [name for name in Omittable if name not in self.omitted and re.search(rf"\b{name}\b", refusal)]
         if named:
             return omit_hint(*named)
-        has_ids = not self.is_text and _NO_IDS.search(refusal)
+        has_ids = api is Api.COMPLETIONS and not self.is_text and _NO_IDS.search(refusal)
         return "; set request.prompt: text if the server takes no token ids" if has_ids else ""
 
 

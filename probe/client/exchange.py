@@ -148,7 +148,7 @@ class Response:
         outcome, detail = ended or (Outcome.UNREACHABLE, None)
         if ended is None and exchange is not None:
             outcome, detail = exchange.refusal()
-            hint = prepared.shape.hint(detail or "")
+            hint = prepared.shape.hint(prepared.spec.api, detail or "")
             detail = one_line(detail or "", LIMIT - len(hint)) + hint
         if detail and exchange is not None:
             detail = exchange.safe(detail)

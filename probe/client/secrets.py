@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 class Secrets:
     """The API key, and the values of secret headers by name."""
 
-    key: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def check(self) -> None:
         """Raise ValueError with a message for a value that no header can carry."""

@@ -114,6 +114,7 @@ def test_prompts_as_text_are_words_of_about_the_same_length() -> None:
     refused = asked_of(answer, PLAIN_REQUESTS)
     assert refused.outcome is Outcome.SERVER_ERROR
     assert str(refused.detail).endswith("; set request.prompt: text if the server takes no token ids")
+    assert not PLAIN_REQUESTS.hint(Api.CHAT, str(refused.detail)), "chat sends no ids"
     good = asked_of(answer, RequestShape(is_text=True))
     assert (good.outcome, good.prompt_tokens) == (Outcome.OK, 11)
 
