@@ -16,6 +16,15 @@ from probe.capacity.model.step_cost_fit import MIN_BATCH, MIN_WINDOWS, StepCostM
 from probe.core.snapshot import ServerSnapshot, StepSums
 
 _MIN_STEPS = 100
+# The smallest and largest mean of a step that can be; a page can say anything.
+_MOST_STEPS = 1e9
+_POSSIBLE = {
+    "seconds": (1e-6, 60.0),
+    "requests": (1.0, 1e5),
+    "decode_tokens": (0.0, 1e6),
+    "prefill_tokens": (0.0, 1e7),
+    "kv_tokens": (0.0, 1e10),
+}
 _NONE = StepSums(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 # How far a mean duration may be off, as a ratio: of a single step, and of any number of them.
 _STEP_NOISE, _LEAST_NOISE = 0.05, 0.003
@@ -116,7 +125,13 @@ def _growth(snapshots: Sequence[ServerSnapshot]) -> Iterator[StepSums]:
         old = before.step_sums
         grown = [_difference(sums, old.get(bound, _NONE)) for bound, sums in after.step_sums.items()]
         if old and old.keys() <= after.step_sums.keys() and all(min(astuple(one)) >= 0 for one in grown):
-            yield from (one for one in grown if one.steps > 0 and one.seconds > 0 and one.requests > 0)
+            yield from (one for one in grown if 0 < one.steps <= _MOST_STEPS and _is_possible(one))
+
+
+def _is_possible(sums: StepSums) -> bool:
+    if sums.decode_tokens + sums.prefill_tokens <= 0:
+        return False
+    return all(low <= getattr(sums, name) / sums.steps <= high for name, (low, high) in _POSSIBLE.items())
 
 
 def _difference(new: StepSums, old: StepSums) -> StepSums:

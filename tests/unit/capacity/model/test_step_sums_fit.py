@@ -1,7 +1,8 @@
 """The step cost model from sums over steps: known costs are recovered."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from random import Random
 
 import pytest
@@ -12,6 +13,8 @@ from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.step_sums_fit import fit_steps
 from probe.core.snapshot import ServerSnapshot, StepSums
 from probe.simulator.cost import Batch, StepCost
+
+pytestmark = pytest.mark.slow
 
 PROMPTS = (400.0,)
 NOISE = 0.02
@@ -112,3 +115,25 @@ def test_what_is_configured_wins_over_what_the_page_shows() -> None:
     model = ServerModel(CHAT, Hints(max_num_seqs=12, max_num_batched_tokens=512))
     model.learn([ServerSnapshot(0, 0.0, scheduler_limits={"max_num_seqs": 48, "max_num_batched_tokens": 4096})])
     assert (model.max_num_seqs, model.chunk_tokens) == (12, 512)
+
+
+@pytest.mark.parametrize("value", [1e308, 1e30, 5e-324])
+@pytest.mark.parametrize("name", [field.name for field in fields(StepSums)])
+def test_sums_that_cannot_be_give_no_error(name: str, value: float) -> None:
+    """They come from outside: a page can say anything."""
+    snapshots = stepped(FAST, 20)
+    for i in range(5, 20, 3):
+        broken = {bound: replace(one, **{name: value}) for bound, one in snapshots[i].step_sums.items()}
+        snapshots[i] = replace(snapshots[i], step_sums=broken)
+    found = fit_steps([snapshots], PROMPTS)
+    assert found is None or all(math.isfinite(term) for term in astuple(found.cost))
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(StepSums)])
+def test_steps_that_grow_beyond_all_bounds_give_no_error(name: str) -> None:
+    snapshots = [
+        replace(one, step_sums={b: replace(s, **{name: 10.0 ** (12 * i)}) for b, s in one.step_sums.items()})
+        for i, one in enumerate(stepped(FAST, 20))
+    ]
+    found = fit_steps([snapshots], PROMPTS)
+    assert found is None or all(math.isfinite(term) for term in astuple(found.cost))
