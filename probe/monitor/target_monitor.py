@@ -102,6 +102,11 @@ class TargetMonitor:
             self.forget_user_rates()
 
     @property
+    def is_measuring(self) -> bool:
+        """Whether a capacity run is under way, which has the server's lock."""
+        return self._runs.is_running
+
+    @property
     def last_result(self) -> CapacityResult | None:
         return self._runs.last_result
 

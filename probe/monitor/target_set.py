@@ -137,9 +137,11 @@ class TargetSet:
         return {monitor.server for monitor in self.monitors.values()}
 
     def set_other_probers(self, servers: Collection[str]) -> None:
-        """Report which servers other probers load now."""
+        """Report which servers other probers load now, or have loaded a moment ago."""
+        # A run that has the lock has the server for itself: the prober before it has ended.
+        own = {monitor.server for monitor in self.monitors.values() if monitor.is_measuring}
         for monitor in self.monitors.values():
-            monitor.set_other_prober(loading=monitor.server in servers)
+            monitor.set_other_prober(loading=monitor.server in servers and monitor.server not in own)
 
     def _log_replaced(self, desired: Mapping[str, DesiredTarget]) -> None:
         for name, had in self._current.items():
