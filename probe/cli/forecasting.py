@@ -6,6 +6,8 @@ from contextlib import AsyncExitStack, suppress
 from urllib.parse import urlsplit
 
 from probe.capacity.run.plan import context_of, hints_of
+from probe.capacity.trend.fingerprint import fingerprint
+from probe.capacity.trend.track_record import correct, track_record
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
 from probe.config.config import Config
@@ -15,6 +17,7 @@ from probe.core.errors import ConfigError, TargetError
 from probe.core.request import Outcome
 from probe.core.result import CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot
+from probe.monitor.forecast_errors import errors_in_file
 from probe.monitor.live_forecast import forecast_result, live_forecast
 from probe.monitor.wiring import endpoint, engine_of, workload
 from probe.observe.server_state import ServerState
@@ -61,6 +64,8 @@ async def forecast_target(
         on_phase(Phase("computing the result"))
         found = await live_forecast(state.history, load, objectives, hints_of(target.capacity))
     context = context_of(server, load, objectives, target.capacity.server, where.shape)
+    errors = errors_in_file(config.store.path, fingerprint(model, context))
+    found = correct(found, track_record(errors))
     return forecast_result(target.name, model, context, found, clock.wall_s())
 
 

@@ -28,6 +28,26 @@ class Roofline:
 
 
 @dataclass(frozen=True, slots=True)
+class PriorForecast:
+    """A forecast from before a run, of the same setup, without correction. `half_width`: of its interval, relative."""
+
+    requests_per_second: float
+    half_width: float
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What a forecast took from earlier ones that runs with load have judged (capacity/trend/track_record.py).
+
+    `judged`: how many of them. `ratio`: by how much the forecast was raised (above 0) or lowered.
+    """
+
+    judged: int
+    ratio: float
+    uncorrected: PriorForecast
+
+
+@dataclass(frozen=True, slots=True)
 class Capacity:
     """The knee as a rate of all requests, user and probe traffic; None, with the `reason`, if none was found.
 
@@ -50,6 +70,7 @@ class Capacity:
     bottleneck_gain: float | None = None  # relative gain without it, or at half its cost (capacity/model/bottleneck.py)
     roofline: Roofline | None = None
     prefill_tokens_per_second: float | None = None  # of one engine in steps full of prompts, by the step cost model
+    correction: Correction | None = None
 
     @property
     def is_lower_bound(self) -> bool:
@@ -124,6 +145,7 @@ class CapacityResult:
     confirms: str | None = None  # id of the run that this one repeats because its result was low
     users: UserLoad = field(default_factory=UserLoad)  # user traffic during the run
     first_failure: str | None = None  # outcome and words of the first request that failed, on one line
+    prior_forecast: PriorForecast | None = None
 
     @property
     def ended_s(self) -> float:

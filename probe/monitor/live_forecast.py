@@ -5,6 +5,7 @@
 """
 
 import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from probe.capacity.model.hints import Hints
@@ -37,16 +38,19 @@ class LiveForecast:
         self._clock = clock
         self.last_result: CapacityResult | None = None
 
-    async def update(self, model: str) -> tuple[CapacityResult, float | None]:
+    async def update(
+        self, model: str, correct: Callable[[CapacityResult], CapacityResult]
+    ) -> tuple[CapacityResult, float | None]:
         """Forecast, and return the result with the seconds until the next attempt: None if a capacity was found.
 
-        Each attempt waits for twice the evidence. `model`: the model that the server serves.
+        Each attempt waits for twice the evidence. `model`: the model that the server serves; `correct` applies the
+        record of earlier forecasts.
         """
         history, settings = self._observer.state.history, self._target.capacity
         capacity = await live_forecast(history, self._workload, self._objectives, hints_of(settings))
         shape = shape_of(self._target)
         context = context_of(self._observer.server, self._workload, self._objectives, settings.server, shape)
-        self.last_result = forecast_result(self._target.name, model, context, capacity, self._clock.wall_s())
+        self.last_result = correct(forecast_result(self._target.name, model, context, capacity, self._clock.wall_s()))
         is_found = capacity.requests_per_second is not None
         return self.last_result, None if is_found else max(history.seconds, _SOON_S)
 

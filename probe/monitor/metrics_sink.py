@@ -4,6 +4,7 @@ Every TargetMonitor reports here. `add` announces a target before its first meas
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +20,8 @@ from exporters.probe import ProbeExporter
 from exporters.server import ServerExporter, UserTrafficExporter
 from probe import __version__
 from probe.capacity.trend.change_detection import detect_shift, needs_confirmation
-from probe.capacity.trend.fingerprint import capacity_sample
+from probe.capacity.trend.fingerprint import capacity_sample, fingerprint
+from probe.capacity.trend.track_record import correct, prior_forecast, track_record
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
@@ -137,8 +139,10 @@ class MetricsSink:
 
     def result(self, result: CapacityResult) -> None:
         """Take a capacity result. No error is raised if it cannot be stored: its tokens are spent either way."""
+        forecast = self._forecasts.get(result.target)
+        result = replace(result, prior_forecast=prior_forecast(forecast, result))
         self.store.add(result)  # before anything that may fail
-        self._capacity.verified(result, self._forecasts.get(result.target))
+        self._capacity.verified(result, forecast)
         self._capacity.observe(result)
         if (found := capacity_sample(result)) is not None:
             self._capacity_samples.setdefault(result.target, []).append(found)
@@ -150,6 +154,11 @@ class MetricsSink:
 
     def needs_confirmation(self, result: CapacityResult) -> bool:
         return capacity_sample(result) is not None and needs_confirmation(self._capacity_samples[result.target])
+
+    def corrected(self, forecast: CapacityResult) -> CapacityResult:
+        """Return a forecast corrected by the errors of earlier ones with its fingerprint, of any target."""
+        errors = self.store.forecast_errors(fingerprint(forecast.model, forecast.context))
+        return replace(forecast, capacity=correct(forecast.capacity, track_record(errors)))
 
     def forecast(self, result: CapacityResult) -> None:
         self._capacity.restore(result)

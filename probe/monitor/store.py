@@ -1,5 +1,4 @@
 """The history of capacity results in SQLite. It survives restarts if the configuration has a path for it.
-
 A result can be read as soon as it is added. It is written to the file in a thread: a disk may be slow or full, and
 another process may lock the file. What cannot be written stays in memory and is tried again.
 """
@@ -11,12 +10,15 @@ from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import structlog
 
 from probe.capacity.trend.fingerprint import capacity_sample
+from probe.capacity.trend.track_record import ForecastError
 from probe.core.result import CapacityResult
 from probe.core.shift import CapacitySample
+from probe.monitor.forecast_errors import SELECT_ERRORS, plausible_errors, write_errors
 from probe.monitor.store_file import open_store
 from probe.report.result_json import dumps, loads
 
@@ -130,6 +132,10 @@ class Store:
                 found.setdefault(result.capacity.mode == "forecast", result)
         return list(found.values())[::-1]
 
+    def forecast_errors(self, of: str) -> list[ForecastError]:
+        """Return the last errors of forecasts with this fingerprint, of any target, oldest first."""
+        return plausible_errors(of, self._rows(SELECT_ERRORS, (of,)), [*self._unsaved.values()])
+
     def tokens_since(self, target: str, started_s: float) -> int | None:
         """Return the tokens of the target's runs that began at this wall time (s) or later; None: unknown."""
         rows = self._rows(
@@ -146,7 +152,7 @@ class Store:
         }
         return sum(({each: int(tokens or 0) for each, tokens in rows} | spent).values())
 
-    def _rows(self, statement: str, values: Sequence[object] | Mapping[str, object]) -> list[tuple[str, str]]:
+    def _rows(self, statement: str, values: Sequence[object] | Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Return the rows, or none if the file cannot be read: pages must show what else there is."""
         try:
             rows = self._db.execute(statement, values).fetchall()
@@ -180,6 +186,7 @@ def _write(db: sqlite3.Connection, results: Sequence[CapacityResult]) -> None:
             " (SELECT id FROM results WHERE target = :target ORDER BY started DESC LIMIT :keep)",
             {"target": target, "keep": _KEEP},
         )
+    write_errors(db, results)
 
 
 def _read(rows: Iterable[tuple[str, ...]]) -> list[CapacityResult]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import structlog
 
 from probe.core.errors import ConfigError
+from probe.monitor.forecast_errors import SCHEMA as FORECAST_ERRORS
 
 _log = structlog.get_logger()
 _SCHEMA = """
@@ -45,7 +46,7 @@ def _opened(path: Path | None) -> sqlite3.Connection:
     db = sqlite3.connect(path or ":memory:", isolation_level=None)
     try:
         db.execute("PRAGMA journal_mode = WAL")
-        db.executescript(_SCHEMA)
+        db.executescript(_SCHEMA + FORECAST_ERRORS)
         ((problem,),) = db.execute("PRAGMA quick_check(1)").fetchall()
         if problem != "ok":
             error = sqlite3.DatabaseError(problem)

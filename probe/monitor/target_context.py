@@ -38,5 +38,8 @@ class MeasurementSink(ScrapeSink, RunSink, Protocol):
     def record(self, record: RequestRecord) -> None:
         """Take a request that has ended."""
 
+    def corrected(self, forecast: CapacityResult) -> CapacityResult:
+        """Return a forecast corrected by what runs have shown of earlier ones."""
+
     def forecast(self, result: CapacityResult) -> None:
         """Take a forecast, or the reason why there is none."""

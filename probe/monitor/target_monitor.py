@@ -175,7 +175,7 @@ class TargetMonitor:
 
         Return after how many seconds to try again, with twice the evidence; None if the capacity was found.
         """
-        result, next_s = await self._forecast.update(self.model)
+        result, next_s = await self._forecast.update(self.model, self._sink.corrected)
         self._sink.forecast(result)
         return next_s
 

@@ -6,7 +6,8 @@ from math import isclose
 from probe.capacity.trend.fingerprint import is_comparable
 from probe.capacity.trend.headroom import headroom as left_of
 from probe.capacity.trend.headroom import largest_share
-from probe.core.result import Capacity, CapacityResult, Roofline
+from probe.capacity.trend.track_record import is_worth_saying
+from probe.core.result import Capacity, CapacityResult, Correction, Roofline
 from probe.core.text import one_line
 from probe.report.failure_text import failure_advice
 from probe.report.figures import ago, milliseconds, number, percent
@@ -57,12 +58,13 @@ def forecast_words(result: CapacityResult) -> str:
     if found.requests_per_second is None:
         return one_line(f"No forecast: {found.reason}.", _LINE)
     low, high = found.learnt_from or (None, None)
+    learnt = f" and {words}" if (words := correction_words(found.correction)) else ""
     lines = [
         (
             f"Forecast: {forecast_rate(found, 'requests/s')},"
             f" {number(found.output_tokens_per_second)} output tokens/s, workload {result.context.workload['name']}."
         ),
-        f"Learned from {number(low)} to {number(high)} requests/s of live traffic; {found.reason}.",
+        f"Learned from {number(low)} to {number(high)} requests/s of live traffic{learnt}; {found.reason}.",
     ]
     if found.roofline is not None:
         lines.append(f"Roofline: {roofline_words(found.roofline)}.")
@@ -73,6 +75,16 @@ def forecast_rate(found: Capacity, unit: str) -> str:
     """Return a forecast's requests per second, in that unit, with its interval, or as a lower bound."""
     rate = f"{number(found.requests_per_second)} {unit}"
     return f"at least {rate}" if found.is_lower_bound else f"{rate} ({number(found.lower)} to {number(found.upper)})"
+
+
+def correction_words(found: Correction | None) -> str:
+    """Return what a forecast took from earlier ones; "" if that moved it by less than 1 %."""
+    if found is None or not is_worth_saying(found):
+        return ""
+    error, change = ("high", "lowered") if found.ratio < 0 else ("low", "raised")
+    many = "1 earlier forecast that was" if found.judged == 1 else f"{found.judged} earlier forecasts that were"
+    was = number(found.uncorrected.requests_per_second)
+    return f"{many} too {error} ({change} by {percent(round(abs(found.ratio), 2))} from {was} requests/s)"
 
 
 def beside_measured(forecast: CapacityResult, measured: CapacityResult | None, now_s: float) -> str:

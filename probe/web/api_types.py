@@ -8,7 +8,7 @@ from typing_extensions import TypedDict
 from exporters.discovery import exported_labels
 from probe.core.canary_history import CanaryHistory
 from probe.core.failure_log import FailureGroup
-from probe.core.result import CapacityResult, Roofline
+from probe.core.result import CapacityResult, Correction, Roofline
 from probe.core.snapshot import CrossChecks, Gpu, ServerSnapshot, UserLoad
 from probe.report.cross_check_text import Finding
 from probe.report.figures import iso
@@ -48,6 +48,7 @@ class CapacityJson(TypedDict):
     bottleneck_gain: float | None
     roofline: Roofline | None
     prefill_tokens_per_second: float | None
+    correction: Correction | None
 
 
 class MeasuredJson(CapacityJson):
@@ -193,4 +194,5 @@ def _capacity(result: CapacityResult) -> CapacityJson:
         "bottleneck_gain": found.bottleneck_gain,
         "roofline": found.roofline,
         "prefill_tokens_per_second": found.prefill_tokens_per_second,
+        "correction": found.correction,
     }

@@ -24,7 +24,7 @@ from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.gpu.utilization import memory, utilization
 from probe.report.html import embedded, environment, report, run_data
-from probe.report.result_text import beside_measured, forecast_rate
+from probe.report.result_text import beside_measured, correction_words, forecast_rate
 from probe.web import overview
 from probe.web.api import WebApi, as_json
 from probe.web.assets import Assets
@@ -200,7 +200,7 @@ class _Pages:
 def _templates() -> Mapping[str, jinja2.Template]:
     env = environment(_HERE / "templates")
     env.filters |= {"beside": _beside, "busy": utilization, "memory": memory, "slow": overview.is_slow}
-    env.filters |= {"forecast_rate": forecast_rate}
+    env.filters |= {"forecast_rate": forecast_rate, "corrected": correction_words}
     env.filters |= {"href": overview.href, "since": _since}
     env.globals |= {"states": overview.STATES, "version": __version__, "echarts": ECHARTS, "notice": notice()}
     return {name: env.get_template(name) for name in _TEMPLATES}

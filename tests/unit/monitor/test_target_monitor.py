@@ -93,6 +93,9 @@ class FakeSink:
         assert result is self.results[-1], "it is asked about what it has just been given"
         return self.low and result.confirms is None
 
+    def corrected(self, forecast: CapacityResult) -> CapacityResult:
+        return forecast
+
     def forecast(self, result: CapacityResult) -> None:
         assert result.target == "a"
 

@@ -36,7 +36,7 @@ def test_it_has_the_keys_that_readers_rely_on() -> None:
     written = json.loads(dumps(result()))
     assert set(written) == {
         *("schema", "id", "target", "model", "started", "context", "steps", "capacity", "cost", "stopped", "confirms"),
-        *("users", "first_failure"),
+        *("users", "first_failure", "prior_forecast"),
     }
     assert written["schema"] == "kneewatch.result/1"
     assert written["started"].startswith("2026-09-21T")

@@ -7,7 +7,7 @@ import pytest
 from example_records import WALL_S, no_knee, result, step
 
 from probe.capacity.model.bottleneck import BOTTLENECKS
-from probe.core.result import Capacity, CapacityResult, Roofline, Stopped
+from probe.core.result import Capacity, CapacityResult, Correction, PriorForecast, Roofline, Stopped
 from probe.core.snapshot import UserLoad
 from probe.report.knee_text import knee_words
 from probe.report.result_text import (
@@ -223,6 +223,24 @@ def test_a_forecast_says_how_near_to_the_gpu_s_limits_too() -> None:
     words = forecast_words(result(capacity=replace(found, roofline=NEAR)))
     assert words.splitlines()[-1].startswith("Roofline: H100 SXM: decode at 37.3 %")
     assert "Roofline" not in forecast_words(result(capacity=found))
+
+
+@pytest.mark.parametrize(
+    ("judged", "ratio", "words"),
+    [
+        (6, -0.113, " and 6 earlier forecasts that were too high (lowered by 11 % from 14.1 requests/s)"),
+        (1, 0.021, " and 1 earlier forecast that was too low (raised by 2 % from 14.1 requests/s)"),
+        (6, 0.009, ""),
+        (6, -0.009, ""),
+    ],
+)
+def test_a_forecast_says_what_earlier_ones_have_moved_it_by_from_one_per_cent_on(
+    judged: int, ratio: float, words: str
+) -> None:
+    correction = Correction(judged, ratio, PriorForecast(14.1, 0.1))
+    found = replace(VERIFIED, mode="forecast", learnt_from=(1.0, 5.0), reason="experimental", correction=correction)
+    lines = forecast_words(result(capacity=found)).splitlines()
+    assert lines[1] == f"Learned from 1 to 5 requests/s of live traffic{words}; experimental."
 
 
 # A forecast beside what was measured.

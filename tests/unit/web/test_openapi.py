@@ -17,7 +17,7 @@ from referencing.jsonschema import DRAFT202012
 from starlette.routing import Route
 
 from probe.core.request import Outcome
-from probe.core.result import CapacityResult, Roofline
+from probe.core.result import CapacityResult, Correction, PriorForecast, Roofline
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, UserLoad
 from probe.web import pages
 from probe.web.openapi import document
@@ -28,6 +28,7 @@ URI = "urn:kneewatch"
 def everything() -> FakeMonitor:
     """A target with all that there can be, one with nothing, and some in between."""
     roofline = Roofline("H100", sure=True, step_s=0.01, floor_s=0.008, decode_ratio=0.8)
+    correction = Correction(6, -0.1, PriorForecast(11.0, 0.1))
     known: CapacityResult = result()
     whole = status(
         name="whole/pod-1",
@@ -41,7 +42,7 @@ def everything() -> FakeMonitor:
         gpu_error="gone",
         capacity=known,
         measured=known,
-        forecast=_with(known, roofline=roofline, learnt_from=(1.0, 2.0), mode="forecast"),
+        forecast=_with(known, roofline=roofline, learnt_from=(1.0, 2.0), mode="forecast", correction=correction),
         capacity_state="running",
         discovery="whole",
         labels={"app.kubernetes.io/name": "qwen", "\ud800": "\udfff"},

@@ -19,7 +19,7 @@ from prometheus_client import Gauge
 
 from probe.config.config_file import config_from, show
 from probe.core.request import Outcome, ServerTimes
-from probe.core.result import Capacity, CapacityResult, Stopped
+from probe.core.result import Capacity, CapacityResult, Correction, PriorForecast, Stopped
 from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus
 from probe.report.figures import iso
@@ -288,6 +288,10 @@ def test_a_forecast_shows_how_far_it_is_from_what_was_measured() -> None:
     assert "forecast 41 req/s" in _words(_page(status(forecast=forecast)))
     beside = _words(_target(status(forecast=forecast, measured=measured)))
     assert "41 req/s (37 to 45), 228 % above the last verified 12.5 (" in beside
+    correction = Correction(6, -0.113, PriorForecast(46.2, 0.1))
+    corrected = replace(forecast, capacity=replace(said, correction=correction))
+    learnt = "learned from 6 earlier forecasts that were too high (lowered by 11 % from 46.2 requests/s)"
+    assert f"41 req/s (37 to 45), {learnt}; experimental until" in _words(_target(status(forecast=corrected)))
     silent = replace(forecast, capacity=Capacity("forecast", reason="not enough evidence"))
     assert "not enough evidence" in _target(status(forecast=silent, measured=measured)).text
 
