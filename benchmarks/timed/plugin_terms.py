@@ -95,7 +95,6 @@ def main() -> None:
         pages = asyncio.run(scraped(case, options.rate, options.seconds, options.vllm_python))
     if options.sharp:
         step_sums_fit.step_seconds = sharp  # type: ignore[attr-defined]
-        step_sums_fit._OVERLAP_DOUBT = 0.0  # noqa: SLF001
     print(report(case, snapshots(pages)))
 
 

@@ -28,8 +28,6 @@ _POSSIBLE = {
 _NONE = StepSums(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 # How far a mean duration may be off, as a ratio: of a single step, and of any number of them.
 _STEP_NOISE, _LEAST_NOISE = 0.05, 0.003
-# How reading memory and computing overlap is an assumption. Where it matters, half of its effect is uncertain.
-_OVERLAP_DOUBT = 0.5
 _PRIOR = 0.1  # how strongly a term is held to its first guess where the sums cannot tell it from the others
 
 
@@ -77,13 +75,8 @@ class StepData:
         return np.concatenate([self.errors(share * self.guess), _PRIOR * (share - 1)])
 
     def scale_by(self, terms: Floats) -> None:
-        """Take errors relative to these terms' predictions, and doubt those near the roofline's corner."""
+        """Take errors relative to these terms' predictions."""
         self._scale = self.predicted(terms)
-        _, _, token, weights, kv_token = terms
-        memory, compute = weights + kv_token * self.kv_tokens, token * (self.decodes + self.prefill)
-        excess = (memory**4 + compute**4) ** 0.25 - np.maximum(memory, compute)
-        noise = np.hypot(_LEAST_NOISE, _STEP_NOISE / np.sqrt(self.steps))
-        self._scatter = np.hypot(noise, _OVERLAP_DOUBT * excess / self._scale)
 
 
 def fit_steps(
