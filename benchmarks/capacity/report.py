@@ -15,7 +15,7 @@ from probe.core.percentiles import percentile
 BASELINE = "guidellm sweep"  # the ten-step sweep; its tokens are 100 %
 VERIFIED = "verified"
 ALL = "all"
-_KINDS = ("named", "blind", "random", "random blind")
+_KINDS = ("named", "blind", "random", "random blind", "timed")
 _WRONG = 0.1
 
 

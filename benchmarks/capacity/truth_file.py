@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.capacity.cases import CASES, Case, random_blind_case, random_case
+from benchmarks.capacity.timed_cases import PREFIX, timed_case
 from benchmarks.capacity.truth import Truth, load_at, true_capacity
 from probe import __version__
 
@@ -27,7 +28,12 @@ _RANDOM, _RANDOM_BLIND = "random-", "random-blind-"
 
 
 def named(name: str) -> Case:
-    """Return the case of this name: one of CASES, `random-SEED` or `random-blind-SEED`. KeyError if there is none."""
+    """Return the case of this name: one of CASES, `random-SEED`, `random-blind-SEED` or `timed-NAME`.
+
+    KeyError if there is none.
+    """
+    if name.startswith(PREFIX):
+        return timed_case(name.removeprefix(PREFIX))
     for prefix, make in ((_RANDOM_BLIND, random_blind_case), (_RANDOM, random_case)):
         seed = name.removeprefix(prefix)
         if seed != name and seed.isdigit():
@@ -39,6 +45,8 @@ def kind(name: str) -> str:
     """Return the group of the report that the case belongs to."""
     if name.startswith(_RANDOM):
         return "random blind" if name.startswith(_RANDOM_BLIND) else "random"
+    if name.startswith(PREFIX):
+        return "timed"
     return "blind" if CASES[name].blind else "named"
 
 

@@ -93,6 +93,11 @@ class StepPlan:
     arrivals: Arrivals | None = None
 
     @property
+    def is_pulse(self) -> bool:
+        """Whether all requests are sent at once."""
+        return self.arrivals is None and self.requests == self.concurrency
+
+    @property
     def load(self) -> float:
         """Return the load that orders steps: requests/s in an open loop, requests in flight in a closed one."""
         return self.concurrency if self.arrivals is None else self.arrivals.rate_rps

@@ -25,6 +25,7 @@ from probe.observe import guard
 MIN_REQUESTS = 20
 TOO_FEW = "too_few_requests"
 HELD_BACK = "held_back"  # most answers arrived at once, so their TPOT is unknown
+CLIENT_BOUND = "client_bound"  # this machine was too late
 CUT_SHORT = "cut_short"  # the reason of a step that guard, budget or caller stopped early
 # The client may be wrong by at most this share of an objective it judges.
 MAX_ERROR_SHARE = 0.1
@@ -165,7 +166,7 @@ def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], secon
 def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objectives) -> str | None:
     """Return why a step cannot be judged, or None. Late stamps move TTFT in full, TPOT by their share of a token."""
     if any(record.outcome is Outcome.CLIENT_BOUND for record in records):
-        return "client_bound"
+        return CLIENT_BOUND
     judged = [record for record in records if record.outcome is not Outcome.ABORTED]
     if len(judged) < MIN_REQUESTS:
         return TOO_FEW
@@ -179,7 +180,7 @@ def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objec
     errors = {"ttft": bound.ttft, "tpot": (bound.ttft + bound.itl) / gaps}
     latencies = objectives.latencies().items()
     bad = any(errors[name] > MAX_ERROR_SHARE * objective.within_s for name, objective in latencies)
-    return "client_bound" if bad else None
+    return CLIENT_BOUND if bad else None
 
 
 def _share_inside(record: RequestRecord, start_ns: int, end_ns: int) -> float:

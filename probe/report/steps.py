@@ -57,7 +57,7 @@ class StepRows:
 
     def _head(self, plan: StepPlan) -> Table:
         table = self._table("bottom")
-        load = "in\nflight" if plan.arrivals is None else "rate\n(probe)"
+        load = "in\nflight" if plan.arrivals is None and not plan.is_pulse else "rate\n(probe)"
         titles = [load, *(self._title(column) for column in _COLUMNS[1:])]
         verdict = ["verdict"] if self._room >= _VERDICT else []
         table.add_row(*(Text(title) for title in (*titles, *verdict)))
@@ -98,6 +98,8 @@ def step_verdict(step: StepSummary) -> tuple[str, str]:
 def _load(step: StepSummary) -> str:
     """Return the requests in flight, or the total rate with the probe's own in brackets if there are users."""
     arrivals, users_rps = step.plan.arrivals, step.users.requests_per_second
+    if step.plan.is_pulse:
+        return f"{step.plan.concurrency} at once"
     if arrivals is None:
         return str(step.plan.concurrency)
     if not users_rps:

@@ -58,7 +58,10 @@ def test_the_search_ends_with_a_figure_or_with_a_reason(tiny: Sim, tmp_path: Pat
         assert capacity["mode"] in ("forecast", "verified", "empirical")
         assert f"; {capacity['mode']}" in done.out
     assert result["steps"]
-    assert {step["plan"]["loop"] for step in result["steps"]} == {"open"}
+    plans = [step["plan"] for step in result["steps"]]
+    at_once = [plan for plan in plans if plan["loop"] == "closed"]
+    assert all(plan["requests"] == plan["concurrency"] for plan in at_once), "pulses"
+    assert plans[: len(at_once)] == at_once, "and trials after them"
     assert len(_rows(done.out)) == len(result["steps"])
     assert result["stopped"]["by"] in ("done", "budget", "guard")
     assert result["cost"]["seconds"] < 42, "nothing is sent beyond the budget"

@@ -11,6 +11,7 @@ from probe.capacity.model.hints import Hints
 from probe.capacity.run.job import LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.search import Search
+from probe.capacity.search.unverified import UNLIMITED
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepPlan, StepRun, TrafficBeside
 from probe.observe.user_load import users_beside
@@ -38,7 +39,7 @@ def _ask(load_plan: LoadPlan) -> tuple[list[StepPlan | None], Capacity]:
 
 def test_it_goes_the_same_way_as_one_in_this_process() -> None:
     with HelperProcess() as other:
-        afar = SearchProcess(other, LENGTHS, CHAT, Hints(), observe_s=7.0)
+        afar = SearchProcess(other, LENGTHS, CHAT, Hints(), UNLIMITED, observe_s=7.0)
         afar.begin()
         here = Search(LENGTHS, CHAT, Hints(), observe_s=7.0)
         plans, found = _ask(afar)

@@ -60,6 +60,18 @@ def estimate_bias(
     return tuple(median(terms) - term for *terms, term in zip(*found, astuple(twin.cost), strict=True))
 
 
+def without_bias(cost: StepCost, bias: Sequence[float]) -> StepCost:
+    """Return the cost less the bias of its terms.
+
+    The data hardly tell the time for the weights from that of the host, so the bias moves time from one to the other:
+    more than one of them has is taken from their sum.
+    """
+    host, sequence, token, weights, kv_token, pair = (term - by for term, by in zip(astuple(cost), bias, strict=True))
+    step_s = max(host + weights, 0.0)
+    host = min(max(host, 0.0), step_s)
+    return StepCost(host, max(sequence, 0.0), max(token, 0.0), step_s - host, max(kv_token, 0.0), max(pair, 0.0))
+
+
 def _simulated_segment(twin: Twin, snapshots: Sequence[ServerSnapshot], chance: Random) -> list[MetricsWindow]:
     """Simulate one segment on the twin, with requests of its live users' lengths, and return the windows measured."""
     if len(snapshots) < 2 or twin.live is None:  # noqa: PLR2004 - a difference needs two

@@ -37,6 +37,11 @@ def mean_length(tokens: int | LognormalLength) -> float:
     return below + tokens.maximum * (1 - NormalDist().cdf(cut))
 
 
+def longest_length(tokens: int | LognormalLength) -> int:
+    """Return the longest length that is drawn."""
+    return tokens.maximum if isinstance(tokens, LognormalLength) else tokens
+
+
 def different_lengths(traffic: MetricsWindow, workload: Workload) -> Workload | None:
     """Return a workload with the measured mean lengths; None if they are near the workload's, or requests too few."""
     if traffic.prompts < MIN_REQUESTS:

@@ -9,10 +9,11 @@ from all but one part (for the jackknife).
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, fields, replace
+from dataclasses import fields, replace
 
-from probe.capacity.model.fit_bias import Segments, estimate_bias
+from probe.capacity.model.fit_bias import Segments, estimate_bias, without_bias
 from probe.capacity.model.hints import Hints
+from probe.capacity.model.infer_max_num_seqs import infer_max_num_seqs
 from probe.capacity.model.lengths import different_lengths, prompt_lengths, without_probes
 from probe.capacity.model.roofline import compute_roofline, prefill_rate
 from probe.capacity.model.step_cost_fit import StepCostModel, fit
@@ -27,13 +28,12 @@ from probe.observe.kv_pressure import most_running
 from probe.simulator.cost import StepCost
 from probe.simulator.virtual_server import BackgroundTraffic
 
-_KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
-_NEARLY = 0.93
 _SPECULATES = 1.05  # mean tokens in a step of a request above which rounding is no explanation
 # Possible values of an unknown max_num_batched_tokens. vLLM's defaults are 2048, and 8192 on GPUs with 70 GiB and more
 # except the A100 (vllm/engine/arg_utils.py, 0.32).
 CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
 _CHUNK = 2048
+_ENDLESS_KV = 1e9  # tokens: stands for an unknown size
 
 
 class ServerModel:
@@ -83,6 +83,16 @@ class ServerModel:
         return max(math.ceil(max([*polled, *between], default=0.0)), 1)
 
     @property
+    def kv_tokens(self) -> float | None:
+        """Size of the KV cache over all engines; None if unknown."""
+        return next((r.kv_cache_tokens for r in reversed(self._all) if r.kv_cache_tokens), None)
+
+    @property
+    def engines(self) -> int:
+        """How many engines the server has."""
+        return self._all[-1].engines if self._all else 1
+
+    @property
     def live(self) -> BackgroundTraffic:
         """The live users' rate and request lengths."""
         return BackgroundTraffic(self.live_rps, self._live_lengths or self.workload)
@@ -105,12 +115,12 @@ class ServerModel:
         """Learn from any traffic, as one part. `overloaded`: the load was stopped because requests waited too long."""
         parts = windows(snapshots)
         self._snapshots.append(snapshots)
-        self._all += snapshots
         self._segments.append(parts)
+        self._all += snapshots
         if snapshots:
             self._take_limits(snapshots[-1].scheduler_limits)
         if self.max_num_seqs is None:
-            self.max_num_seqs = _infer_max_num_seqs(self._all, polls=1 if overloaded else 3)
+            self.max_num_seqs = infer_max_num_seqs(self._all, polls=1 if overloaded else 3)
         return parts
 
     def _take_limits(self, limits: Mapping[str, int]) -> None:
@@ -119,6 +129,15 @@ class ServerModel:
             self.max_num_seqs = limits.get("max_num_seqs", self.max_num_seqs)
         if self._hints.max_num_batched_tokens is None and "max_num_batched_tokens" in limits:
             self.chunk_tokens, self.is_chunk_known = limits["max_num_batched_tokens"], True
+
+    def learn_limits(self, snapshots: Sequence[ServerSnapshot]) -> None:
+        """Learn how many requests run at most from a pulse, and nothing about the cost of a step.
+
+        All requests of a pulse come at once, so those that run are not the most by chance.
+        """
+        self._all += snapshots
+        if self.max_num_seqs is None:
+            self.max_num_seqs = infer_max_num_seqs(snapshots, polls=3)
 
     def update_live_rate(self, rate_rps: float, seconds: float) -> None:
         """Average another measurement of the live users' rate into `live_rps`, weighted by its duration."""
@@ -160,8 +179,19 @@ class ServerModel:
                 return found.cost if found is not None else None
 
             self._bias = estimate_bias(twin, self._snapshots, cost_model.slowdown, self._lengths_of, fit_again)
-            self.cost_model = replace(cost_model, cost=_less(cost_model.cost, self._bias))
-        return replace(twin, cost=_less(cost_model.cost, self._bias))
+            self.cost_model = replace(cost_model, cost=without_bias(cost_model.cost, self._bias))
+        return replace(twin, cost=without_bias(cost_model.cost, self._bias))
+
+    def guessed_twin(self, cost: StepCost) -> Twin:
+        """Return a twin with this cost and the limits that are known, for a server whose cost is not learnt yet."""
+        return Twin(
+            cost=cost,
+            kv_tokens=self.kv_tokens or _ENDLESS_KV,
+            workload=self.workload,
+            max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
+            chunk_tokens=self.chunk_tokens,
+            engines=self.engines,
+        )
 
     def _uncorrected_twin(
         self,
@@ -176,7 +206,7 @@ class ServerModel:
         together = traffic.tokens_per_gap
         return Twin(
             cost=cost,
-            kv_tokens=next((r.kv_cache_tokens for r in reversed(self._all) if r.kv_cache_tokens), 1e9),
+            kv_tokens=self.kv_tokens or _ENDLESS_KV,
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
             chunk_tokens=chunk_tokens,
@@ -222,27 +252,3 @@ def engine_shares(snapshots: Sequence[ServerSnapshot]) -> tuple[float, ...]:
     chance = (1 - 1 / count) / requests  # the variances of all shares together
     kept = max(1 - chance / sum(one * one for one in away), 0.0) if any(away) else 0.0
     return tuple(1 / count + kept * one for one in away) if kept else ()
-
-
-def _less(cost: StepCost, bias: Sequence[float]) -> StepCost:
-    return StepCost(*(max(term - by, 0.0) for term, by in zip(astuple(cost), bias, strict=True)))
-
-
-def _infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], polls: int) -> int | None:
-    """Infer max_num_seqs from the number of running requests; None as long as it does not show.
-
-    It shows when again and again exactly as many requests run as ever did, while others wait and memory is free. A
-    varying load would come near its maximum more often than exactly to it. `polls`: how often that has to occur; one
-    less if no request ever waited while fewer ran.
-    """
-    fullest = [(most_running(r), r.waiting or 0) for r in snapshots if (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
-    most = max((most_running(r) for r in snapshots), default=0.0)
-    full = [waiting for running, waiting in fullest if running == most]
-    waited = sum(waiting > 0 for waiting in full)
-    near = sum(_NEARLY * most <= running < most for running, _ in fullest)
-    elsewhere = sum(waiting > 0 for running, waiting in fullest if running < most)
-    if not elsewhere and polls > 1:
-        polls -= 1
-    if waited < max(polls, len(full) / 2) or (elsewhere and len(full) < near / 2):
-        return None
-    return max(round(most), 1)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from probe.capacity.model.lengths import longest_length
 from probe.core.objectives import Objectives
 from probe.core.percentiles import percentile
-from probe.core.workload import LognormalLength, Workload
+from probe.core.workload import Workload
 from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
 from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
@@ -20,8 +21,10 @@ NO_FRONT = FrontEnd()
 UNLIMITED_SEQS = 1024  # stands for an unknown max_num_seqs: more than any server allows
 _BLOCK = 16
 _FINE = 3000  # simulated requests that locate the capacity to about 2 %
-_PRECISION = 0.008  # of a rate, relative
-_FIRST_STEP = 0.04  # of a rate, as a logarithm, doubled each time: the first guess is mostly near
+# Of a rate, as logarithms. Between two rates this near a line is good enough, but not to a rate without a steady state.
+_PRECISION, _RUNAWAY_PRECISION = 0.02, 0.008
+_NEGLIGIBLE = 0.004  # a latency this near its objective is there
+_FIRST_STEP = 0.02  # doubled each time: the first guess is mostly near
 _FAR = 6.0  # e-folds from the first guess
 _ENDLESS = 4.0  # ratio of latency to objective; above it, differences do not matter
 _RUNAWAY = 0.12  # a queue with this share of all requests counts as endless
@@ -55,7 +58,9 @@ class Twin:
     def profile(self, longest: int = 0) -> Profile:
         """Return the server to simulate, with room for the longest request, and for one of `longest` tokens."""
         mixes = [self.workload, *([self.live.workload] if self.live else [])]
-        longest = max(longest, *(_longest(mix.prompt_tokens) + _longest(mix.output_tokens) for mix in mixes))
+        longest = max(
+            longest, *(longest_length(mix.prompt_tokens) + longest_length(mix.output_tokens) for mix in mixes)
+        )
         return Profile(
             name="twin",
             description="",
@@ -182,17 +187,19 @@ def _root(excess: Callable[[float], float], near: float) -> float:
         high, at_high = low, at_low
         low -= step
         at_low, step = excess(math.exp(low)), min(step * 2, 1.0)
-    while high - low > _PRECISION:
-        share = min(max(-at_low / (at_high - at_low), 0.1), 0.9) if at_high < math.log(_ENDLESS) else 0.5
-        middle = low + share * (high - low)
+    while True:
+        is_runaway = at_high >= math.log(_ENDLESS)
+        share = 0.5 if is_runaway else -at_low / (at_high - at_low)
+        if high - low <= (_RUNAWAY_PRECISION if is_runaway else _PRECISION):
+            return math.exp(low + share * (high - low))
+        middle = low + min(max(share, 0.1), 0.9) * (high - low)
         at_middle = excess(math.exp(middle))
-        if abs(at_middle) < _PRECISION / 2:
+        if abs(at_middle) < _NEGLIGIBLE:
             return math.exp(middle)
         if at_middle > 0:
             high, at_high = middle, at_middle
         else:
             low, at_low = middle, at_middle
-    return math.exp((low + high) / 2)
 
 
 def _endless(server: VirtualServer) -> Prediction:
@@ -222,7 +229,3 @@ def summarise(
         running=running,
         preemptions=preemptions,
     )
-
-
-def _longest(tokens: int | LognormalLength) -> int:
-    return tokens.maximum if isinstance(tokens, LognormalLength) else tokens

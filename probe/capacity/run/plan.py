@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 
 from probe.capacity.model.hints import NO_HINTS, Hints, ModelSize
-from probe.capacity.run.job import LoadPlan
+from probe.capacity.run.job import Budget, LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.unverified import Spending
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.config.capacity import CapacityConfig, ServerLimitsConfig
 from probe.core.objectives import Objectives
@@ -92,7 +93,7 @@ def hints_of(capacity: CapacityConfig) -> Hints:
 
 @asynccontextmanager
 async def load_plan(
-    steps: StepSettings, workload: Workload, objectives: Objectives, *, is_guarded: bool
+    steps: StepSettings, workload: Workload, objectives: Objectives, budget: Budget, *, is_guarded: bool
 ) -> AsyncIterator[LoadPlan]:
     """Open the load plan for these settings. A search runs in a helper process, which ends with the context.
 
@@ -108,7 +109,8 @@ async def load_plan(
         yield fixed_steps([plan(_OPEN_STREAMS, loop="open", arrivals=one) for one in arrivals])
     else:
         with HelperProcess() as helper:
-            search = SearchProcess(helper, workload, objectives, steps.hints, observe_s=steps.observe_s)
+            most = Spending(budget.seconds, budget.tokens)
+            search = SearchProcess(helper, workload, objectives, steps.hints, most, observe_s=steps.observe_s)
             await asyncio.to_thread(search.begin)
             yield search
 

@@ -32,6 +32,8 @@ from probe.observe.user_load import mean
 
 _T = TypeVar("_T")
 
+# A server that has no users for this long is not watched for longer.
+_IDLE_S = 10.0
 # After an overload: how long the server may take to empty its queue before load goes on.
 _CALM_S = 30.0
 _FIRST, _WATCHING = Phase("a first request"), "watching live traffic"
@@ -170,13 +172,21 @@ class CapacityRun:
         before, began_ns = len(self._watch.snapshots), self._clock.monotonic_ns()
         if self._plan.observe_s > 0:
             self._observers.on_phase(Phase(_WATCHING, self._plan.observe_s))
-            await self._switch.pause(self._plan.observe_s)
+            await self._switch.pause(min(self._plan.observe_s, _IDLE_S))
+            if not self._is_idle(before):
+                await self._switch.pause(self._plan.observe_s - _IDLE_S)
         snapshots = self._watch.snapshots[before:]
         beside = TrafficBeside(self._server.users_between((), snapshots), self._other_probes(began_ns))
         self._add_users(beside.users, snapshots)
         if not self._switch.is_on:
             baseline = summary.summarize(first, self._job.objectives)
             await self._compute(partial(self._plan.observe_idle, snapshots, baseline, beside))
+
+    def _is_idle(self, since: int) -> bool:
+        """Return whether the server has had nothing to do since that snapshot: there is no traffic to learn from."""
+        snapshots = self._watch.snapshots[since:]
+        users = self._server.users_between((), snapshots)
+        return users.requests_per_second == 0 and not any(s.running or s.waiting for s in snapshots)
 
     async def _take(self, plan: StepPlan) -> None:
         """Run one step of the plan and report it."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from probe.capacity.model.hints import Hints
+from probe.capacity.search.unverified import Spending
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
@@ -20,11 +21,18 @@ class SearchProcess:
     survives_overload = True
 
     def __init__(
-        self, helper: HelperProcess, workload: Workload, objectives: Objectives, hints: Hints, *, observe_s: float
+        self,
+        helper: HelperProcess,
+        workload: Workload,
+        objectives: Objectives,
+        hints: Hints,
+        budget: Spending,
+        *,
+        observe_s: float,
     ) -> None:
         self.observe_s = observe_s
         self._helper = helper
-        self._search = (workload, objectives, hints)
+        self._search = (workload, objectives, hints, budget)
 
     def begin(self) -> None:
         self._helper.keep("probe.capacity.search.search:Search", *self._search)

@@ -119,7 +119,7 @@ async def run_capacity(
         observers.on_admitted(request, admission)
         begin = partial(CapacityRun, job, load=workers, server=server, clock=clock, observers=observers)
         async with AsyncExitStack() as opened:
-            opening = load_plan(steps, source.workload, job.objectives, is_guarded=job.is_guarded)
+            opening = load_plan(steps, source.workload, job.objectives, job.budget, is_guarded=job.is_guarded)
             try:
                 plan = await opened.enter_async_context(opening)
             except (Exception, asyncio.CancelledError) as error:

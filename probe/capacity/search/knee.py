@@ -100,7 +100,9 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
 
 
 def describe_load(plan: StepPlan) -> str:
-    """Return a step's load as text: "concurrency 8", or "12.5 requests/s"."""
+    """Return a step's load as text: "concurrency 8", "4 requests at once", or "12.5 requests/s"."""
+    if plan.is_pulse:
+        return f"{plan.concurrency} request{'s' if plan.concurrency != 1 else ''} at once"
     return f"concurrency {plan.concurrency}" if plan.arrivals is None else f"{plan.arrivals.rate_rps:.4g} requests/s"
 
 

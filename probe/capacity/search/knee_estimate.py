@@ -14,7 +14,7 @@ FLOOR = 0.035  # standard deviation of a capacity that the jackknife cannot show
 _LATENCY = 0.012  # relative standard deviation of a latency of the twin
 _BELOW, _LEAST_SLOPE = 0.85, 0.05  # share of the knee from which the latencies' slope is taken, and the least slope
 _Z = 1.64  # standard deviations to each side
-_FEWEST_PARTS, _UNKNOWN = 3, 0.2  # with fewer parts for the jackknife, this spread is assumed
+FEWEST_PARTS, _UNKNOWN = 3, 0.2  # with fewer parts for the jackknife, this spread is assumed
 _FINAL = 10_000  # simulated requests
 
 
@@ -22,7 +22,8 @@ _FINAL = 10_000  # simulated requests
 class KneeEstimate:
     """Where the twin breaks an objective. Rates are requests/s of all traffic, as if all of it were the workload's.
 
-    `limiting`: the objective that breaks; `would_run`: mean requests in the batch there.
+    `limiting`: the objective that breaks; `would_run`: mean requests in the batch there; `least_half`: half of the
+    interval, relative, however many trials there are.
     """
 
     rate_rps: float
@@ -30,38 +31,48 @@ class KneeEstimate:
     limiting: str | None
     would_run: float
     bottleneck: Bottleneck | None
+    least_half: float = 0.0
 
 
-def estimate_knee(state: SearchState, *, explain: bool) -> KneeEstimate | None:
-    """Locate the knee, with more simulated requests than for the forecast; None if there is no forecast.
+def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -> KneeEstimate | None:
+    """Locate the knee; None if there is no forecast.
 
-    `explain`: also find the bottleneck, for some more seconds of arithmetic.
+    `explain`: also find the bottleneck, for some more seconds of arithmetic. `is_final`: with more simulated requests
+    than for the forecast.
     """
-    twin, rate_rps = state.twin, state.refine_forecast(_FINAL)
+    requests = _FINAL if is_final else QUICK_REQUESTS
+    twin, rate_rps = state.twin, state.refine_forecast(requests) if is_final else state.forecast_rps
     if twin is None or rate_rps is None:
         return None
-    there = predict(twin, rate_rps, state.objectives, requests=_FINAL)
+    there = predict(twin, rate_rps, state.objectives, requests=requests)
     ratios = state.objective_ratios(there)
-    half = _half_interval(state, twin, rate_rps, max(ratios.values(), default=1.0))
+    slope = _latency_slope(state, twin, rate_rps, max(ratios.values(), default=1.0), requests)
+    half = _half_interval(state, rate_rps, slope)
     return KneeEstimate(
         rate_rps,
         (rate_rps * max(1 - half, 0.0), rate_rps * (1 + half)),
         max(ratios, key=lambda name: ratios[name], default=None),
         there.running,
         find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain else None,
+        _Z * _lasting_error(state, slope),
     )
 
 
-def _half_interval(state: SearchState, twin: Twin, rate_rps: float, at_knee: float) -> float:
-    """Return half of the knee's interval, relative: all independent errors together. `at_knee`: the worst latency."""
+def _half_interval(state: SearchState, rate_rps: float, slope: float) -> float:
+    """Return half of the knee's interval, relative: all independent errors together."""
     left = min((unexplained_tail(top, state.correction, state.objectives) for top in state.top_trials()), default=0.0)
     return _Z * math.hypot(
         _jackknife_spread(state, rate_rps),
-        FLOOR,
-        state.model.cost_model.drift if state.model.cost_model is not None else 0.0,
-        math.hypot(left, _LATENCY) / _latency_slope(state, twin, rate_rps, at_knee),
+        left / slope,
         extrapolation_error(_highest_informative_rps(state) / rate_rps / VERIFYING_SHARE),
+        _lasting_error(state, slope),
     )
+
+
+def _lasting_error(state: SearchState, slope: float) -> float:
+    """Return the standard deviation that no further trial makes smaller, relative."""
+    drift = state.model.cost_model.drift if state.model.cost_model is not None else 0.0
+    return math.hypot(FLOOR, drift, _LATENCY / slope)
 
 
 def _highest_informative_rps(state: SearchState) -> float:
@@ -77,15 +88,15 @@ def _jackknife_spread(state: SearchState, rate_rps: float) -> float:
         for bare in twins
         if bare is not None
     ]
-    return jackknife(found, rate_rps) if len(found) >= _FEWEST_PARTS else _UNKNOWN
+    return jackknife(found, rate_rps) if len(found) >= FEWEST_PARTS else _UNKNOWN
 
 
-def _latency_slope(state: SearchState, twin: Twin, rate_rps: float, at_knee: float) -> float:
+def _latency_slope(state: SearchState, twin: Twin, rate_rps: float, at_knee: float, requests: int) -> float:
     """Return by how many per cent the worst latency rises per per cent of the rate, just below the knee.
 
-    Where it rises slowly, a small error of a latency is a large error of the rate.
+    Where it rises slowly, a small error of a latency is a large error of the rate. `at_knee`: the worst latency there.
     """
-    predicted = predict(twin, _BELOW * rate_rps, state.objectives, requests=_FINAL)
+    predicted = predict(twin, _BELOW * rate_rps, state.objectives, requests=requests)
     below = max(state.objective_ratios(predicted).values(), default=0.0)
     slope = math.log(at_knee / below) / -math.log(_BELOW) if 0 < below < at_knee < math.inf else 0.0
     return max(slope, _LEAST_SLOPE)

@@ -16,14 +16,17 @@ them at its own time and with its own lengths, and the fit of the step cost mode
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from probe.capacity.model.hints import Hints
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
+from probe.capacity.search.pulses import Room, next_size, pulse_plan
 from probe.capacity.search.search_state import SAME_RATE, TOP_SHARE, VERIFYING_SHARE, SearchState
+from probe.capacity.search.trial_plan import cost_of, trial_plan
+from probe.capacity.search.unverified import UNLIMITED, Spending, advice, rate_to_verify, shortcoming
 from probe.capacity.search.verdict import (
     CLIMB_FACTOR,
-    ENOUGH_REQUESTS,
     FORECAST,
     ceiling,
     empirical_capacity,
@@ -35,11 +38,12 @@ from probe.capacity.search.verdict import (
     overloaded_trials,
 )
 from probe.core.objectives import Objectives
+from probe.core.request_cost import tokens_spent
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
-from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
+from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
-from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS, TOO_FEW
+from probe.load.step_summary import CLIENT_BOUND, CUT_SHORT, TOO_FEW
 
 # Shares of the forecast to try. The last is so near the knee that nothing unexpected lies beyond it.
 _FORECAST_SHARES = (0.5, 0.72, TOP_SHARE)
@@ -48,12 +52,9 @@ _BELOW = 0.95  # of a load that broke an objective: the highest load still tried
 _MAX_GROWTH, _MAX_EARLY_GROWTH = 1.45, 1.7
 _MAX_TRIALS, _MAX_FAILED = 9, 2
 _MOST_TO_NARROW = 13, 4  # the same, where only trials bound the knee: the bracket between two early ones is wide
+_OF_THE_SERVER = (None, TOO_FEW, CUT_SHORT)  # reasons of a step whose outcome is not the client's fault
+_MAX_LATE = 2  # trials that this machine was late in, and that are repeated
 _MIN_INFORMATIVE = 2  # one trial is enough for a step cost model, but not for its uncertainty
-# A trial lasts long enough for its batch to fill and its queue to show: in mean request durations, and at least.
-_WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
-_MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
-_TOP_TRIAL_FACTOR = 1.3  # a trial near the knee is longer by this
-_MAX_RARE_S = 90.0  # the longest trial, if requests are rare
 _MIN_GROWTH = 1.06  # the least by which a trial's load exceeds the last that held
 # Without a model: the ratio of the lowest failed to the highest held rate at which the search is done, the largest step
 # between them, and the most trials.
@@ -73,49 +74,50 @@ class Search:
         workload: Workload,
         objectives: Objectives,
         hints: Hints | None = None,
+        budget: Spending = UNLIMITED,
         *,
         observe_s: float = 60.0,
         explain: bool = True,
     ) -> None:
-        """`explain`: also find the bottleneck, for some more seconds of arithmetic at the end."""
+        """`budget`: of the whole run; `explain`: also find the bottleneck, for some more seconds of arithmetic."""
         self.observe_s = observe_s
+        self._budget, self._spent = budget, Spending(0.0, 0.0)
+        self._began_s: float | None = None  # by the first snapshot
         self.state = SearchState(workload, objectives, hints or Hints())
         self._estimate_knee = partial(estimate_knee, self.state, explain=explain)
         self._knee: KneeEstimate | None = None  # from all data so far
         self._doubted: str | None = None  # why the search continues without the model
         self._climbs = 0
+        self._may_pulse = True
+        self._guess: tuple[float, float] | None = None  # by pulses: the capacity, and how many requests run there
 
     def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
         """Take snapshots without load, the unloaded baseline, and the users and other probe requests meanwhile."""
         self.state.observe_live(snapshots, baseline, beside)
+        self._note_time(snapshots)
         self._knee = None
 
     def next_step(self) -> StepPlan | None:
         """Plan the next trial; None when the search is over."""
         self.state.refresh()
+        if (size := self._pulse_size()) > 0:
+            return pulse_plan(size)
         rate = self._next_rate()
-        own = rate - self.state.live_equivalent_rps if rate is not None else 0.0
-        if rate is None or own <= 0:  # live traffic may have grown to the next trial's load by itself
-            return None
-        residence_s, forecast_rps = self.state.residence_s(rate), self.state.forecast_rps
-        is_near_knee = self._is_alone or bool(forecast_rps and rate > VERIFYING_SHARE * forecast_rps)
-        seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_TRIAL_FACTOR if is_near_knee else 1.0)
-        seconds = max(seconds, min(1.2 * (ENOUGH_REQUESTS if is_near_knee else MIN_REQUESTS) / own, _MAX_RARE_S))
-        warm_up_s = min(max(_WARM_RESIDENCES * residence_s, _MIN_WARM_S), _MAX_WARM_S)
-        return StepPlan(
-            concurrency=math.ceil(3 * own * residence_s + 8),
-            seconds=seconds,
-            loop="open",
-            warm_up_s=warm_up_s,
-            # If chance sent a fifth more requests than planned, users would wait longer than intended. A step with too
-            # few requests goes on for at most twice its length.
-            arrivals=Arrivals(Pattern.POISSON, own, counted_s=(warm_up_s, seconds, seconds, seconds)),
-        )
+        return self._trial_plan(rate) if rate is not None else self._plan_to_verify()
+
+    def _trial_plan(self, rate_rps: float) -> StepPlan | None:
+        return trial_plan(self.state, rate_rps, has_model=not self._is_alone)
 
     def step_finished(
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
     ) -> None:
-        """Take the result of the trial that `next_step` planned; `tripped`: why the guard stopped it, if it did."""
+        """Take the result of the step that `next_step` planned; `tripped`: why the guard stopped it, if it did."""
+        self._spent = self._spent.plus(Spending(0.0, sum(sum(tokens_spent(record)) for record in run.records)))
+        self._note_time(snapshots)
+        if run.plan.is_pulse:
+            self.state.add_pulse(step, snapshots)
+            self._may_pulse = tripped is None and step.reason in (None, TOO_FEW)
+            return
         self.state.add_trial(step, run, snapshots, tripped)
         self._knee = None
 
@@ -133,12 +135,56 @@ class Search:
         # The model goes on learning while the search does without it, and may explain the server after all.
         if (doubted := find_doubt(self.state)) is not None:
             return empirical_capacity(self.state, doubted)
-        return model_capacity(self.state, knee, may_verify=self._doubted is None)
+        lacks = self._doubted or self._what_would_verify(knee)
+        late = sum(step.reason == CLIENT_BOUND for step in steps)
+        if lacks is not None and late:
+            steps_were = "1 step was" if late == 1 else f"{late} steps were"
+            lacks = f"{lacks}; {steps_were} not judged: this machine was too late ({CLIENT_BOUND})"
+        return model_capacity(self.state, knee, lacks)
+
+    def _what_would_verify(self, knee: KneeEstimate) -> str | None:
+        """Return what a knee lacks to be verified, with the command that may do it; None if it lacks nothing."""
+        plan = self._trial_plan(VERIFYING_SHARE * knee.rate_rps)
+        if plan is None:
+            return shortcoming(self.state, knee)
+        return advice(self.state, knee, self._spent, cost_of(plan, self.state.model.workload))
+
+    def _note_time(self, snapshots: Sequence[ServerSnapshot]) -> None:
+        if snapshots:
+            self._began_s = snapshots[0].at_ns * 1e-9 if self._began_s is None else self._began_s
+            self._spent = replace(self._spent, seconds=snapshots[-1].at_ns * 1e-9 - self._began_s)
+
+    def _plan_to_verify(self) -> StepPlan | None:
+        """Plan one more trial near the knee, which may verify it; None if it would not, or costs too much."""
+        state = self.state
+        has_failed = any(trial.step.reason not in _OF_THE_SERVER for trial in state.trials[-1:])
+        is_over = has_failed or self._doubted is not None or len(state.trials) >= _MAX_TRIALS
+        knee = self._estimate_knee(is_final=False) if not is_over else None
+        rate = rate_to_verify(state, knee, _BELOW * ceiling(state)) if knee is not None else None
+        plan = self._trial_plan(rate) if rate is not None else None
+        if plan is None:
+            return None
+        return plan if self._spent.plus(cost_of(plan, state.model.workload)).is_within(self._budget) else None
+
+    def _pulse_size(self) -> int:
+        """Return how many requests to send at once next; 0 where a trial comes next."""
+        state = self.state
+        if state.twin is not None or state.trials:
+            return 0
+        self._guess = state.guess()
+        if not self._may_pulse:
+            return 0
+        would_run = self._guess[1] if self._guess is not None else math.inf
+        running = state.model.live_rps * state.unloaded_s
+        room = Room(running, state.model.kv_tokens, state.model.engines)
+        return next_size(state.pulses, state.model.workload, state.objectives, room, would_run)
 
     def _next_rate(self) -> float | None:
         state = self.state
-        if state.trials and state.trials[-1].step.reason not in (None, TOO_FEW, CUT_SHORT):
-            return None  # the probe itself failed; more load would not help
+        if state.trials and (reason := state.trials[-1].step.reason) not in _OF_THE_SERVER:
+            # A moment in which this machine was late may pass; after another failure more load would not help.
+            late = sum(trial.step.reason == CLIENT_BOUND for trial in state.trials)
+            return state.trials[-1].load_rps if reason == CLIENT_BOUND and late <= _MAX_LATE else None
         held_rps = max((trial.load_rps for trial in state.trials if trial.has_held), default=state.live_equivalent_rps)
         if self._doubted is None and (doubted := find_doubt(state)) is not None:
             if (repeated := self._rate_to_repeat()) is not None:
@@ -183,6 +229,8 @@ class Search:
             return (held_rps + failed_rps) / 2 if failed_rps > held_rps * _DONE_RATIO else None
         if self.state.trials:
             return held_rps * _MAX_EARLY_GROWTH
+        if self._guess is not None:
+            return max(_FORECAST_SHARES[0] * self._guess[0], held_rps * _MIN_GROWTH)
         return max(held_rps * _MAX_GROWTH, held_rps + 0.7 / self.state.unloaded_s)
 
     def _towards(self, forecast_rps: float, held_rps: float, failed_rps: float) -> float | None:

@@ -15,6 +15,7 @@ from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, find_capacity,
 from probe.capacity.model.windows import join_windows, windows
 from probe.capacity.search.calibrate import estimate_correction
 from probe.capacity.search.infer_limits import infer_chunk_tokens, infer_front_end, infer_pair_s
+from probe.capacity.search.pulses import Pulse, guess_cost, measure_pulse
 from probe.capacity.search.trial import (
     Trial,
     find_user_arrivals,
@@ -27,6 +28,7 @@ from probe.core.objectives import Objectives
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
+from probe.load.step_summary import CLIENT_BOUND
 from probe.simulator.simulated_request import SimulatedRequest
 
 VERIFYING_SHARE = 0.86  # of the forecast: a trial that held there verifies it
@@ -35,6 +37,7 @@ SAME_RATE = 0.07  # of a rate: rates that differ by less count as the same
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 QUICK_REQUESTS = 1200  # of a simulation of which only a ratio or a spread is used
 _ON_THE_WAY = 2000  # simulated requests to plan the next trial
+_TO_GUESS = 400  # simulated requests for a first guess
 _PAIR_TRIALS = 3  # the highest trials, from which the cost of attention is inferred
 
 
@@ -44,6 +47,7 @@ class SearchState:
     def __init__(self, workload: Workload, objectives: Objectives, hints: Hints) -> None:
         self.objectives = objectives
         self.model = ServerModel(workload, hints)
+        self.pulses: list[Pulse] = []  # and the unloaded baseline first
         self.trials: list[Trial] = []
         self.twin: Twin | None = None
         self.correction: dict[str, float] = {}  # factors for the twin's latencies
@@ -57,14 +61,32 @@ class SearchState:
     def observe_live(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
         """Add snapshots without load, the unloaded baseline, and the users and other probe requests meanwhile."""
         self.unloaded_s = baseline.e2e_s.mean or 1.0
+        if (first := measure_pulse(baseline)) is not None:
+            self.pulses = [first]
         self.model.learn_live(snapshots, beside)
         self.live_equivalent_rps = self.model.live_rps
         self._is_stale = True
+
+    def add_pulse(self, step: StepSummary, snapshots: Sequence[ServerSnapshot]) -> None:
+        """Add a pulse."""
+        self.model.learn_limits(snapshots)
+        if step.reason != CLIENT_BOUND and (pulse := measure_pulse(step)) is not None:
+            self.pulses.append(pulse)
+
+    def guess(self) -> tuple[float, float] | None:
+        """Return the capacity that pulses show roughly and how many requests would run there; None if they do not."""
+        cost = guess_cost(self.pulses, self.model.workload, self.model.engines)
+        if cost is None:
+            return None
+        twin = self.model.guessed_twin(cost)
+        rate_rps = self.capacity(twin, 1 / self.unloaded_s, _TO_GUESS)
+        return (rate_rps, predict(twin, rate_rps, self.objectives, requests=_TO_GUESS).running) if rate_rps else None
 
     def add_trial(
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
     ) -> None:
         """Add a trial; `tripped`: why the guard stopped it, if it did."""
+        is_late = step.reason == CLIENT_BOUND
         self.model.learn(snapshots, overloaded=tripped is not None)
         begin, end = run.window_ns
         in_window = windows([snapshot for snapshot in snapshots if begin <= snapshot.at_ns <= end])
@@ -78,7 +100,8 @@ class SearchState:
                 run,
                 tripped,
                 is_steady(in_window),
-                delay=measure_delay(run, step, join_windows(in_window)) if in_window else None,
+                # This machine was late: its own stamps show nothing.
+                delay=measure_delay(run, step, join_windows(in_window)) if in_window and not is_late else None,
                 tails=tail_latencies(run, self.objectives),
                 part=self.model.parts - 1,
                 user_arrivals=find_user_arrivals(run, snapshots, step.users),

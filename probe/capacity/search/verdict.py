@@ -12,12 +12,13 @@ from probe.capacity.model.lengths import mean_length
 from probe.capacity.search.calibrate import find_misfit
 from probe.capacity.search.knee import NOT_ONE_SERVER, VOID, guarded_words
 from probe.capacity.search.knee_estimate import FLOOR, KneeEstimate
-from probe.capacity.search.search_state import QUICK_REQUESTS, TOP_SHARE, VERIFYING_SHARE, SearchState
+from probe.capacity.search.search_state import QUICK_REQUESTS, TOP_SHARE, SearchState
 from probe.capacity.search.trial import Trial
+from probe.capacity.search.unverified import SURE, assumption, is_crowded
 from probe.core import objectives as slo
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
-from probe.load.step_summary import CUT_SHORT, TOO_FEW
+from probe.load.step_summary import CLIENT_BOUND, CUT_SHORT, TOO_FEW
 from probe.observe.guard import FAILED_REQUESTS
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
@@ -25,8 +26,6 @@ FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
 CLIMB_FACTOR, ENOUGH_REQUESTS = 1.12, 40
 _FORESEEN = 0.9  # of an objective: the twin reaches this with the requests of a trial that broke it
 _REFUTES = 0.85  # of the forecast: a load that breaks below this share is no chance, so the model is wrong
-_MORE = 1.25  # this many times the most requests running in any snapshot may run as well
-_SURE = 0.08  # half of an interval, relative, above which a capacity is not called verified
 _CHANCE = 0.1  # probability of so many misses at a load that just holds; above it, the load has not failed
 _SAME = 1e-6  # of a rate: rounding
 # As a logarithm: trials that pass this far above the model show only that their queue had no time to fill.
@@ -43,7 +42,10 @@ def find_void_reason(steps: Sequence[StepSummary], stopped: Stopped) -> str | No
         return guarded_words(steps, stopped.reason)
     if any(step.requests.failed for step in steps) and not any(step.requests.ok for step in steps):
         return "no request was answered; the first failure says why"
-    failure = next((step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)), None)
+    failures = [step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)]
+    # A step that this machine was late in shows nothing, and the others remain.
+    is_judged = any(step.valid and not step.plan.is_pulse for step in steps)
+    failure = next((reason for reason in failures if reason != CLIENT_BOUND or not is_judged), None)
     return f"{VOID.get(failure, 'a step was not judged')} ({failure})" if failure is not None else None
 
 
@@ -140,25 +142,24 @@ def modelless_capacity(state: SearchState) -> Capacity:
     return Capacity(mode=FORECAST, reason=f"not enough evidence: {words}")
 
 
-def model_capacity(state: SearchState, knee: KneeEstimate, *, may_verify: bool = True) -> Capacity:
-    """Return the knee of a credible model: verified if the data allow it and `may_verify`, else a forecast."""
-    is_crowded = state.model.max_num_seqs is None and _MORE * state.model.most_running < knee.would_run
+def model_capacity(state: SearchState, knee: KneeEstimate, lacks: str | None) -> Capacity:
+    """Return the knee of a credible model: verified, or a forecast where it `lacks` something to be verified."""
     # A load that was too high bounds the capacity whatever the model says. One that the guard stopped as a precaution
     # broke no objective, so the capacity may lie a little above it.
     most = min(
         (trial.load_rps * (1 + FLOOR if trial.is_precaution else 1.0) for trial in overloaded_trials(state)),
         default=math.inf,
     )
-    if is_crowded and most == math.inf:
+    if is_crowded(state, knee) and most == math.inf:
         return _lower_bound(state, knee)
     rate = min(knee.rate_rps, most)
     low, high = knee.interval
     limits = knee.bottleneck
     return Capacity(
-        mode=VERIFIED if may_verify and _is_verified(state, knee) and not is_crowded else FORECAST,
+        mode=VERIFIED if lacks is None else FORECAST,
         requests_per_second=rate,
         lower=low * rate / knee.rate_rps,
-        upper=min(high, most * (1 + _SURE)),
+        upper=min(high, most * (1 + SURE)),
         output_tokens_per_second=rate * mean_length(state.model.workload.output_tokens),
         limiting=knee.limiting,
         bottleneck=limits.name if limits else None,
@@ -166,7 +167,7 @@ def model_capacity(state: SearchState, knee: KneeEstimate, *, may_verify: bool =
         bottleneck_gain=limits.gain if limits else None,
         roofline=state.model.roofline(),
         prefill_tokens_per_second=state.model.prefill_tokens_per_second(),
-        reason=_assumption(knee) if is_crowded else None,
+        reason=lacks,
     )
 
 
@@ -176,7 +177,7 @@ def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
     limited = replace(state.twin, max_num_seqs=most) if state.twin is not None else None
     least = state.capacity(limited, knee.rate_rps, QUICK_REQUESTS) if limited is not None else 0.0
     if not least:
-        return Capacity(mode=FORECAST, reason=f"not enough evidence: max_num_seqs is not known; {_assumption(knee)}")
+        return Capacity(mode=FORECAST, reason=f"not enough evidence: max_num_seqs is not known; {assumption(knee)}")
     rate = min(least, knee.rate_rps)
     return Capacity(
         mode=FORECAST,
@@ -186,19 +187,8 @@ def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
         roofline=state.model.roofline(),
         prefill_tokens_per_second=state.model.prefill_tokens_per_second(),
         reason=f"a lower bound: max_num_seqs is not known, and at most {most} requests have run at a time;"
-        f" {knee.rate_rps:.3g} requests/s {_assumption(knee)}",
+        f" {knee.rate_rps:.3g} requests/s {assumption(knee)}",
     )
-
-
-def _assumption(knee: KneeEstimate) -> str:
-    return f"assumes max_num_seqs >= {knee.would_run:.0f}; set capacity.server.max_num_seqs"
-
-
-def _is_verified(state: SearchState, knee: KneeEstimate) -> bool:
-    """Return whether a judged load near the knee held, and the interval is narrow enough for "verified"."""
-    judged = max((trial.load_rps for trial in state.trials if trial.has_held and trial.step.valid), default=0.0)
-    low, high = knee.interval
-    return VERIFYING_SHARE * knee.rate_rps <= judged <= high and high - low <= _SURE * (high + low)
 
 
 def empirical_capacity(state: SearchState, doubted: str) -> Capacity:

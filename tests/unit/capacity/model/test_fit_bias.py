@@ -7,7 +7,7 @@ from dataclasses import astuple, replace
 import pytest
 from simulated_servers import CHAT, FAST, polled, profile, restarted, twin_of, watched
 
-from probe.capacity.model.fit_bias import Segments, estimate_bias
+from probe.capacity.model.fit_bias import Segments, estimate_bias, without_bias
 from probe.capacity.model.lengths import prompt_lengths
 from probe.capacity.model.step_cost_fit import fit
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
@@ -95,3 +95,13 @@ def test_counts_that_are_no_numbers_begin_no_requests(count: float) -> None:
 
 def test_without_a_fit_nothing_is_taken_off() -> None:
     assert estimate_bias(TWIN, WATCHED, [1.0, 1.0, 1.0], _chat, lambda _: None) == (0.0,) * 6
+
+
+def test_more_bias_than_the_host_has_is_taken_from_the_weights() -> None:
+    """The data hardly tell one from the other. Steps took a tenth longer where the rest was forgotten."""
+    fitted = replace(FAST, host_s=0.009, weights_s=0.050)
+    corrected = without_bias(fitted, (0.015, 0.0, 0.0, -0.014, 0.0, 0.0))
+    assert (corrected.host_s, corrected.weights_s) == (0.0, pytest.approx(0.058))
+    mirrored = without_bias(replace(FAST, host_s=0.050, weights_s=0.009), (-0.014, 0.0, 0.0, 0.015, 0.0, 0.0))
+    assert (mirrored.host_s, mirrored.weights_s) == (pytest.approx(0.058), 0.0)
+    assert without_bias(FAST, (1.0,) * 6) == StepCost(*(0.0,) * 6)

@@ -115,6 +115,22 @@ def test_max_num_seqs_shows_when_requests_wait_with_memory_free() -> None:
     assert model(no_gauges).max_num_seqs is None
 
 
+def test_a_pulse_shows_max_num_seqs_where_all_that_may_run_do() -> None:
+    """Sixteen at once show nothing by themselves, and are no evidence against it afterwards."""
+    server, seen = VirtualServer(profile(FAST, max_num_seqs=16)), model([])
+    for size, known in ((16, None), (40, 16)):
+        for _ in range(size):
+            server.submit(server.now_s, 100, 400)
+        begin_s = server.now_s
+        snapshots = []
+        for i in range(5):
+            server.advance(begin_s + 0.5 * i)
+            snapshots.append(server.snapshot())
+        server.advance(begin_s + 60.0)
+        seen.learn_limits(snapshots)
+        assert seen.max_num_seqs == known
+
+
 def test_max_num_seqs_holds_for_each_of_several_engines() -> None:
     two = VirtualServer(profile(FAST, max_num_seqs=16), users=BackgroundTraffic(40.0, CHAT), shares=(0.5, 0.5))
     seen = model(polled(two, 40.0))

@@ -12,6 +12,7 @@ from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings, load_plan, steps_of
 from probe.capacity.run.preflight import preflight
 from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.unverified import Spending
 from probe.config.capacity import CapacityConfig
 from probe.core.errors import TargetError
 from probe.core.request import Api, Outcome
@@ -104,9 +105,12 @@ def test_prometheus_is_not_asked_about_a_server_that_is_refused_anyway() -> None
 WORKLOAD = Workload(name="w", api=Api.CHAT, prompt_tokens=8, output_tokens=4)
 
 
+PLENTY = Budget(10**9, 600.0, 20.0)
+
+
 def _plans(steps: StepSettings) -> list[StepPlan]:
     async def ask() -> list[StepPlan]:
-        async with load_plan(steps, WORKLOAD, CHAT, is_guarded=True) as plan:
+        async with load_plan(steps, WORKLOAD, CHAT, PLENTY, is_guarded=True) as plan:
             assert isinstance(plan, FixedSteps)
             return list(iter(plan.next_step, None))
 
@@ -137,10 +141,10 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
 
     async def ask() -> None:
         hints = Hints(max_num_seqs=8, max_num_batched_tokens=512)
-        async with load_plan(StepSettings(observe_s=7.0, hints=hints), WORKLOAD, CHAT, is_guarded=True) as plan:
+        async with load_plan(StepSettings(observe_s=7.0, hints=hints), WORKLOAD, CHAT, PLENTY, is_guarded=True) as plan:
             assert plan.observe_s == 7.0
             assert plan.survives_overload
-            assert kept == [("probe.capacity.search.search:Search", WORKLOAD, CHAT, hints)]
+            assert kept == [("probe.capacity.search.search:Search", WORKLOAD, CHAT, hints, Spending(600.0, 10**9))]
 
     asyncio.run(ask())
 

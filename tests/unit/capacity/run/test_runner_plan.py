@@ -165,6 +165,15 @@ def test_user_load_is_reported_for_the_time_the_run_observed() -> None:
     assert _run(Scripted([], observe_s=20.0)).result.users == UserLoad(None, None)
 
 
+def test_a_server_without_users_is_not_watched_for_longer_than_that_takes_to_see() -> None:
+    def polls(users_rps: float) -> Values:
+        return lambda now_s: {**(_rising(users_rps)(now_s) or {}), "running": 0.0, "waiting": 0.0}
+
+    idle, busy = (_run(Scripted([], observe_s=40.0), polls(rate)) for rate in (0.0, 0.2))
+    assert idle.took_s == pytest.approx(10, abs=1.0)
+    assert busy.took_s == pytest.approx(40, abs=1.0)
+
+
 def test_the_canaries_beside_each_step_reach_the_course_and_are_no_users() -> None:
     """A canary every 2 s is all that the server counts beside the run's own requests."""
     canaries = [record(start_s=float(at), traffic=Traffic.CANARY) for at in range(100, 160, 2)]

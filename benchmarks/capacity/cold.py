@@ -1,0 +1,207 @@
+"""Searches that start cold, on servers of known timing in virtual time: `python -m benchmarks.capacity.cold`.
+
+    NAME                names of benchmarks/timed/cases.py; else all ten. Names of benchmarks/capacity work too
+    --seeds 1           runs of each
+    --processes 2
+    --out FILE          the record; else none is written
+
+No live traffic, nothing configured but the objectives, and the budget that `kneewatch ramp` has by default. Prints a
+line for each run: error, half of the interval, time, tokens and harm. Tokens are compared with a sweep of ten steps of
+60 s, evenly spaced up to 120 % of the true capacity. Exits 1 if a wrong capacity was called verified.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+from benchmarks.capacity import truth_file
+from benchmarks.capacity.play import play
+from benchmarks.capacity.timed_cases import PREFIX
+from benchmarks.timed.cases import CASES
+from probe import __version__
+from probe.capacity.model.lengths import mean_length
+from probe.capacity.run.job import Budget
+from probe.capacity.search.search import Search
+from probe.capacity.search.unverified import Spending
+from probe.config.capacity import BudgetConfig, CapacityConfig
+from probe.core.result import Capacity, Stopped
+from probe.core.step import StepPlan, StepSummary
+from probe.core.workload import Workload
+
+_SWEEP_S, _SWEEP_SHARES = 60.0, [0.12 * step for step in range(1, 11)]
+_WRONG = 0.1
+_VERIFIED = "verified"
+
+
+@dataclass(frozen=True, slots=True)
+class ColdRun:
+    """One search. `cpu_s`: arithmetic, which a real run has on top of `seconds`; `steps`: rate, seconds, result."""
+
+    case: str
+    seed: int
+    truth_rps: float
+    answer_rps: float | None
+    lower_rps: float | None
+    upper_rps: float | None
+    mode: str
+    reason: str | None
+    stopped: str
+    seconds: float
+    cpu_s: float
+    tokens: int
+    tokens_of_sweep: float
+    over_objective_s: float
+    steps: tuple[str, ...]
+
+    @property
+    def error(self) -> float | None:
+        """Relative error, or None without a capacity."""
+        return None if self.answer_rps is None else self.answer_rps / self.truth_rps - 1
+
+    @property
+    def has_held(self) -> bool:
+        """Whether the interval contains the truth."""
+        return (self.lower_rps or 0.0) <= self.truth_rps <= (float("inf") if self.upper_rps is None else self.upper_rps)
+
+    @property
+    def is_wrongly_verified(self) -> bool:
+        return self.mode == _VERIFIED and (self.error is None or abs(self.error) > _WRONG)
+
+    def __str__(self) -> str:
+        error = "none" if self.error is None else f"{self.error:+.1%}"
+        width = "" if self.upper_rps is None or self.lower_rps is None or not self.answer_rps else (
+            f"{(self.upper_rps - self.lower_rps) / (self.upper_rps + self.lower_rps):.0%}"
+        )  # fmt: skip
+        return (
+            f"{self.case:22} {self.seed} truth {self.truth_rps:6.2f} {error:>7} {width:>4}"
+            f" {'held' if self.has_held else 'NOT '} {self.mode:9} {self.seconds:4.0f} s + {self.cpu_s:3.0f},"
+            f" {self.tokens_of_sweep:4.0%} tokens, {self.over_objective_s:4.1f} s over, {self.stopped};"
+            f" {self.reason or ''}\n{'':8}{' '.join(self.steps)}"
+        )
+
+
+class _Timed(Search):
+    """A search that counts the seconds of its own arithmetic, which virtual time leaves out."""
+
+    cpu_s = 0.0
+
+    def next_step(self) -> StepPlan | None:
+        with self._timed():
+            return super().next_step()
+
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+        with self._timed():
+            return super().capacity(steps, stopped)
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        begun_s = time.process_time()
+        yield
+        self.cpu_s += time.process_time() - begun_s
+
+
+def run(name: str, truth_rps: float, seed: int) -> ColdRun:
+    """Search once."""
+    case, limits = truth_file.named(name), BudgetConfig()
+    budget = Budget(limits.tokens_per_run, limits.seconds, limits.over_objective_seconds)
+    most = Spending(budget.seconds, budget.tokens)
+    search = _Timed(case.workload, case.objectives, budget=most, observe_s=CapacityConfig().observe, explain=False)
+    result = play(case, truth_rps, seed, search, live_share=0.0, budget=budget).result
+    found, cost = result.capacity, result.cost
+    return ColdRun(
+        case=name,
+        seed=seed,
+        truth_rps=truth_rps,
+        answer_rps=found.requests_per_second,
+        lower_rps=found.lower,
+        upper_rps=found.upper,
+        mode=found.mode,
+        reason=found.reason,
+        stopped=" ".join(filter(None, (result.stopped.by, result.stopped.reason))),
+        seconds=round(cost.seconds, 1),
+        cpu_s=round(search.cpu_s, 1),
+        tokens=cost.tokens,
+        tokens_of_sweep=cost.tokens / sweep_tokens(case.workload, truth_rps),
+        over_objective_s=round(cost.over_objective_seconds, 2),
+        steps=tuple(map(_words, result.steps)),
+    )
+
+
+def sweep_tokens(workload: Workload, truth_rps: float) -> float:
+    """Return the tokens that a sweep of ten steps up to 120 % of the capacity would send."""
+    tokens = mean_length(workload.prompt_tokens) + mean_length(workload.output_tokens)
+    return sum(_SWEEP_S * share * truth_rps * tokens for share in _SWEEP_SHARES)
+
+
+def _words(step: StepSummary) -> str:
+    kind = "x" if step.plan.arrivals is None else "/s"
+    why = step.tripped or (",".join(step.broken) if step.broken else step.reason)
+    return f"{step.plan.load:.3g}{kind}({step.plan.warm_up_s + step.plan.seconds:.0f}s{': ' + why if why else ''})"
+
+
+def run_all(jobs: Sequence[tuple[str, float, int]], processes: int) -> Iterator[ColdRun]:
+    """Run all jobs and yield their results as they end."""
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(run, *job) for job in jobs]):
+            yield done.result()
+
+
+def summary(runs: Sequence[ColdRun]) -> str:
+    """Return the figures over all runs."""
+    errors = sorted(abs(one.error) for one in runs if one.error is not None)
+    count = len(runs)
+    return (
+        f"{sum(one.mode == _VERIFIED for one in runs)} of {count} verified,"
+        f" {sum(one.is_wrongly_verified for one in runs)} wrongly;"
+        f" error {median(errors or [math.inf]):.1%} in the median, {max(errors, default=math.inf):.1%} at most,"
+        f" {count - len(errors)} withheld;"
+        f" {sum(one.has_held for one in runs)} intervals hold;"
+        f" {median(one.seconds for one in runs):.0f} s in the median, {max(one.seconds for one in runs):.0f} at most;"
+        f" tokens {median(one.tokens_of_sweep for one in runs):.0%}, {max(one.tokens_of_sweep for one in runs):.0%};"
+        f" over an objective {median(one.over_objective_s for one in runs):.1f} s,"
+        f" {max(one.over_objective_s for one in runs):.1f}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(CASES))
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    names = [PREFIX + name if name in CASES else name for name in options.names]
+    known = truth_file.read()
+    if missing := truth_file.stale(names, known):
+        parser.error(f"no truth of {', '.join(missing)}; python -m benchmarks.capacity --truth {' '.join(missing)}")
+    jobs = [(name, known[name].truth.rps, seed) for seed, name in product(range(options.seeds), names)]
+    runs = []
+    for done in run_all(jobs, options.processes):
+        print(done, flush=True)
+        runs.append(done)
+    print(summary(runs))
+    if options.out:
+        record = {
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "command": " ".join(sys.argv[1:]),
+            "kneewatch": __version__,
+            "summary": summary(runs),
+            "runs": [{**asdict(one), "error": one.error, "has_held": one.has_held} for one in runs],
+        }
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    return int(any(one.is_wrongly_verified for one in runs))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Why a search's capacity is not verified yet, and what load would verify it. Pure.
+
+In: a SearchState and its knee. Out: the rate of one more trial, the shortcoming as a sentence, and the budget of a run
+that would do better.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from probe.capacity.search.knee_estimate import FEWEST_PARTS, KneeEstimate
+from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, SearchState
+from probe.capacity.search.trial import Trial
+
+SURE = 0.08  # half of an interval, relative, above which a capacity is not called verified
+_MORE = 1.25  # this many times the most requests running in any snapshot may run as well
+# A search of a minute meets one speed of a server whose clocks follow the temperature. Another speed shows at any load,
+# so a trial that only waits for one is as light as that allows.
+_LEAST_SPAN_S, _TRIAL_S, _DRIFT_SHARE = 100.0, 20.0, 0.35
+_ROOM = 1.1  # seconds of a run for each second of its trials: between them the search computes
+_AGAIN_SHARE = 0.9  # of the knee: a trial there verifies it, and is no more likely to break it than to hold
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """Seconds and tokens: of a trial, of a run so far, or at most."""
+
+    seconds: float
+    tokens: float
+
+    def plus(self, other: "Spending", times: float = 1.0) -> "Spending":
+        return Spending(self.seconds + times * other.seconds, self.tokens + times * other.tokens)
+
+    def is_within(self, budget: "Spending") -> bool:
+        return self.seconds <= budget.seconds and self.tokens <= budget.tokens
+
+
+UNLIMITED = Spending(math.inf, math.inf)
+
+
+def is_crowded(state: SearchState, knee: KneeEstimate) -> bool:
+    """Return whether more requests would run at the knee than ever did, although max_num_seqs is unknown."""
+    return state.model.max_num_seqs is None and _MORE * state.model.most_running < knee.would_run
+
+
+def assumption(knee: KneeEstimate) -> str:
+    """Return what a knee needs where max_num_seqs is not known."""
+    return f"assumes max_num_seqs >= {knee.would_run:.0f}; set capacity.server.max_num_seqs"
+
+
+def shortcoming(state: SearchState, knee: KneeEstimate) -> str | None:
+    """Return what a knee lacks to be verified: a judged load near it that held, or a narrow interval; None: nothing."""
+    if is_crowded(state, knee):
+        return assumption(knee)
+    low, high = knee.interval
+    # Where a trial was too short for its queue to fill, it holds on the twin as well.
+    unforeseen = _judged_rps(state, lambda trial: state.worst_objective_ratio(trial) > 1)
+    if unforeseen > high:
+        return f"{unforeseen:.3g} requests/s held, more than the model says"
+    if _judged_rps(state) < VERIFYING_SHARE * knee.rate_rps:
+        return f"no load of {VERIFYING_SHARE * knee.rate_rps:.3g} requests/s or more held"
+    if (span_s := _span_s(state)) < _LEAST_SPAN_S:
+        return f"the trials took {span_s:.0f} s, {_LEAST_SPAN_S:.0f} s needed, since a server's speed may drift"
+    half = (high - low) / (high + low)
+    # Rounded up: 8.2 % is not 8 %.
+    return f"interval {math.ceil(100 * half):d} %, {100 * SURE:.0f} % needed" if half > SURE else None
+
+
+def trials_lacking(state: SearchState, knee: KneeEstimate) -> int:
+    """Return how many more trials near the knee would verify it, about; 0 if load would not help."""
+    if is_crowded(state, knee) or knee.least_half > SURE:
+        return 0
+    if _span_s(state) < _LEAST_SPAN_S:
+        return math.ceil((_LEAST_SPAN_S - _span_s(state)) / _TRIAL_S)
+    parts = len(state.model.informative_parts)
+    if parts < FEWEST_PARTS:
+        return FEWEST_PARTS - parts
+    low, high = knee.interval
+    spread, needed = (half**2 - knee.least_half**2 for half in ((high - low) / (high + low), SURE))
+    # The variance of a mean falls with the number of its parts. That of few parts is itself hardly known.
+    return min(max(math.ceil(parts * (spread / needed - 1)), 1), parts) if needed > 0 else 0
+
+
+def rate_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> float | None:
+    """Return the load of one more trial, at most `limit_rps`; None if the knee is verified or load would not help."""
+    if shortcoming(state, knee) is None or not trials_lacking(state, knee):
+        return None
+    share = TOP_SHARE
+    if _judged_rps(state) >= VERIFYING_SHARE * knee.rate_rps:
+        share = _AGAIN_SHARE if _span_s(state) >= _LEAST_SPAN_S else _DRIFT_SHARE
+    return min(share * knee.rate_rps, limit_rps)
+
+
+def advice(state: SearchState, knee: KneeEstimate, spent: Spending, trial: Spending) -> str | None:
+    """Return what a knee lacks to be verified and how to get it; None if it lacks nothing.
+
+    `spent`: by this run; `trial`: the cost of one more trial near the knee.
+    """
+    lacks = shortcoming(state, knee)
+    if lacks is None or is_crowded(state, knee):
+        return lacks
+    trials = trials_lacking(state, knee)
+    if not trials:
+        return f"{lacks}; more load would not narrow it"
+    more = Spending(0.0, 0.0).plus(trial, _ROOM * trials)
+    whole = spent.plus(more)
+    options = f"--max-seconds {_rounded(whole.seconds):.0f} --max-tokens {_rounded(whole.tokens):.0f}"
+    return f"{lacks}; `kneewatch ramp {options}` may verify it: {more.seconds:.0f} s and {more.tokens:,.0f} tokens more"
+
+
+def _span_s(state: SearchState) -> float:
+    """Return the seconds from the beginning of the first trial to the end of the last."""
+    windows = [trial.run.window_ns for trial in state.trials]
+    return (windows[-1][1] - windows[0][0]) * 1e-9 if windows else 0.0
+
+
+def _judged_rps(state: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> float:
+    """Return the highest load of such trials that was judged and held."""
+    return max((each.load_rps for each in state.trials if each.has_held and each.step.valid and of(each)), default=0.0)
+
+
+def _rounded(value: float) -> float:
+    """Return the value, rounded up to two digits."""
+    digit = 10.0 ** math.floor(math.log10(max(value, 1.0)) - 1)
+    return math.ceil(value / digit) * digit

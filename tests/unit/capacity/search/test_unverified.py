@@ -1,0 +1,116 @@
+"""A search goes on until its capacity is verified or its budget ends, and says what a capacity lacks."""
+
+from dataclasses import replace
+
+import pytest
+from example_records import CHAT, snapshot, step
+from simulated_servers import CHAT as _LENGTHS
+
+from probe.capacity.search.knee_estimate import KneeEstimate
+from probe.capacity.search.search import Search
+from probe.capacity.search.unverified import UNLIMITED, Spending, trials_lacking
+from probe.core.result import Stopped
+from probe.core.step import StepPlan, StepRun, TrafficBeside
+
+DONE = Stopped("done")
+_MANY = replace(step(), requests=replace(step().requests, ok=100))
+
+
+def _search(half: float, *, budget: Spending = UNLIMITED, least_half: float = 0.06) -> Search:
+    """Return a search that forecasts 10 requests/s with this interval, on a server that holds every load."""
+    search = Search(_LENGTHS, CHAT, budget=budget, explain=False)
+    baseline = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
+    search.observe_idle([snapshot(), snapshot()], baseline, TrafficBeside())
+    search.state.forecast_rps = 10.0
+    search.state.model.max_num_seqs = 64
+    _narrow(search, half, least_half)
+    return search
+
+
+def _narrow(search: Search, half: float, least_half: float = 0.06) -> None:
+    knee = KneeEstimate(10.0, (10 * (1 - half), 10 * (1 + half)), "ttft", 4.0, None, least_half)
+    search._estimate_knee = lambda **_: knee  # type: ignore[assignment]
+    search._knee = None
+
+
+def _hold(search: Search, most: int = 20) -> list[float]:
+    """Run every trial that it asks for; return their rates."""
+    rates: list[float] = []
+    while (plan := search.next_step()) is not None and len(rates) < most:
+        _finish(search, plan)
+        rates.append(plan.load)
+    return rates
+
+
+def _finish(search: Search, plan: StepPlan) -> None:
+    begin_s = 40 * len(search.state.trials)
+    window = begin_s * 10**9, (begin_s + 30) * 10**9
+    search.step_finished(_MANY, StepRun(plan, (), window, (), is_cut_short=False), [], None)
+
+
+def test_a_search_that_is_verified_ends() -> None:
+    search = _search(0.07)
+    assert _hold(search)[-1] == pytest.approx(9.5)
+    assert search.capacity([_MANY], DONE).mode == "verified"
+
+
+def test_one_that_is_not_goes_on_near_the_knee_until_it_is() -> None:
+    search = _search(0.16)
+    rates = _hold(search, 4)
+    assert rates[-1] == pytest.approx(9.0)
+    _narrow(search, 0.08)
+    assert search.next_step() is None
+    assert search.capacity([_MANY], DONE).mode == "verified"
+
+
+def test_it_ends_when_the_budget_has_no_room_for_another_trial_and_says_what_would_verify_it() -> None:
+    search = _search(0.16, budget=Spending(60.0, 10**9))
+    rates = _hold(search)
+    search._spent = Spending(50.0, 40_000)
+    assert search.next_step() is None
+    assert max(rates) < 10
+    found = search.capacity([_MANY], DONE)
+    assert found.mode == "forecast"
+    words = str(found.reason)
+    assert words.startswith("interval 16 %, 8 % needed; `kneewatch ramp --max-seconds ")
+    assert "may verify it: " in words
+    assert words.endswith(" tokens more")
+
+
+def test_no_load_is_added_where_it_would_not_narrow_the_interval() -> None:
+    search = _search(0.16, least_half=0.1)
+    assert max(_hold(search)) == pytest.approx(9.5)
+    assert search.capacity([_MANY], DONE).reason == "interval 16 %, 8 % needed; more load would not narrow it"
+
+
+def test_where_no_trial_near_the_knee_held_another_one_is_tried() -> None:
+    search = _search(0.07)
+    for _ in range(2):
+        plan = search.next_step()
+        assert plan is not None
+        _finish(search, plan)
+    search.state.trials = search.state.trials[:1]
+    assert "or more held" in str(search.capacity([_MANY], DONE).reason)
+
+
+def test_never_more_trials_are_asked_for_than_there_were() -> None:
+    search = _search(0.5)
+    _hold(search, 3)
+    search.state.model._segments = [[object()]] * 4  # type: ignore[list-item]
+    knee = search._estimate_knee()
+    assert knee is not None
+    assert trials_lacking(search.state, knee) == 4
+
+
+def test_a_server_is_watched_for_long_enough_to_see_another_speed() -> None:
+    search = _search(0.07)
+    while (plan := search.next_step()) is not None and len(search.state.trials) < 9:
+        begin_s = 12 * len(search.state.trials)
+        window = begin_s * 10**9, (begin_s + 12) * 10**9
+        search.step_finished(_MANY, StepRun(plan, (), window, (), is_cut_short=False), [], None)
+        if len(search.state.trials) == 4:
+            found = search.capacity([_MANY], DONE)
+            assert str(found.reason).startswith("the trials took 48 s, 100 s needed, since a server's speed may drift")
+            assert plan.load == pytest.approx(3.5)
+    assert len(search.state.trials) == 9
+    assert search.capacity([_MANY], DONE).mode == "verified"
