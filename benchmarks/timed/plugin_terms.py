@@ -1,4 +1,4 @@
-"""The step costs that Kneewatch learns from its plugin in vLLM, beside those of the case's law.
+"""The step costs that Kneewatch learns from its plugin in vLLM, beside the true ones of the case.
 
     PYTHONPATH=tests/integration python -m benchmarks.timed.plugin_terms CASE --rate RPS [--seconds 120]
     python -m benchmarks.timed.plugin_terms CASE --pages FILE

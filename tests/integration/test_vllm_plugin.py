@@ -57,7 +57,7 @@ def test_the_real_vllm_exports_its_steps(vllm: RealVllm) -> None:
 
 
 def test_steps_are_those_that_vllms_scheduler_planned(vllm_python: str, tmp_path: Path) -> None:
-    """Asynchronously scheduled, with prompts of several steps: none is wrong, and the law's costs are recovered."""
+    """Asynchronously scheduled, with prompts of several steps: none is wrong, and the case's costs are recovered."""
     build = [vllm_python, str(ROOT / "tests/integration/tiny_model.py"), str(tmp_path)]
     subprocess.run([*build, '{"max_position_embeddings": 4096}'], check=True, timeout=120)
     steps = [vllm_python, "-m", "benchmarks.timed.plugin_steps", "--model", str(tmp_path), "--rate", "4"]
