@@ -134,7 +134,7 @@ def test_matchers_of_nothing_are_one_line(scraped: Past) -> None:
     done = scraped.forecast("5m", history='job="nobody"')
     assert (done.status, done.out) == (2, "")
     assert done.err.count("\n") == 1
-    assert 'no vLLM series with job="nobody"' in done.err
+    assert 'no vLLM series match job="nobody"' in done.err
 
 
 # A Prometheus that scraped as often as is usual.

@@ -51,6 +51,7 @@ class FakeSink:
     read_gpus: list[GpuSnapshot | None] = field(default_factory=list)
     results: list[CapacityResult] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+    forecasts: list[CapacityResult] = field(default_factory=list)
     low: bool = False  # what was measured is far below the baseline
     client: ProbeExporter | None = None
     server: ServerExporter = field(default_factory=lambda: ServerExporter(("a",), REASONS))
@@ -94,10 +95,11 @@ class FakeSink:
         return self.low and result.confirms is None
 
     def corrected(self, forecast: CapacityResult) -> CapacityResult:
-        return forecast
+        return replace(forecast, capacity=replace(forecast.capacity, advice="corrected"))
 
     def forecast(self, result: CapacityResult) -> None:
         assert result.target == "a"
+        self.forecasts.append(result)
 
     def refused(self, target: str, reason: str) -> None:
         assert target == "a"
@@ -758,6 +760,15 @@ def test_a_capacity_s_context_names_the_configured_gpu(host: Host) -> None:
 
     steps = {"mode": "verify", "concurrency": [1, 2], "step": "400ms", "confirm": "400ms"}
     _against(host, work, capacity={**steps, "server": {"gpu": "NVIDIA L4"}})
+
+
+def test_a_forecast_is_published_and_shown_as_its_record_corrects_it(host: Host) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, _: MockServer) -> None:
+        await watch.forecast()
+        assert [each.capacity.advice for each in sink.forecasts] == ["corrected"]
+        assert watch.status().forecast is sink.forecasts[0]
+
+    _against(host, work, capacity={"mode": "forecast"})
 
 
 def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Host) -> None:
