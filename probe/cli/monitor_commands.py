@@ -33,6 +33,9 @@ def run(
     """Watch the configured targets until stopped. SIGHUP reloads the configuration."""
     import asyncio
 
+    import structlog
+
+    from alerts.coverage import uncovered
     from probe.cli.options import shard_of
     from probe.config.config_file import load_config
     from probe.core.clock import SystemClock
@@ -45,6 +48,8 @@ def run(
     raise_descriptor_limit()
     own_shard = shard_of(shard, total_shards)
     loaded = load_config(config)
+    for line in uncovered(loaded):
+        structlog.get_logger().warning("no alert covers this", what=line)
 
     async def serve() -> None:
         await App(loaded, SystemClock(), config, own_shard).run(asyncio.Event())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
+import structlog.testing
 import yaml
 from example_records import result, step
 from typer.main import get_command
@@ -225,6 +226,22 @@ def test_config_check_names_what_no_alert_covers(tmp_path: Path) -> None:
     assert done.err.startswith(
         "kneewatch: no alert covers this: objectives.lax.availability: 0.5 over 90d can never be"
     )
+
+
+def test_run_logs_what_no_alert_covers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without what a daemon does to its process: its logs, its limits, its loop."""
+    monkeypatch.setattr("probe.runtime.logs.configure_logs", lambda: None)
+    monkeypatch.setattr("probe.runtime.descriptors.raise_descriptor_limit", lambda: None)
+    monkeypatch.setattr("probe.runtime.event_loop.run", lambda serving: serving.close())
+    file = tmp_path / "rare.yml"
+    rare = {"mode": "verify", "schedule": {"cron": "0 3 1 * *"}}
+    file.write_text(yaml.safe_dump({"targets": [{"name": "a", "base_url": "http://127.0.0.1:9", "capacity": rare}]}))
+    with structlog.testing.capture_logs() as logged:
+        done = _kneewatch("run", "-c", file)
+    assert done.status == 0, done.err
+    (line,) = logged
+    assert (line["log_level"], line["event"]) == ("warning", "no alert covers this")
+    assert line["what"].startswith("targets[0].capacity.schedule.cron: '0 3 1 * *' has more than")
 
 
 def test_config_check_names_the_targets(config: Path) -> None:
