@@ -2,9 +2,9 @@
 
     search, alone --> estimate --> rates at shares of it, in rounds --> search, beside live users
 
-The rates near the estimate give the truth that searches and forecasts are judged by (truth.py); the low ones are live
-traffic to forecast from. They are interleaved because a machine's speed drifts. Uses Kneewatch's own
-CapacityRun, workers and scraper.
+The rates near the estimate give the truth that searches and forecasts are judged by (truth.py). Each lasts for 180 s
+or 1000 requests, since queues near the knee grow for minutes. The low ones are live traffic to forecast from. They are
+interleaved because a machine's speed drifts. Uses Kneewatch's own CapacityRun, workers and scraper.
 """
 
 import asyncio
@@ -14,11 +14,13 @@ from dataclasses import replace
 
 from benchmarks.real.recording import Recorder, Taken
 from benchmarks.real.servers import Spec
+from benchmarks.real.truth import NEAR
 from probe.capacity.model.hints import Hints
 from probe.capacity.run.job import Budget, LoadPlan, RunJob
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.knee import LONG_S, MANY_REQUESTS
 from probe.capacity.search.search import Search
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
@@ -34,7 +36,8 @@ ROUNDS = (
     (0.4, 0.88, 0.25, 1.04, 0.6, 0.96, 1.12),
     (1.08, 0.25, 0.92, 0.6, 1.0, 0.4, 0.84),
 )
-STEP_S, WARM_UP_S = 30.0, 4.0
+LIGHT_STEP_S, WARM_UP_S = 30.0, 4.0
+_FULL_AFTER_S = 20.0  # a server near its knee
 LIVE_SHARE = 0.25  # of the estimate, in the second search
 _STREAMS = 400
 _TIMEOUT_S = 60.0
@@ -51,7 +54,7 @@ async def record(spec: Spec, base_url: str, say: "Say") -> list[Taken]:
     estimate_rps = _estimate(first)
     taken = [first]
     for number, shares in enumerate(ROUNDS):
-        load_plan = FixedSteps([_plan(share * estimate_rps) for share in shares], to_the_end=True)
+        load_plan = FixedSteps([_step(share, estimate_rps) for share in shares], to_the_end=True)
         name = f"round {number + 1}"
         taken.append(await server.take(Taken(name), load_plan, _UNBOUND, is_guarded=False, seed=10 + number))
         estimate_rps *= _aside(taken[-1])
@@ -116,8 +119,16 @@ class _Server:
         return RequestSource(self._endpoint, MODEL, self._spec.workload, _TIMEOUT_S, seed)
 
 
+def _step(share: float, estimate_rps: float) -> StepPlan:
+    """Return the step at a share of the estimate."""
+    plan = _plan(share * estimate_rps)
+    if share <= NEAR:
+        return plan
+    return replace(plan, seconds=min(LONG_S, MANY_REQUESTS / plan.load), warm_up_s=_FULL_AFTER_S)
+
+
 def _plan(rate_rps: float) -> StepPlan:
-    return StepPlan(_STREAMS, STEP_S, loop="open", warm_up_s=WARM_UP_S, arrivals=Arrivals(rate_rps=rate_rps))
+    return StepPlan(_STREAMS, LIGHT_STEP_S, loop="open", warm_up_s=WARM_UP_S, arrivals=Arrivals(rate_rps=rate_rps))
 
 
 def _estimate(taken: Taken) -> float:
@@ -134,7 +145,7 @@ def _estimate(taken: Taken) -> float:
 def _aside(taken: Taken) -> float:
     """Return a factor for the estimate, if a round lay on one side of the knee."""
     assert taken.result is not None
-    near = [s for s in taken.result.steps if s.plan.arrivals and s.plan.arrivals.rate_rps > 0.7 * _top_rps(taken)]
+    near = [s for s in taken.result.steps if s.plan.arrivals and s.plan.arrivals.rate_rps > NEAR * _top_rps(taken)]
     return 1.2 if not any(s.broken for s in near) else 0.8 if all(s.broken for s in near) else 1.0
 
 

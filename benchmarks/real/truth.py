@@ -18,7 +18,7 @@ from probe.core.objectives import Objectives
 from probe.core.percentiles import percentile
 from probe.core.request import Outcome
 
-_NEAR = 0.7  # of the highest rate of its round: a step that may show where the knee is
+NEAR = 0.7  # of the highest rate of its round: a step that may show where the knee is
 _MOST = 3.0  # a score: a queue without an end is no further from the knee for it
 _DRAWS = 400
 
@@ -83,7 +83,7 @@ def _rounds(recording: Recording) -> list[list[Step]]:
 
 
 def _near(step: Step, steps: Sequence[Step]) -> bool:
-    return _rate(step) > _NEAR * max(map(_rate, steps))
+    return _rate(step) > NEAR * max(map(_rate, steps))
 
 
 def _rate(step: Step) -> float:

@@ -83,7 +83,7 @@ def main() -> int:
         parser.error(f"{TRUTH.name} has no truth of {', '.join(missing)}; see benchmarks/timed/truth.py")
     judged: list[Judged] = []
     for name in options.cases:
-        for one in _judge(CASES[name], truth[name]["asynchronous"], options.vllm_python, options.only):
+        for one in _judge(CASES[name], truth[name]["requests_per_second"], options.vllm_python, options.only):
             print(one, flush=True)
             judged.append(one)
             _write(judged, options.out)

@@ -23,8 +23,8 @@ from vllm.v1.metrics.stats import (  # type: ignore[import-not-found]
     RequestStateStats,
 )
 
+from benchmarks.timed.arrivals import poisson
 from benchmarks.timed.cases import BLOCK_SIZE, CASES, MAX_MODEL_LEN
-from benchmarks.timed.truth import poisson
 from benchmarks.timed.virtual_vllm import Step, VirtualVllm, serve
 from exporters.vllm_plugin import stat_logger, step_contents
 from exporters.vllm_plugin.step_series import EngineSeries, StepSeries

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 
@@ -56,10 +57,9 @@ def served(case: Case, vllm_python: str, folder: Path, *, has_plugin: bool = Fal
         f"--max-num-batched-tokens={case.max_num_batched_tokens}",
         "--distributed-executor-backend=benchmarks.timed.executor.TimedExecutor",
     )
-    os.environ["KNEEWATCH_TIMED_CASE"] = case.name
-    os.environ["PYTHONPATH"] = str(ROOT)
     server = RealVllm(vllm_python, folder, limits, {"max_position_embeddings": MAX_MODEL_LEN}, has_plugin=has_plugin)
-    server.start()
+    with mock.patch.dict(os.environ, KNEEWATCH_TIMED_CASE=case.name, PYTHONPATH=str(ROOT)):
+        server.start()
     try:
         yield server.base_url
     finally:

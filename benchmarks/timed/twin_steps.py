@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from benchmarks.timed.cases import BLOCK_SIZE, CASES, MAX_MODEL_LEN, Case
-from benchmarks.timed.truth import poisson
+from benchmarks.timed.arrivals import poisson
+from benchmarks.timed.cases import BLOCK_SIZE, CASES, Case
+from benchmarks.timed.virtual_twin import profile
 from benchmarks.timed.virtual_vllm import Step, VirtualVllm
-from probe.simulator.cost import Profile, StepCost
 from probe.simulator.engine import SimulatedEngine
 from probe.simulator.engine_step import ScheduledStep
 
@@ -57,20 +57,6 @@ def compare(model: Path, case: Case, rate_rps: float, count: int, seed: int = 1)
         now_s += clock(case.law.mean_s(len(step.tokens), step.total, step.cached, step.pairs), now_s)
         list(theirs.complete(step))
         simulated.complete_step()
-
-
-def profile(case: Case) -> Profile:
-    """Return the case's limits as the simulator takes them. Its cost is a placeholder: the caller keeps the time."""
-    return Profile(
-        name=case.name,
-        description=case.name,
-        cost=StepCost(1e-3, 0.0, 0.0),
-        max_num_seqs=case.max_num_seqs,
-        block_size=BLOCK_SIZE,
-        num_blocks=case.num_blocks,
-        max_num_batched_tokens=case.max_num_batched_tokens,
-        max_model_len=MAX_MODEL_LEN,
-    )
 
 
 def _difference(step: Step, planned: ScheduledStep | None) -> str:

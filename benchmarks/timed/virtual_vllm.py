@@ -41,16 +41,8 @@ from vllm.v1.outputs import ModelRunnerOutput  # type: ignore[import-not-found]
 from vllm.v1.request import Request  # type: ignore[import-not-found]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
+from benchmarks.timed.arrivals import Arrival, Timed
 from benchmarks.timed.cases import BLOCK_SIZE, MAX_MODEL_LEN, Case
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A request: when it arrives (s), and its tokens."""
-
-    at_s: float
-    prompt_tokens: int
-    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,33 +130,6 @@ class VirtualVllm:
                 if one.finish_reason is not None:
                     del self._requests[int(one.request_id)]
                 yield int(one.request_id), len(one.new_token_ids), one.finish_reason is not None
-
-
-@dataclass(slots=True)
-class Timed:
-    """A request, and the times (s) of its first and last token; below 0 before the first."""
-
-    arrival: Arrival
-    first_s: float = -1.0
-    last_s: float = -1.0
-    has_ended: bool = False
-
-    def add(self, at_s: float, tokens: int, *, has_ended: bool) -> None:
-        """Take in tokens that came at `at_s`, if any."""
-        if tokens:
-            self.first_s = at_s if self.first_s < 0 else self.first_s
-            self.last_s = at_s
-        self.has_ended |= has_ended
-
-    @property
-    def ttft_s(self) -> float:
-        """Time to first token."""
-        return self.first_s - self.arrival.at_s
-
-    @property
-    def tpot_s(self) -> float:
-        """Time per output token after the first."""
-        return (self.last_s - self.first_s) / max(1, self.arrival.output_tokens - 1)
 
 
 def serve(
