@@ -59,7 +59,8 @@ class Prometheus:
         self._storage = storage
         self._command = [binary, f"--storage.tsdb.min-block-duration={block}", "--storage.tsdb.retention.time=3650d"]
         self._command += [f"--storage.tsdb.max-block-duration={block}", "--web.enable-remote-write-receiver"]
-        self._command += ["--query.max-samples=100000000", "--log.level=warn"]
+        # A query over a month outlasts the default of two minutes on a busy machine.
+        self._command += ["--query.max-samples=100000000", "--query.timeout=30m", "--log.level=warn"]
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="kneewatch-bench-", ignore_cleanup_errors=True)
