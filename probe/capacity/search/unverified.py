@@ -59,11 +59,13 @@ def shortcoming(state: SearchState, knee: KneeEstimate) -> str | None:
         return f"{unforeseen:.3g} requests/s held, more than the model says"
     if _judged_rps(state) < VERIFYING_SHARE * knee.rate_rps:
         return f"no load of {VERIFYING_SHARE * knee.rate_rps:.3g} requests/s or more held"
-    if (span_s := _span_s(state)) < _LEAST_SPAN_S:
-        return f"the trials took {span_s:.0f} s, {_LEAST_SPAN_S:.0f} s needed, since a server's speed may drift"
     half = (high - low) / (high + low)
     # Rounded up: 8.2 % is not 8 %.
-    return f"interval {math.ceil(100 * half):d} %, {100 * SURE:.0f} % needed" if half > SURE else None
+    if half > SURE:
+        return f"interval {math.ceil(100 * half):d} %, {100 * SURE:.0f} % needed"
+    if (span_s := _span_s(state)) < _LEAST_SPAN_S:
+        return f"the trials took {span_s:.0f} s, {_LEAST_SPAN_S:.0f} s needed, since a server's speed may drift"
+    return None
 
 
 def trials_lacking(state: SearchState, knee: KneeEstimate) -> int:
