@@ -9,7 +9,7 @@ from functools import partial
 
 from probe.capacity.run.admission import Admission
 from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import StepSettings
+from probe.capacity.run.plan import StepSettings, hints_of
 from probe.capacity.run.preflight import firing_pages, preflight
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
@@ -26,6 +26,7 @@ from probe.core.workload import Workload, requests
 from probe.load.request_source import RequestSource
 from probe.monitor.canary import Canary
 from probe.monitor.gpu_readers import GpuReaders
+from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, engine_of, lock, workload
 from probe.observe.guard import ASLEEP, GO
 from probe.observe.guard_limits import GuardLimits
@@ -122,6 +123,8 @@ async def ramp_target(
     async with AsyncExitStack() as held:
         held.push_async_callback(scraper.close)
         held.push_async_callback(readers.close)
+        target = await StartupFlags(target, scraper).update()
+        asked = replace(asked, steps=replace(asked.steps, hints=hints_of(target.capacity)))
         request = await _run_request(config, target, asked, clock)
         try:
             return await run_capacity(

@@ -19,6 +19,7 @@ from probe.core.result import CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot
 from probe.monitor.forecast_errors import errors_in_file
 from probe.monitor.live_forecast import forecast_result, live_forecast
+from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, engine_of, workload
 from probe.observe.server_state import ServerState
 from probe.scrape.scraper import Scraper
@@ -49,6 +50,7 @@ async def forecast_target(
         scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
         held.push_async_callback(scraper.close)
         server = await scraper.read()
+        target = await StartupFlags(target, scraper).update()
         model = await _model(target, where, clock, server)
         if history_s is not None:
             on_phase(Phase("asking Prometheus"))

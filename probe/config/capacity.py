@@ -1,6 +1,9 @@
 """The `capacity` section of a target."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import PrivateAttr
 
 from probe.config.types import (
     ConfigSection,
@@ -20,6 +23,11 @@ from probe.config.types import (
     WindowText,
     default_duration,
 )
+from probe.core.vllm_command import count
+
+# Where a server's startup flags are read, in the order of precedence.
+CONFIGURATION, SERVER_INFO, POD, PROCESS = FLAG_SOURCES = ("configuration", "server_info", "pod", "process")
+_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 class ScheduleConfig(ConfigSection):
@@ -57,11 +65,28 @@ class ServerLimitsConfig(ConfigSection):
     weight_bits: Literal[4, 8, 16] = 16
     gpus: Count = 1
     flags: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
+    _sources: dict[str, str] = PrivateAttr(default_factory=dict)  # of the flags that are not from the configuration
+
+    @property
+    def flag_sources(self) -> dict[str, str]:
+        """Where each startup flag is from, as one of FLAG_SOURCES."""
+        return {name: self._sources.get(name, CONFIGURATION) for name in self.startup_flags}
+
+    def with_flags(self, flags: Mapping[str, str], source: str) -> Self:
+        """Return these limits with the flags of a source, but for those that an earlier one of FLAG_SOURCES states."""
+        rank = FLAG_SOURCES.index
+        known = self.flag_sources
+        new = {name: value for name, value in flags.items() if name not in known or rank(source) < rank(known[name])}
+        limits = {name: number for name in _LIMITS if (number := count(new.get(name, "")))}
+        others = {name: value for name, value in new.items() if name not in limits}
+        changed = self.model_copy(update={**limits, "flags": {**self.flags, **others}})
+        changed._sources = {**self._sources, **dict.fromkeys(new, source)}  # noqa: SLF001 - of the same class
+        return changed
 
     @property
     def startup_flags(self) -> dict[str, str]:
         """All known startup flags, which are conditions of a capacity."""
-        limits = self.model_dump(include={"max_num_seqs", "max_num_batched_tokens"}, exclude_none=True)
+        limits = self.model_dump(include=set(_LIMITS), exclude_none=True)
         return {**self.flags, **{name: str(value) for name, value in limits.items()}}
 
     @property

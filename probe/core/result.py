@@ -125,7 +125,8 @@ class RunContext:
     engine: str = "unknown"
     version: str = "unknown"
     gpu: str | None = None
-    flags: Mapping[str, str] = field(default_factory=dict)  # server flags, as far as its metrics show them
+    flags: Mapping[str, str] = field(default_factory=dict)  # the server's, as far as they are known
+    flag_sources: Mapping[str, str] = field(default_factory=dict)  # by flag: "metrics", or as in config/capacity.py
 
 
 @dataclass(frozen=True, slots=True)

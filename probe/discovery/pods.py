@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import msgspec
 
+from probe.core.vllm_command import vllm_flags
 from probe.discovery.types import DiscoveredServer, State, authority, state_of
-from probe.discovery.vllm_command import vllm_flags
 from probe.kubernetes.objects import KubernetesObject
 
 REVISIONS = ("pod-template-hash", "controller-revision-hash")

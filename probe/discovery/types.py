@@ -26,7 +26,7 @@ class DiscoveredServer:
     `is_rolling_out`: a rollout replaces pods of its workload, which has pods of two revisions, ready or not. The
     endpoints of a Service have no revision: there, that one of them is not ready yet or terminates.
     `is_ready`: False for a server that has been ready and no longer is. One that never was is not discovered.
-    `flags`: vLLM's startup flags, as far as its pod states them (vllm_command.py).
+    `flags`: vLLM's startup flags, as far as its pod states them (core/vllm_command.py).
     """
 
     id: str

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from probe.config.capacity import POD
 from probe.config.config import Config, LeaseConfig, PrometheusConfig
 from probe.config.load import LoadConfig
 from probe.config.targets import TargetConfig, TemplateConfig
 from probe.config.workloads import WorkloadConfig
 from probe.core.objectives import Objectives
 from probe.discovery.types import DiscoveredServer
-from probe.discovery.vllm_command import count
+from probe.monitor.startup_flags import with_flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class DesiredTargets:
             except ValueError:
                 self.left_out[template.name] = f"{server.id} has no address that can be watched"
                 continue
-            target = _with_flags(target, server.flags)
+            target = with_flags(target, server.flags, POD)
             if _is_gateway(template, server):
                 # Load on the Service would be load on all of its pods, and each pod has a lock of its own.
                 target = target.model_copy(update={"capacity": target.capacity.model_copy(update={"mode": "off"})})
@@ -159,22 +160,6 @@ def _inhibited_by(server: DiscoveredServer) -> str | None:
         known = server.revision is not None
         return "a rollout is under way" if known else "servers of its Service come or go"
     return None if server.is_ready else "the server is not ready"
-
-
-def _with_flags(target: TargetConfig, flags: Mapping[str, str]) -> TargetConfig:
-    """Return the target with the flags of its pod, where the configuration states none."""
-    if not flags:
-        return target
-    capacity = target.capacity
-    stated = capacity.server
-    limits = {
-        name: number
-        for name in ("max_num_seqs", "max_num_batched_tokens")
-        if getattr(stated, name) is None and (number := count(flags.get(name, "")))
-    }
-    other = {name: value for name, value in flags.items() if name not in limits}
-    server = stated.model_copy(update={**limits, "flags": {**other, **stated.flags}})
-    return target.model_copy(update={"capacity": capacity.model_copy(update={"server": server})})
 
 
 def _is_gateway(template: TemplateConfig, server: DiscoveredServer) -> bool:

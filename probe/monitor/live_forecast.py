@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from probe.capacity.model.hints import Hints
 from probe.capacity.run.plan import context_of, hints_of
+from probe.config.capacity import CapacityConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
@@ -39,14 +40,14 @@ class LiveForecast:
         self.last_result: CapacityResult | None = None
 
     async def update(
-        self, model: str, correct: Callable[[CapacityResult], CapacityResult]
+        self, model: str, settings: CapacityConfig, correct: Callable[[CapacityResult], CapacityResult]
     ) -> tuple[CapacityResult, float | None]:
         """Forecast, and return the result with the seconds until the next attempt: None if a capacity was found.
 
-        Each attempt waits for twice the evidence. `model`: the model that the server serves; `correct` applies the
-        record of earlier forecasts.
+        Each attempt waits for twice the evidence. `model`: the model that the server serves; `settings`: with all flags
+        of the server that are known; `correct` applies the record of earlier forecasts.
         """
-        history, settings = self._observer.state.history, self._target.capacity
+        history = self._observer.state.history
         capacity = await live_forecast(history, self._workload, self._objectives, hints_of(settings))
         shape = shape_of(self._target)
         context = context_of(self._observer.server, self._workload, self._objectives, settings.server, shape)

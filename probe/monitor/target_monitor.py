@@ -23,8 +23,9 @@ from probe.monitor.capacity_runs import CapacityRuns, RunHooks
 from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.live_forecast import LiveForecast
 from probe.monitor.on_demand_canaries import OnDemandCanaries
+from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.target_context import MeasurementSink, TargetContext
-from probe.monitor.target_parts import new_admission_check, new_observer, new_run_request
+from probe.monitor.target_parts import new_admission_check, new_observer, new_run_request, new_scraper
 from probe.monitor.wiring import endpoint, lock, server_of, workload
 
 _log = structlog.get_logger()
@@ -47,7 +48,9 @@ class TargetMonitor:
         self.objectives = config.objectives_of(target)
         self._endpoint = endpoint(target)
         self._client = Client(self._endpoint, clock, target.canary.timeout)
-        self._observer = new_observer(target, self.objectives, clock, sink, context)
+        scraper = new_scraper(target, clock)
+        self._observer = new_observer(target, self.objectives, clock, scraper=scraper, sink=sink, context=context)
+        self._flags = StartupFlags(target, scraper, self._observer.set_max_num_seqs)
         self._canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
         self._canary = Canary(
             target.name,
@@ -168,6 +171,7 @@ class TargetMonitor:
 
     async def capacity(self) -> None:
         """Run a guarded capacity run; where it ended by itself far below the baseline, a second one at once."""
+        await self._flags.update()
         await self._runs.capacity()
 
     async def forecast(self) -> float | None:
@@ -175,7 +179,8 @@ class TargetMonitor:
 
         Return after how many seconds to try again, with twice the evidence; None if the capacity was found.
         """
-        result, next_s = await self._forecast.update(self.model, self._sink.corrected)
+        await self._flags.update()
+        result, next_s = await self._forecast.update(self.model, self._flags.target.capacity, self._sink.corrected)
         self._sink.forecast(result)
         return next_s
 
@@ -196,7 +201,7 @@ class TargetMonitor:
             self.config.canary.timeout,
             aliases=self._canary.aliases,
         )
-        return new_run_request(self.config, self.objectives, source, load, confirms)
+        return new_run_request(self._flags.target, self.objectives, source, load, confirms)
 
     @property
     def users(self) -> UserLoad | None:

@@ -16,11 +16,21 @@ from probe.observe.server_observer import ServerObserver
 from probe.scrape.scraper import Scraper
 
 
+def new_scraper(target: TargetConfig, clock: Clock) -> Scraper:
+    """Return the scraper of the target's server."""
+    return Scraper(endpoint(target), clock, timeout_s=min(target.scrape, 3.0), engine=engine_of(target))
+
+
 def new_observer(
-    target: TargetConfig, objectives: Objectives, clock: Clock, sink: MeasurementSink, context: TargetContext
+    target: TargetConfig,
+    objectives: Objectives,
+    clock: Clock,
+    *,
+    scraper: Scraper,
+    sink: MeasurementSink,
+    context: TargetContext,
 ) -> ServerObserver:
     """Return the observer of the target's server and GPUs."""
-    scraper = Scraper(endpoint(target), clock, timeout_s=min(target.scrape, 3.0), engine=engine_of(target))
     checker = CrossChecker(context.state, objectives, target.capacity.server.max_num_seqs)
     return ServerObserver(
         target.name,

@@ -26,10 +26,10 @@ class CrossChecker:
     """The cross-checks of one target over the last five minutes."""
 
     def __init__(self, state: ServerState, objectives: Objectives, max_num_seqs: int | None = None) -> None:
-        """`max_num_seqs`: the server's, if it is configured."""
+        """`max_num_seqs`: the server's, if it is known."""
         self._state = state
         self._objectives = objectives
-        self._max_num_seqs = max_num_seqs
+        self.max_num_seqs = max_num_seqs
         self._canaries: deque[RequestRecord] = deque()
         self._gpus: deque[GpuSnapshot] = deque()
 
@@ -71,7 +71,7 @@ class CrossChecker:
         users = [totals for _, totals in self._state.user_history]
         wait_s = queue.sum / queue.count if queue is not None else None
         is_late = kv_pressure.is_late(self._objectives, self._canaries, users, recent, wait_s)
-        limit = RunningLimit(self._max_num_seqs or self._state.most_running, is_exact=self._max_num_seqs is not None)
+        limit = RunningLimit(self.max_num_seqs or self._state.most_running, is_exact=self.max_num_seqs is not None)
         return kv_pressure.signs(recent, limit, is_late=is_late)
 
     def _counted(self) -> Iterator[tuple[str, float]]:

@@ -180,6 +180,10 @@ class ServerObserver:
         else:
             self.state.other_prober_ended(self._clock.monotonic_ns())
 
+    def set_max_num_seqs(self, limit: int | None) -> None:
+        """Set the server's max_num_seqs, by which the cross-checks judge a full batch; None: unknown."""
+        self._cross_checker.max_num_seqs = limit
+
     def add_record(self, record: RequestRecord) -> None:
         """Add a probe request that has ended."""
         self.state.add_record(record)

@@ -17,7 +17,7 @@ from probe.core.redactor import Redactor
 from probe.core.request import Outcome
 from probe.core.snapshot import ServerSnapshot
 from probe.core.text import one_line
-from probe.scrape import engines
+from probe.scrape import engines, server_info, vllm
 
 # Why a scrape failed. Few: each is a value of a label.
 REASONS = ("timeout", "unreachable", "status", "redirect", "too_large", "not_metrics", "damaged")
@@ -27,6 +27,7 @@ _MAX_PAGE_BYTES = 8 * 1024 * 1024
 # could not timestamp any stream: from this size on a page is parsed in a thread.
 _BESIDE_BYTES = 256 * 1024
 _VERSION = JsonLimits(max_bytes=64 * 1024, max_values=1000)  # vLLM's is {"version": "..."}
+_INFO_TIMEOUT_S = 15.0  # vLLM 0.32 first lists the machine's software, which took 9 s on two busy cores
 _STOPPED_SHARE = 0.1  # of the time limit
 _MAX_VERSION, _MAX_ADDRESS, _MAX_MESSAGE = 64, 100, 300
 # Shorter secrets may be words of the page.
@@ -36,9 +37,10 @@ _SHORTEST_SECRET = 8
 class _UnreadError(ValueError):
     """The page could not be read, for one of REASONS."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, is_refused: bool = False) -> None:
         super().__init__(message)
         self.reason = reason
+        self.is_refused = is_refused  # another attempt would be refused as well
 
 
 class Scraper:
@@ -57,6 +59,8 @@ class Scraper:
         self._clock = clock
         self._timeout_s = timeout_s
         self._version: str | None = None
+        self._found_engine = engine
+        self._has_no_info = False  # the server has refused /server_info
         self._redactor = Redactor()
         timeout = httpx.Timeout(timeout_s, connect=min(endpoint.connect_s, timeout_s))
         self._server = httpx.AsyncClient(timeout=timeout, transport=endpoint.transport(), trust_env=False)
@@ -81,6 +85,24 @@ class Scraper:
                 raise
             return await self._read()
 
+    async def read_flags(self) -> dict[str, str] | None:
+        """Return the startup flags that vLLM reports at /server_info; {} without that page, None if it is silent.
+
+        A server that has refused the page is not asked again until a scrape has failed, as when it restarts.
+        """
+        if self._has_no_info or self._found_engine not in (None, vllm.ENGINE.name):
+            return {}
+        try:
+            async with asyncio.timeout(_INFO_TIMEOUT_S):
+                url = f"{self._endpoint.base_url}{server_info.PATH}"
+                answer, _ = await self._get(self._server, url, _INFO_TIMEOUT_S)
+            return server_info.flags_of(answer)
+        except _UnreadError as error:
+            self._has_no_info = error.is_refused
+            return {} if error.is_refused else None
+        except NETWORK_ERRORS:
+            return None
+
     async def _read(self) -> ServerSnapshot:
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -93,7 +115,7 @@ class Scraper:
             # Outside the time-out: a thread cannot be cancelled, and each scrape would leave another one behind.
             snapshot = replace(await self._parsed(page, self._version), asked_ns=began_ns)
         except NETWORK_ERRORS as error:
-            self._version = None
+            self._version, self._has_no_info = None, False
             message = shortage(error) or one_line(self._redactor.hide_text(str(error)), _MAX_MESSAGE)
             message = message or self._unsaid(error)
             raise TargetError(
@@ -101,6 +123,7 @@ class Scraper:
             ) from None
         self.seconds = (self._clock.monotonic_ns() - began_ns) * 1e-9
         self.page_bytes = len(page)
+        self._found_engine = snapshot.engine
         return snapshot
 
     async def _parsed(self, page: bytes, version: str) -> ServerSnapshot:
@@ -127,11 +150,13 @@ class Scraper:
         is_label = isinstance(version, str) and 0 < len(version) <= _MAX_VERSION and version.isprintable()
         return version if is_label else "unknown"
 
-    async def _get(self, http: httpx.AsyncClient, url: str) -> tuple[bytes, bool]:
+    async def _get(self, http: httpx.AsyncClient, url: str, timeout_s: float | None = None) -> tuple[bytes, bool]:
         """Return the body, and whether its length or framing would reveal a truncated body."""
         own = self._endpoint.headers(url, self._redactor)
         # Not compressed: vLLM would compress in the event loop that serves its users.
-        async with http.stream("GET", url, headers={"accept-encoding": "identity", **own}) as response:
+        timeout = http.timeout if timeout_s is None else timeout_s
+        headers = {"accept-encoding": "identity", **own}
+        async with http.stream("GET", url, headers=headers, timeout=timeout) as response:
             if response.status_code != HTTPStatus.OK:
                 raise self._refused(response, has_key=len(own) > len(self._endpoint.plain_headers))
             try:
@@ -154,7 +179,8 @@ class Scraper:
             fix = ": fix metrics_url"
         elif status == HTTPStatus.NOT_FOUND:
             fix = ": set metrics_url" if self._engine else ": set engine, if this is not vLLM, or metrics_url"
-        return _UnreadError("status", f"HTTP {status}{fix}")
+        is_refused = response.is_client_error and status != HTTPStatus.TOO_MANY_REQUESTS
+        return _UnreadError("status", f"HTTP {status}{fix}", is_refused=is_refused)
 
     def _redirect(self, here: httpx.URL, there: httpx.URL) -> str:
         """Describe the destination of a redirect. Redirects are not followed: the key would be sent there, and most

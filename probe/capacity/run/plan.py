@@ -38,13 +38,15 @@ def context_of(
     The workload has the shape of its requests where it is not the usual one: other requests, another capacity.
     """
     request = {"request": shape.conditions} if shape.conditions else {}
+    shown = server.flags if server else {}
     return RunContext(
         workload={**_plain(asdict(workload)), **request},
         objectives=_plain(asdict(objectives)),
         engine=server.engine if server else "unknown",
         version=server.version if server else "unknown",
         gpu=stated.gpu,
-        flags={**stated.startup_flags, **(server.flags if server else {})},
+        flags={**stated.startup_flags, **shown},
+        flag_sources={**stated.flag_sources, **dict.fromkeys(shown, "metrics")},
     )
 
 

@@ -247,7 +247,21 @@ def test_run_logs_what_no_alert_covers(tmp_path: Path, monkeypatch: pytest.Monke
 def test_config_check_names_the_targets(config: Path) -> None:
     done = _kneewatch("config", "check", "-c", config)
     assert (done.status, done.err) == (0, "")
-    assert done.out == f"{config}: valid; 2 target(s): a, b\n"
+    assert done.out.splitlines()[0] == f"{config}: valid; 2 target(s): a, b"
+
+
+def test_config_check_says_where_each_startup_flag_is_from(tmp_path: Path) -> None:
+    known = "{server: {max_num_seqs: 64, flags: {tensor_parallel_size: '4'}}}"
+    file = tmp_path / "kneewatch.yml"
+    file.write_text(
+        f"targets: [{{name: a, base_url: 'http://a:1', capacity: {known}}}, {{name: b, base_url: 'http://b:1'}},"
+        " {name: c, base_url: 'http://c:1', capacity: {mode: 'off'}}]\n"
+    )
+    lines = _kneewatch("config", "check", "-c", file).out.splitlines()[1:]
+    assert lines == [
+        "a: startup flags of the server: tensor_parallel_size=4 (configuration), max_num_seqs=64 (configuration)",
+        "b: startup flags of the server: none known here; read from /server_info and the pod while it is watched",
+    ]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.discovery.vllm_command import count, vllm_flags
+from probe.core.vllm_command import count, served_port, vllm_flags
 
 SERVE = "vllm serve meta-llama/Llama-3.1-8B --port 8000 --max-num-seqs 64 --max_num_batched_tokens=8k"
 FOUND = {"max_num_seqs": "64", "max_num_batched_tokens": "8k"}
@@ -137,3 +137,29 @@ def test_a_number_that_no_server_has_is_none() -> None:
 )
 def test_numbers_are_read_as_vllm_reads_them(text: str, number: int | None) -> None:
     assert count(text) == number
+
+
+@pytest.mark.parametrize(
+    ("line", "port"),
+    [
+        (["vllm", "serve", "m"], 8000),
+        (["python3", "/usr/bin/vllm", "serve", "m", "--port", "9000"], 9000),
+        (["python", "-m", "vllm.entrypoints.openai.api_server", "--port=1", "--port=9001"], 9001),
+        (["vllm", "serve", "m", "--port", "x"], None),
+        (["sh", "-c", "vllm serve m --port 9000"], None),
+        (["vllm", "bench", "serve", "--port", "9000"], None),
+        (["VLLM::EngineCore"], None),
+        ([], None),
+    ],
+)
+def test_the_port_on_which_a_command_line_serves(line: list[str], port: int | None) -> None:
+    assert served_port(line) == port
+
+
+def test_of_a_kv_connector_only_its_name_and_role_are_kept() -> None:
+    config = '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"password": "x"}}'
+    found = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
+    assert vllm_flags(["vllm", "serve", "m", "--kv-transfer-config", config], [], {}) == found
+    assert vllm_flags(["vllm", "serve", "m", f"--kv-transfer-config={config}"], [], {}) == found
+    for other in ("{", "[1]", "3", '{"kv_role": 3}', "[" * 9999):
+        assert vllm_flags(["vllm", "serve", "m", "--kv-transfer-config", other], [], {}) == {}

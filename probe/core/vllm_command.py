@@ -1,4 +1,4 @@
-"""vLLM's startup flags from the command line of its container. Pure.
+"""vLLM's startup flags from a command line, such as its container's. Pure.
 
 In: a container's command, arguments and environment. Out: the flags on which a capacity depends, by vLLM's names with
 underscores, such as max_num_seqs. All other flags are dropped, because some are secrets.
@@ -6,6 +6,7 @@ underscores, such as max_num_seqs. All other flags are dropped, because some are
 Whoever may create a pod chooses these, up to a megabyte: words, their length and what variables unfold to are bounded.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +29,11 @@ _SHORT = {
 _SHELLS = frozenset(("sh", "bash", "ash", "dash"))
 _SERVER = re.compile(r"vllm\.entrypoints\.(openai|cli)\b")
 _COMMAND_END = frozenset((";", "&&", "||", "|", "&", ")"))
-_MAX_VALUE, _MAX_WORD, _MAX_WORDS, _MAX_SCRIPT = 200, 1024, 1000, 16 * 1024
+MAX_VALUE = 200  # characters of a flag
+_MAX_WORD, _MAX_WORDS, _MAX_SCRIPT = 1024, 1000, 16 * 1024
 _MAX_NUMBER = 10**9  # more than any server's flag
+_DEFAULT_PORT = 8000
+_KV_TRANSFER = ("kv_connector", "kv_role")  # what else is in --kv-transfer-config may be an address with a password
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|(\w+))")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -46,6 +50,16 @@ def vllm_flags(command: Sequence[str], args: Sequence[str], environment: Mapping
     if not words and not command and any(word.startswith("--") for word in line):
         words = [_expanded(word, environment) for word in line]
     return dict(_flags(words))
+
+
+def served_port(line: Sequence[str]) -> int | None:
+    """Return the port on which the vLLM with this command line serves; None if it is another program, such as the shell
+    that started it.
+    """
+    words = [] if _script(line) else list(_server_words(line, {}))
+    found = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--port"]
+    found += [word.partition("=")[2] for word in words if word.startswith("--port=")]
+    return (count(found[-1]) if found else _DEFAULT_PORT) if words else None
 
 
 def count(text: str) -> int | None:
@@ -100,12 +114,25 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         flag = name[2:].replace("-", "_")
         if flag in _SWITCHES or flag.removeprefix("no_") in _SWITCHES:
             yield flag.removeprefix("no_"), str(not flag.startswith("no_"))
-        elif flag in _WITH_VALUE:
+        elif flag in _WITH_VALUE or flag == "kv_transfer_config":
             if not equals:
                 value = words[i + 1] if len(words) > i + 1 else ""
+            if flag == "kv_transfer_config":
+                yield from _kv_transfer(value)
             # What begins with a dash is the next flag, perhaps with a secret: the value is missing.
-            if value and value.isprintable() and not value.startswith("-") and not _VARIABLE.search(value):
-                yield flag, value[:_MAX_VALUE]
+            elif value and value.isprintable() and not value.startswith("-") and not _VARIABLE.search(value):
+                yield flag, value[:MAX_VALUE]
+
+
+def _kv_transfer(value: str) -> Iterator[tuple[str, str]]:
+    """Yield what --kv-transfer-config, a JSON object, says of the connector."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return
+    for name in _KV_TRANSFER if isinstance(found, dict) else ():
+        if isinstance(named := found.get(name), str) and named.isprintable():
+            yield name, named[:MAX_VALUE]
 
 
 def _expanded(word: str, environment: Mapping[str, str]) -> str:
