@@ -1,10 +1,14 @@
 """Commands about a configuration file: config check, config show, config schema."""
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from probe.cli.output import NAME, print_json
 from probe.cli.parameters import ConfigFile
-from probe.config.targets import TargetConfig, TemplateConfig
+
+if TYPE_CHECKING:
+    from probe.config.targets import TargetConfig, TemplateConfig
 
 
 def check(config: ConfigFile) -> None:
@@ -22,9 +26,10 @@ def check(config: ConfigFile) -> None:
         typer.echo(f"{NAME}: no alert covers this: {line}", err=True)
 
 
-def _flags(target: TargetConfig | TemplateConfig) -> str:
+def _flags(target: "TargetConfig | TemplateConfig") -> str:
     """Return the startup flags that are known without asking the server, and where each is from."""
     from probe.config.capacity import PROCESS
+    from probe.config.targets import TargetConfig
     from probe.scrape.local_process import flags_of_local_server
 
     server = target.capacity.server

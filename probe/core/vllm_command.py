@@ -139,6 +139,6 @@ def _expanded(word: str, environment: Mapping[str, str]) -> str:
     """Return the word with the variables that the pod states; others stay. Both are cut to a length."""
 
     def value(found: re.Match[str]) -> str:
-        return environment.get(found[1] or found[2] or found[3], found[0])[:_MAX_VALUE]
+        return environment.get(found[1] or found[2] or found[3], found[0])[:MAX_VALUE]
 
     return _VARIABLE.sub(value, word[:_MAX_WORD])[:_MAX_WORD]
