@@ -22,7 +22,9 @@ def deleted(script: Path) -> list[str]:
 
 
 def test_no_module_imports_a_deleted_package(deleted: list[str]) -> None:
-    """Every module is imported, and the only use of scipy is made, while those packages cannot be found."""
+    """Every module but those for vLLM's own process is imported, and the only use of scipy is made, while those
+    packages cannot be found.
+    """
     assert "scipy.stats" in deleted
     program = f"""
         import importlib, pkgutil, sys
@@ -37,7 +39,7 @@ def test_no_module_imports_a_deleted_package(deleted: list[str]) -> None:
         for top in ("probe", "exporters", "dashboards", "alerts"):
             package = importlib.import_module(top)
             for module in pkgutil.walk_packages(package.__path__, top + "."):
-                if not module.name.endswith("__main__"):
+                if not module.name.endswith("__main__") and not module.name.startswith("exporters.vllm_plugin."):
                     importlib.import_module(module.name)
                     count += 1
         from scipy.optimize import least_squares

@@ -12,11 +12,13 @@ import probe.monitor.live_forecast
 import probe.observe.snapshot_history
 from probe.capacity.model.forecast import forecast
 from probe.config.config_file import config_from
+from probe.config.targets import TargetConfig
 from probe.core.request import Api
 from probe.core.result import Capacity, CapacityResult
 from probe.core.workload import Workload
 from probe.mock_server.profiles import PROFILES
 from probe.monitor.app import App
+from probe.monitor.startup_flags import StartupFlags
 from probe.runtime.scheduler import TaskId
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
@@ -47,9 +49,15 @@ async def _here(_: str, kept: Sequence[bytes], *args: Any) -> Capacity:
     return forecast(probe.observe.snapshot_history.unpack(kept), *args, requests=300)
 
 
+async def _as_configured(flags: StartupFlags) -> TargetConfig:
+    """Ask neither the server, which is not there, nor this machine's processes, which takes a thread."""
+    return flags.target
+
+
 @pytest.fixture(autouse=True)
 def _virtual(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe.monitor.live_forecast, "run_in_helper", _here)
+    monkeypatch.setattr(StartupFlags, "update", _as_configured)
 
 
 class _Told(App):
