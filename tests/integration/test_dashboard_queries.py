@@ -154,8 +154,10 @@ def _a_fortnight_of_results(config: Path, folder: Path) -> None:
     result = loads(file.read_text())
     store = Store(folder / "kneewatch.db")
     for days in range(14, 0, -1):
-        store.add(_made(result, days, bottleneck="kv_cache"))
-    store.add(_made(result, 1, mode="forecast", bottleneck="memory_bandwidth"))
+        store.add(_made(result, days, bottleneck="kv_cache", knee_concurrency=2))
+    # Of a knee whose upper bound users of an unknown number have hidden.
+    forecast = {"mode": "forecast", "bottleneck": "memory_bandwidth", "prefill_tokens_per_second": 5000.0}
+    store.add(_made(result, 1, **forecast, knee_concurrency=2, upper=None))
     store.close()
 
 
@@ -163,7 +165,7 @@ def _made(measured: CapacityResult, days: int, **capacity: Any) -> CapacityResul
     found = measured.capacity.requests_per_second
     assert found is not None
     # Both bounds, and close by: a figure that is not certain has no baseline.
-    figures = replace(measured.capacity, lower=0.98 * found, upper=1.02 * found, **capacity)
+    figures = replace(measured.capacity, **({"lower": 0.98 * found, "upper": 1.02 * found} | capacity))
     kind = f"{figures.mode}-{days}"
     return replace(measured, id=kind, capacity=figures, started=datetime.now(UTC) - timedelta(days=days))
 
