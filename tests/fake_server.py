@@ -10,8 +10,8 @@ from example_records import spec as one_spec
 from fake_request import FakeRequest, Send
 
 from probe.capacity.run.job import LoadPlan, RunJob
-from probe.capacity.run.runner import CapacityRun, Think
-from probe.capacity.run.seams import ServerAccess, StepObservers
+from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.seams import ServerAccess, StepObservers, Think
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.clock import Clock
 from probe.core.errors import TargetError

@@ -15,10 +15,11 @@ import msgspec
 from probe.client.api_request import HEADERS, PATHS, body_of
 from probe.client.endpoint import Endpoint
 from probe.client.exchange import Ended, Exchange, PreparedRequest
+from probe.client.failures import NETWORK_ERRORS, failure_of
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import BodyLimits, ResponseBuffer, ResponseMemory, stream_limits
 from probe.client.shortage import shortage
-from probe.client.transport import LookupTimeoutError, Transport
+from probe.client.transport import Transport
 from probe.client.wire import wire
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
@@ -35,8 +36,6 @@ _MAX_NAME = 256
 _MODELS_S = 10.0
 # A rotated key is read again after this time at most. Reading the file costs more than sending a request.
 _KEY_NS = 1_000_000_000
-# The errors that an exchange may raise: httpx's own, and those it lets through from sockets, TLS and the event loop.
-NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
 _OK = 200
 
 
@@ -198,7 +197,7 @@ class Client:
                 return Outcome.BROKEN_STREAM, f"the answer was cut off: {exchange.received.cut}"
         except NETWORK_ERRORS as error:
             if exchange.received.status in (None, _OK):
-                return _failure(error, exchange, limit_s)
+                return failure_of(error, exchange, limit_s)
         finally:
             self._memory.release(exchange.received)
         return None
@@ -216,23 +215,6 @@ async def _receive(response: httpx.Response, received: ResponseBuffer, clock: Cl
         received.is_complete = True
     finally:
         await response.aclose()
-
-
-def _failure(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
-    """Return the outcome of an exchange that did not complete."""
-    received, message = exchange.received, str(error) or type(error).__name__
-    if isinstance(error, TimeoutError | httpx.TimeoutException):
-        if isinstance(error, httpx.ConnectTimeout):
-            return Outcome.TIMEOUT, message if isinstance(error, LookupTimeoutError) else "no connection in time"
-        if isinstance(error, httpx.ReadTimeout) and str(error):
-            return Outcome.TIMEOUT, exchange.safe(str(error))
-        got = f"{len(received.reads)} reads of an answer" if received.reads else "no answer"
-        return Outcome.TIMEOUT, f"{got} within {timeout_s:g} s"
-    if received.status is None and (lacking := shortage(error)) is not None:
-        return Outcome.CLIENT_BOUND, lacking
-    if received.status is not None:
-        return Outcome.BROKEN_STREAM, f"the answer broke off: {message}"
-    return Outcome.UNREACHABLE, f"cannot be reached ({exchange.safe(message)})"
 
 
 def _no_models(url: str, outcome: Outcome, words: str) -> TargetError:

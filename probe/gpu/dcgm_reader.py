@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from probe.client.client import NETWORK_ERRORS
+from probe.client.failures import NETWORK_ERRORS
 from probe.client.tls_files import client_context
 from probe.client.transport import Transport
 from probe.core.clock import Clock

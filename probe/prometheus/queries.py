@@ -17,7 +17,7 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 
 from exporters import names
 from probe.capacity.trend.fingerprint import from_number
-from probe.client.client import NETWORK_ERRORS
+from probe.client.failures import NETWORK_ERRORS
 from probe.core.errors import TargetError
 from probe.core.firing_alerts import FiringAlert
 from probe.core.foreign_json import ForeignJsonError, JsonLimits

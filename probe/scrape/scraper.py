@@ -7,8 +7,8 @@ from http import HTTPStatus
 
 import httpx
 
-from probe.client.client import NETWORK_ERRORS
 from probe.client.endpoint import Endpoint
+from probe.client.failures import NETWORK_ERRORS
 from probe.client.shortage import shortage
 from probe.core.clock import Clock
 from probe.core.errors import TargetError

@@ -7,16 +7,16 @@ budget (cost_meter.py). Whatever ends the run (stop_switch.py), nothing is in fl
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from probe.capacity.run.cost_meter import CostMeter
 from probe.capacity.run.job import GUARD_S, LoadPlan, RunJob
 from probe.capacity.run.run_guard import RunGuard
-from probe.capacity.run.seams import ServerAccess, StepObservers
+from probe.capacity.run.seams import ServerAccess, StepObservers, Think
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.capacity.search.knee import MODE, describe_load
@@ -41,12 +41,6 @@ _NEXT_LOAD, _RESULT = Phase("computing the next load level"), Phase("computing t
 _COUNTING = Phase("waiting for the server to count the requests", OWN_COUNTED_S)
 _CALMING = Phase("waiting for the server to be idle")
 _NO_OBSERVERS = StepObservers()
-
-
-class Think(Protocol):
-    """Runs seconds of arithmetic where they hold up nothing else."""
-
-    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]: ...
 
 
 class CapacityRun:

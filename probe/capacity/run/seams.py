@@ -2,13 +2,21 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from probe.core.request import RequestRecord
 from probe.core.result import Phase
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
 from probe.core.step import StepSummary
 from probe.observe.user_load import users_beside
+
+_T = TypeVar("_T")
+
+
+class Think(Protocol):
+    """Runs seconds of arithmetic where they hold up nothing else."""
+
+    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]: ...
 
 
 class UsersBetween(Protocol):

@@ -13,8 +13,8 @@ from fake_server import Asked, FakeMetrics, FakeServer, Timed, at_once, ready
 from virtual_time import VirtualClock, virtually
 
 from probe.capacity.run.job import Budget, RunJob
-from probe.capacity.run.runner import CapacityRun, Think
-from probe.capacity.run.seams import ServerAccess
+from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.seams import ServerAccess, Think
 from probe.core.clock import SystemClock
 from probe.core.request import Traffic
 from probe.core.result import Capacity, CapacityResult, Phase, RunContext, Stopped
