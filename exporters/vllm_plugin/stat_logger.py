@@ -11,8 +11,8 @@ from typing import Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase  # type: ignore[import-not-found]
 
-from exporters.vllm_plugin.step_contents import SchedulerLimits, StepContents, StepReport
-from exporters.vllm_plugin.step_series import StepSeries
+from .step_contents import SchedulerLimits, StepContents, StepReport
+from .step_series import StepSeries
 
 _log = logging.getLogger("vllm.kneewatch")
 # The registry is the process's, and takes a name once.

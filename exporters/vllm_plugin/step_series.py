@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from exporters.vllm_plugin.step_contents import Step
+from .step_contents import Step
 
 # Each upper bound is twice the one before, up to more than any max_num_batched_tokens in use.
 _BOUNDS = tuple(2**power for power in range(3, 16))

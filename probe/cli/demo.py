@@ -36,7 +36,7 @@ async def run_demo(seconds: float, port: int) -> None:
     configure_logs(quiet=True)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     server = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "probe", "sim", "--port", "0", "--profile", "llama-8b", "--model", _MODEL,
+        sys.executable, "-P", "-m", "probe", "sim", "--port", "0", "--profile", "llama-8b", "--model", _MODEL,
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -78,7 +78,7 @@ class LocalBackend:
             if isinstance(error, OSError):
                 raise LoadError(f"a load worker did not start: {error}") from None
             raise
-        return WorkerLink(process, reader, writer, fix=f"check that `{sys.executable} -m probe.load.worker` works")
+        return WorkerLink(process, reader, writer, fix=f"check that `{sys.executable} -m kneewatch --version` works")
 
     async def close(self) -> None:
         """See Backend. Wait for the workers that were killed while they started."""

@@ -109,7 +109,7 @@ class RayBackend:
         """See Backend."""
         reader, writer = await connect(self._ends.pop(index))
         node = self._nodes[index]
-        fix = f"check that `python -m probe.load.worker` works on the Ray node {node}"
+        fix = f"check that `python -m kneewatch --version` works on the Ray node {node}"
         return WorkerLink(_DriverEnded(writer), reader, writer, fix, node)
 
     async def close(self) -> None:

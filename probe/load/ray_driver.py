@@ -16,11 +16,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+from kneewatch.ray_relay import WorkerRelay
 from probe import __version__
 from probe.core.text import one_line
 from probe.load.messages import Failed, receive, send
 from probe.load.ray_backend import PlacementRequest, WorkersPlaced
-from probe.load.ray_relay import CHUNK, WorkerRelay, WorkerStarted
+from probe.load.ray_relay import CHUNK, WorkerStarted
 
 # Leaving a cluster is a matter of tenths of a second.
 _LEAVE_S = 1.5

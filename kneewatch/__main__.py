@@ -1,0 +1,5 @@
+"""`python -m kneewatch` is `kneewatch`."""
+
+from kneewatch import main
+
+main()
