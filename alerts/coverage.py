@@ -1,4 +1,4 @@
-"""What of a configuration no rule covers, each in one line: what, where, expected, fix. Pure."""
+"""What of a configuration the rules do not cover as one expects, each in one line: what, where, expected, fix. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ from alerts.budget import BUDGET_WINDOWS_S
 from alerts.capacity import RAREST_SCHEDULE_S
 from alerts.windows import DAY_S, HOUR_S, MIN_BAD_EVENTS, PAIRS, can_fire, duration, multiple
 from probe.config.config import Config
+from probe.config.targets import TargetConfig
 from probe.core import objectives as slo
 from probe.core.durations import format_duration
 from probe.core.objectives import Objectives
@@ -15,7 +16,9 @@ _SLOWEST = PAIRS[-1]  # has the lowest multiple
 
 
 def uncovered(config: Config) -> list[str]:
-    """Return a line for each objective and schedule that has no alert, and for each window without a budget."""
+    """Return a line for each objective and schedule that has no alert, each window without a budget, and each target
+    that notifies of an outage apart from another one of its server.
+    """
     lines: dict[str, None] = {}  # ordered
     for i, target in enumerate(config.targets):
         objectives, where = config.objectives_of(target), f"targets[{i}]"
@@ -30,7 +33,21 @@ def uncovered(config: Config) -> list[str]:
                 " runs, so no alert notices that they find nothing; make it more frequent, or watch it yourself"
             )
             lines[line] = None
-    return list(lines)
+    return [*lines, *_apart(config)]
+
+
+def _apart(config: Config) -> Iterator[str]:
+    """Yield each target whose alerts are not in the group of the first target with the same metrics page."""
+    first: dict[str, str] = {}
+    for i, target in enumerate(config.targets):
+        if isinstance(target, TargetConfig):
+            name, other = target.name, first.setdefault(target.metrics_page, target.name)
+            if name.partition("/")[0] != other.partition("/")[0]:
+                yield (
+                    f"targets[{i}].name: {name!r} and {other!r} have the same metrics page, and each notifies of an"
+                    f" outage of that server; expected one group; name them GROUP/{other.rpartition('/')[2]} and"
+                    f" GROUP/{name.rpartition('/')[2]}"
+                )
 
 
 def _without_budget(objectives: Objectives) -> Iterator[str]:

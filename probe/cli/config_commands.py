@@ -23,7 +23,7 @@ def check(config: ConfigFile) -> None:
         if target.capacity.mode != "off":
             typer.echo(f"{target.known_as}: startup flags of the server: {_flags(target)}")
     for line in uncovered(loaded):
-        typer.echo(f"{NAME}: no alert covers this: {line}", err=True)
+        typer.echo(f"{NAME}: alerts: {line}", err=True)
 
 
 def _flags(target: "TargetConfig | TemplateConfig") -> str:

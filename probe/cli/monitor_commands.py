@@ -49,7 +49,7 @@ def run(
     own_shard = shard_of(shard, total_shards)
     loaded = load_config(config)
     for line in uncovered(loaded):
-        structlog.get_logger().warning("no alert covers this", what=line)
+        structlog.get_logger().warning("limit of the alerts", what=line)
 
     async def serve() -> None:
         await App(loaded, SystemClock(), config, own_shard).run(asyncio.Event())

@@ -36,6 +36,12 @@ def cross_key_problems(config: Config, raw: object) -> list[str]:
             written = shown(["targets", i, "name"], raw)
             first = names.index(name)
             problems.append(f"targets[{i}].name: {written} is also the name of targets[{first}]; use a unique name")
+        group, slash, _ = name.partition("/")
+        if slash and group in names and isinstance(config.targets[names.index(group)], TemplateConfig):
+            problems.append(
+                f"targets[{i}].name: {shown(['targets', i, 'name'], raw)} is in the group of the discovery"
+                f" targets[{names.index(group)}]; use another name before the slash"
+            )
     for name, workload in config.workloads.items():
         shared = workload.prefix.shared_tokens if isinstance(workload.prefix, SharedPrefix) else 0
         if isinstance(workload.prompt_tokens, int) and shared > workload.prompt_tokens:

@@ -20,11 +20,13 @@ from probe.config.types import (
     EngineName,
     Name,
     Pattern,
+    ServerName,
     Tokens,
     default_duration,
 )
 from probe.core.errors import ConfigError
 from probe.core.request import Api
+from probe.core.server_address import server_key
 
 
 def _kind(value: object) -> str:
@@ -131,7 +133,23 @@ class WatchConfig(NamedEntry):
 
 
 class TargetConfig(WatchConfig, LocatedEntry):
-    """One server. Only configured and discovered servers get traffic."""
+    """One server. Only configured and discovered servers get traffic. Its name may have a group: `GROUP/NAME`."""
+
+    name: ServerName
+
+    @property
+    def server(self) -> str:
+        """The name of the server, as its lock has it: the same for every spelling of its address."""
+        socket = self.connection.unix_socket
+        return server_key(self.base_url, None if socket is None else str(socket))
+
+    @property
+    def metrics_page(self) -> str:
+        """What identifies the server's metrics page. Several targets may have the same."""
+        if self.metrics_url is not None:
+            return server_key(self.metrics_url)
+        # Beside the API, so that a target that names the default page shares it.
+        return self.server + ("/metrics" if self.connection.unix_socket is None else "")
 
 
 class TemplateConfig(WatchConfig, DiscoveredEntry):
@@ -147,7 +165,7 @@ class TemplateConfig(WatchConfig, DiscoveredEntry):
         address = _ADDRESS.validate_python(base_url)
         if self.discover.metrics_path is not None:
             fields["metrics_url"] = urljoin(address, self.discover.metrics_path)
-        # Not validated again: the files of secrets have been checked, and a name with a slash is invalid in a file.
+        # Not validated again: the files of secrets have been checked, and an id may be longer than a name in a file.
         return TargetConfig.model_construct(**{**fields, "name": f"{self.name}/{found_id}", "base_url": address})
 
 

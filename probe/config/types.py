@@ -69,9 +69,20 @@ def _not_a_switch(value: object) -> object:
 
 
 def _name(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", text):
+    if not _is_name(text):
         raise ValueError("expected a name of at most 63 letters, digits, '-', '_' or '.'")
     return text
+
+
+def _server_name(text: str) -> str:
+    group, slash, name = text.partition("/")
+    if not (_is_name(group) and (not slash or _is_name(name))):
+        raise ValueError("expected a name of at most 63 letters, digits, '-', '_' or '.', or GROUP/NAME")
+    return text
+
+
+def _is_name(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", text) is not None
 
 
 def _cron(text: str) -> str:
@@ -176,6 +187,7 @@ Rates = Annotated[
     tuple[Annotated[float, Field(gt=0, le=10_000), NotASwitch], ...], Field(min_length=1), AfterValidator(_rising)
 ]
 Name = Annotated[str, AfterValidator(_name)]
+ServerName = Annotated[str, AfterValidator(_server_name)]
 Cron = Annotated[str, AfterValidator(_cron)]
 WindowText = Annotated[str, AfterValidator(_window)]
 Pattern = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_pattern)]

@@ -26,7 +26,7 @@ from probe.monitor.on_demand_canaries import OnDemandCanaries
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.target_context import MeasurementSink, TargetContext
 from probe.monitor.target_parts import new_admission_check, new_observer, new_run_request, new_scraper
-from probe.monitor.wiring import endpoint, lock, server_of, workload
+from probe.monitor.wiring import endpoint, lock, workload
 
 _log = structlog.get_logger()
 
@@ -86,7 +86,7 @@ class TargetMonitor:
     @property
     def server(self) -> str:
         """The name of the target's lock: targets with the same lock share a server."""
-        return server_of(self.config)
+        return self.config.server
 
     def forget_user_rates(self) -> None:
         """Note the end of a capacity run on the server, of this target or of another."""

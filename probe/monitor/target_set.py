@@ -23,7 +23,6 @@ from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_context import TargetContext
 from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_tasks import TargetTasks
-from probe.monitor.wiring import page_of, server_of
 from probe.observe.server_state import ServerState
 
 _log = structlog.get_logger()
@@ -160,11 +159,11 @@ class TargetSet:
 
     def _add(self, target: DesiredTarget, position: float) -> None:
         """Open a monitor. `position`: its place among the new ones, from 0 to 1."""
-        config, name, page = self._desired.config, target.name, page_of(target.config)
+        config, name, page = self._desired.config, target.name, target.config.metrics_page
         context = TargetContext(
             firing_pages=firing_pages(config, name),
             tokens_since=partial(self._sink.tokens_since, name),
-            on_load_end=partial(self._forget_user_rates, server_of(target.config)),
+            on_load_end=partial(self._forget_user_rates, target.config.server),
             state=self._server_states[page],
             read_gpus=self._readers.reader(target.config.gpu),
         )

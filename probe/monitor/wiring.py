@@ -11,7 +11,6 @@ from probe.config.requests import PromptForm
 from probe.config.targets import TargetConfig
 from probe.config.workloads import Lognormal, LognormalTokens, SharedPrefix, WorkloadConfig
 from probe.core.clock import Clock
-from probe.core.server_address import server_key
 from probe.core.workload import LognormalLength as Lengths
 from probe.core.workload import Workload
 
@@ -60,21 +59,8 @@ def lock(config: Config, target: TargetConfig, clock: Clock) -> Lock:
     if config.lease is not None:
         from probe.capacity.run.lease_lock import KubernetesLease  # noqa: PLC0415 - memory that only this option needs
 
-        return KubernetesLease(server_of(target), config.lease.namespace, clock)
-    return FileLock(server_of(target), config.lock_dir, clock)
-
-
-def server_of(target: TargetConfig) -> str:
-    """Return the name of the target's server, as its lock has it."""
-    return server_key(target.base_url, _text(target.connection.unix_socket))
-
-
-def page_of(target: TargetConfig) -> str:
-    """Return what identifies the server's metrics page."""
-    if target.metrics_url is not None:
-        return server_key(target.metrics_url)
-    # Beside the API, so that a target that names the default page shares it.
-    return server_of(target) + ("/metrics" if target.connection.unix_socket is None else "")
+        return KubernetesLease(target.server, config.lease.namespace, clock)
+    return FileLock(target.server, config.lock_dir, clock)
 
 
 def workload(name: str, config: WorkloadConfig) -> Workload:

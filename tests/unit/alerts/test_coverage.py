@@ -12,7 +12,7 @@ CHAT = {"window": "30d", "availability": 0.999, "ttft": {"ratio": 0.95, "within"
 
 
 def _config(objectives: dict[str, Any], every: str = "15s", **target: Any) -> Config:
-    good = {"name": "a", "base_url": "http://x:1", "objectives": "chat"}
+    good = {"name": "a", "base_url": "http://y:1", "objectives": "chat"}
     other = {"name": "b", "base_url": "http://x:1", "objectives": "slow", "canary": {"every": every}, **target}
     return config_from({"objectives": {"chat": CHAT, "slow": objectives}, "targets": [good, other]}, "test")
 
@@ -78,6 +78,21 @@ def test_a_schedule_with_more_than_a_week_between_runs_is_named(cron: str, count
 
 def test_a_passive_target_has_no_canary_that_is_too_rare() -> None:
     assert uncovered(_config({"availability": 0.99}, "2d", passive=True)) == []
+
+
+def _beside(*names: str, **other: Any) -> Config:
+    targets = [{"name": name, "base_url": "http://gateway:4000"} for name in names]
+    return config_from({"targets": [*targets, {"name": "alone", "base_url": "http://alone:8000"}], **other}, "test")
+
+
+def test_targets_of_one_metrics_page_in_several_groups_are_named() -> None:
+    assert uncovered(_beside("llama", "qwen")) == [
+        (
+            "targets[1].name: 'qwen' and 'llama' have the same metrics page, and each notifies of an outage of that"
+            " server; expected one group; name them GROUP/llama and GROUP/qwen"
+        )
+    ]
+    assert uncovered(_beside("gateway/llama", "gateway/qwen")) == []
 
 
 def test_the_shipped_configurations_are_covered(request: pytest.FixtureRequest) -> None:

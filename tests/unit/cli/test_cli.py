@@ -45,7 +45,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("cli") / "kneewatch.yml"
     target = {"name": "a", "base_url": "http://127.0.0.1:9", "objectives": "chat", "api_key": "sk-secret"}
     promised = {"availability": 0.999, "ttft": {"ratio": 0.95, "within": "500ms"}}
-    file.write_text(yaml.safe_dump({"objectives": {"chat": promised}, "targets": [target, {**target, "name": "b"}]}))
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "objectives": {"chat": promised},
+                "targets": [target, {**target, "name": "b", "base_url": "http://127.0.0.1:10"}],
+            }
+        )
+    )
     return file
 
 
@@ -223,9 +230,7 @@ def test_config_check_names_what_no_alert_covers(tmp_path: Path) -> None:
     file.write_text(f"{lax}targets: [{{name: a, base_url: 'http://a:1', objectives: lax}}]\n")
     done = _kneewatch("config", "check", "-c", file)
     assert done.status == 0, "the configuration is valid"
-    assert done.err.startswith(
-        "kneewatch: no alert covers this: objectives.lax.availability: 0.5 over 90d can never be"
-    )
+    assert done.err.startswith("kneewatch: alerts: objectives.lax.availability: 0.5 over 90d can never be")
 
 
 def test_run_logs_what_no_alert_covers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +245,7 @@ def test_run_logs_what_no_alert_covers(tmp_path: Path, monkeypatch: pytest.Monke
         done = _kneewatch("run", "-c", file)
     assert done.status == 0, done.err
     (line,) = logged
-    assert (line["log_level"], line["event"]) == ("warning", "no alert covers this")
+    assert (line["log_level"], line["event"]) == ("warning", "limit of the alerts")
     assert line["what"].startswith("targets[0].capacity.schedule.cron: '0 3 1 * *' has more than")
 
 
