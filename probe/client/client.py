@@ -30,7 +30,7 @@ from probe.core.text import one_line
 
 # A server with a thousand adapters lists them in half a megabyte.
 _MODELS = JsonLimits(max_bytes=2**20, max_values=60_000)
-# Of all answers in flight: a thousand streams of 512 tokens hold some 120 MiB on average.
+# Of all answers in flight or not yet parsed: a thousand streams of 512 tokens hold some 120 MiB on average.
 _MAX_IN_FLIGHT = 160 * 2**20
 _MAX_NAME = 256
 _MODELS_S = 10.0
@@ -77,8 +77,8 @@ class Client:
             await self._transport.connect_ahead(httpx.URL(self._endpoint.base_url), count, self._endpoint.connect_s)
 
     def share_memory(self, count: int) -> None:
-        """Hold as much of answers in flight as one of `count` clients of a step may."""
-        self._memory.limit = _MAX_IN_FLIGHT // count
+        """Hold as much of answers as one of `count` clients of a step may, from the next prepared request on."""
+        self._memory = ResponseMemory(_MAX_IN_FLIGHT // count)
 
     async def models(self) -> dict[str, object]:
         """Return the served models by name, in the server's order, each with its root. Raises TargetError."""
@@ -88,6 +88,7 @@ class Client:
             outcome, detail = asked
             raise _no_models(url, outcome, one_line(detail or ""))
         ended = await self._carry_out(asked, min(self._timeout_s, _MODELS_S))
+        asked.received.release()
         if asked.received.status != _OK or ended is not None:
             outcome, detail = ended or asked.refusal()
             raise _no_models(url, outcome, asked.safe(detail or outcome.value))
@@ -194,12 +195,14 @@ class Client:
                 if exchange.received.status is None:
                     await _receive(response, exchange.received, self._clock)
             if exchange.received.cut and exchange.received.status == _OK:
-                return Outcome.BROKEN_STREAM, f"the answer was cut off: {exchange.received.cut}"
+                outcome = Outcome.CLIENT_BOUND if exchange.received.is_cut_for_others else Outcome.BROKEN_STREAM
+                return outcome, f"the answer was cut off: {exchange.received.cut}"
         except NETWORK_ERRORS as error:
             if exchange.received.status in (None, _OK):
                 return failure_of(error, exchange, limit_s)
-        finally:
-            self._memory.release(exchange.received)
+        except asyncio.CancelledError:
+            exchange.received.release()
+            raise
         return None
 
 

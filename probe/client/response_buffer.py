@@ -34,7 +34,7 @@ def stream_limits(tokens: int) -> BodyLimits:
 
 
 class ResponseMemory:
-    """The memory of several responses that arrive at once. More than `limit` cuts the response that exceeds it."""
+    """The memory of several responses until they are parsed. More than `limit` cuts the response that exceeds it."""
 
     __slots__ = ("held", "limit")
 
@@ -42,16 +42,13 @@ class ResponseMemory:
         self.limit = limit
         self.held = 0
 
-    def release(self, buffer: "ResponseBuffer") -> None:
-        """Count a response no longer: it has ended."""
-        self.held -= buffer.held
-
 
 @dataclass(slots=True)
 class ResponseBuffer:
     """A response being received. `is_complete` is set at its end.
 
     At a limit `cut` is set, to the limit that was exceeded, and the transport then closes the connection.
+    `is_cut_for_others`: it was the limit of `memory`, which says nothing about this response.
     """
 
     limits: BodyLimits = UNLIMITED
@@ -63,6 +60,7 @@ class ResponseBuffer:
     size: int = 0
     is_complete: bool = False
     cut: str | None = None
+    is_cut_for_others: bool = False
 
     @property
     def held(self) -> int:
@@ -99,4 +97,10 @@ class ResponseBuffer:
             self.cut = f"more than {limits.max_reads} pieces"
         else:
             self.cut = f"more than {size_text(memory.limit)} with all others in flight; send fewer at once"
+            self.is_cut_for_others = True
         return False
+
+    def release(self) -> None:
+        """Count its memory no longer: it is parsed, or will not be."""
+        self.memory.held -= self.held
+        self.memory = ResponseMemory()

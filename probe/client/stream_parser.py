@@ -94,6 +94,11 @@ class StreamReader:
             for event in self._splitter.feed(data):
                 self._take(event, at_ns, at_ns - since_ns)
 
+    @property
+    def events(self) -> int:
+        """Return the number of events with tokens so far."""
+        return len(self._at_ns)
+
     def transcript(self, last: Read | None) -> Transcript:
         """Return the transcript; `last` is the last read of the stream."""
         for event in self._splitter.finish():

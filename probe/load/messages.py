@@ -153,13 +153,30 @@ async def connect(end: socket.socket) -> tuple[asyncio.StreamReader, asyncio.Str
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-async def receive(reader: asyncio.StreamReader) -> object:
-    """Return the next message. Raises EOFError where the other side has gone."""
+async def receive(reader: asyncio.StreamReader, silence_s: float | None = None) -> object:
+    """Return the next message. Raises EOFError where the other side has gone.
+
+    Raises TimeoutError where nothing arrives for `silence_s`: a busy worker takes seconds to send a long message.
+    """
     try:
-        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        return pickle.loads(await reader.readexactly(length))  # noqa: S301 - from a process that Kneewatch started, see above
-    except (asyncio.IncompleteReadError, OSError):
+        (length,) = _LENGTH.unpack(await _exactly(reader, _LENGTH.size, silence_s))
+        return pickle.loads(await _exactly(reader, length, silence_s))  # noqa: S301 - from a process that Kneewatch started, see above
+    except OSError as error:
+        if isinstance(error, TimeoutError):
+            raise
         raise EOFError from None
+
+
+async def _exactly(reader: asyncio.StreamReader, length: int, silence_s: float | None) -> bytes:
+    """Return that many bytes. Raises EOFError, and TimeoutError as `receive` does."""
+    data = bytearray()
+    while len(data) < length:
+        async with asyncio.timeout(silence_s):
+            piece = await reader.read(length - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return bytes(data)
 
 
 def send(writer: asyncio.StreamWriter, message: object) -> None:

@@ -190,8 +190,9 @@ class StepExecution:
         return sent
 
     async def _has_succeeded(self, sent: SentRequest) -> bool:
-        """Return whether the request succeeded. If in doubt, wait until its response has been parsed."""
-        if sent.response is not None and sent.response.looks_good and not self._is_failing:
+        """Return whether the request succeeded. If in doubt, or short of memory, wait until its response is parsed."""
+        looks_good = sent.response is not None and sent.response.looks_good
+        if looks_good and not self._is_failing and not self._unread.is_full:
             return True
         if self._is_closed:
             return False  # it returned in spite of its cancellation, and its response will not be awaited

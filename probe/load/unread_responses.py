@@ -2,13 +2,15 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from time import perf_counter
 
 from probe.core.request import Outcome, RequestRecord
 from probe.load.sent_request import SentRequest
 
 # The most memory of responses that wait to be parsed. Beyond it memory matters more than a late stamp, and each turn
-# parses as many as needed to stay below.
+# parses as many as needed to stay below, but lets the worker report and hear of a stop.
 _MAX_HELD = 32 * 2**20
+_MAX_TURN_S = 0.05
 _REQUEST = 32 * 1024  # beside its response: the body of a prompt of 4000 tokens
 
 
@@ -21,6 +23,11 @@ class UnreadResponses:
         self._held = 0
         self._reading: Iterator[RequestRecord | None] | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """Return whether they take so much memory that no more should come."""
+        return self._held > _MAX_HELD
+
     def add(self, sent: SentRequest) -> None:
         """Add a request with its response."""
         self.waiting.append(sent)
@@ -30,8 +37,9 @@ class UnreadResponses:
         """Parse some more. Return False if no response waits."""
         if not self.waiting:
             return False
+        until_s = perf_counter() + _MAX_TURN_S
         self._read_one_portion()
-        while self._held > _MAX_HELD:
+        while self.is_full and perf_counter() < until_s:
             self._read_one_portion()
         return True
 

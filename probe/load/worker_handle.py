@@ -1,6 +1,5 @@
 """A load worker as its controller sees it: what it was sent, what it reported, how its clock is offset."""
 
-import asyncio
 from array import array
 from dataclasses import dataclass, field
 
@@ -56,8 +55,8 @@ class WorkerHandle:
 
     async def receive(self) -> object:
         """Return its next message in controller time. Raises EOFError if it has gone, TimeoutError if it is silent."""
-        async with asyncio.timeout(WORKER_LOST_S):
-            return to_controller_time(await receive(self.link.reader), self.clock or SAME_CLOCK)
+        message = await receive(self.link.reader, WORKER_LOST_S)
+        return to_controller_time(message, self.clock or SAME_CLOCK)
 
     async def compare_clocks(self, clock: Clock) -> None:
         """Ask it for the time where its clock is another one. Raises as `receive` does."""

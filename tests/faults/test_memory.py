@@ -1,7 +1,6 @@
 """What a foreign program sends does not take more memory than the pod has (384 MiB in the manifests)."""
 
 import itertools
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,13 +65,12 @@ def endless() -> Iterator[bytes]:
     return itertools.repeat(many)
 
 
-# 32 of the long ones may take 1.2 GiB: eight times what all answers of a step may hold. A worker that is held up by
-# them for seconds is lost.
+# 32 of the long ones may take 1.2 GiB: eight times what all answers of a step may hold.
 @pytest.mark.parametrize(
     ("output_tokens", "ended"),
     [
         pytest.param(64, "broke availability", id="short"),
-        pytest.param(20_000, "broke availability|worker lost", id="long"),
+        pytest.param(20_000, "not judged: client bound", id="long"),
     ],
 )
 def test_endless_streams_in_a_ramp(output_tokens: int, ended: str) -> None:
@@ -92,6 +90,7 @@ def test_endless_streams_in_a_ramp(output_tokens: int, ended: str) -> None:
         done = kneewatch(*ramp, *tokens, *budget, "--no-guard", "--workers", "1", within_s=120)
 
     assert done.status == 1, done.out + done.err
-    assert re.search(ended, done.out), done.out
+    assert ended in done.out, done.out
+    assert "Cost: " in done.out, "the results are kept"
     assert "Knee: " not in done.out
     assert sum(peaks.values()) < 384 * MIB

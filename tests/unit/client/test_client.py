@@ -122,6 +122,40 @@ def test_asks_as_vllm_wants_to_be_asked() -> None:
     assert chat.json()["messages"] == [{"role": "user", "content": "hello there"}]
 
 
+def test_an_answer_that_others_leave_no_memory_for_is_the_client_s_fault() -> None:
+    """All answers of a step hold 160 MiB at most until they are parsed; here, as much as one."""
+
+    async def main() -> list[RequestRecord]:
+        async with hostile([GOOD]) as server, client(server.base_url) as to:
+            alone = await to.prepare(SPEC, "tiny", Traffic.CAPACITY).send(CLOCK.monotonic_ns())
+            to.share_memory(160 * 2**20 // (2 * alone.held - 1))
+            prepared = [to.prepare(SPEC, "tiny", Traffic.CAPACITY) for _ in range(3)]
+            first = await prepared[0].send(CLOCK.monotonic_ns())
+            second = await prepared[1].send(CLOCK.monotonic_ns())
+            parsed = [first.record(), second.record()]
+            return [*parsed, (await prepared[2].send(CLOCK.monotonic_ns())).record()]
+
+    first, second, third = asyncio.run(main())
+    assert (first.outcome, third.outcome) == (Outcome.OK, Outcome.OK)
+    assert second.outcome is Outcome.CLIENT_BOUND
+    assert "with all others in flight; send fewer at once" in str(second.detail)
+
+
+def test_a_fast_stream_is_parsed_in_portions_whatever_its_reads() -> None:
+    """Other streams are served between them."""
+    many = [token(number, last=number == 10_000) for number in range(1, 10_001)]
+
+    async def main() -> list[RequestRecord | None]:
+        async with hostile([STREAM_HEAD + chunked(b"".join(many), DONE)]) as server, client(server.base_url) as to:
+            response = await to.prepare(spec(8, 10_000), "tiny", Traffic.CAPACITY).send(CLOCK.monotonic_ns())
+            assert response.held > 2**20
+            return list(response.read())
+
+    *portions, record = asyncio.run(main())
+    assert (record and record.outcome) is Outcome.OK
+    assert len(portions) >= 4
+
+
 def test_a_connection_is_used_again() -> None:
     async def main() -> Hostile:
         async with hostile([GOOD]) as server, client(server.base_url) as to:
