@@ -41,7 +41,7 @@ class ScheduleConfig(ConfigSection):
 class BudgetConfig(ConfigSection):
     """Maximum cost of one capacity run, and of all runs of a day."""
 
-    tokens_per_run: Count = 500_000
+    tokens_per_run: Count = 2_000_000
     tokens_per_day: Count | None = None
     seconds: Positive = 300.0
     over_objective_seconds: Positive = 20.0
