@@ -47,7 +47,7 @@ class Row:
     lower_rps: float | None
     upper_rps: float | None
     mode: str
-    reason: str | None  # why there is no answer
+    reason: str | None  # why there is no answer, or what it lacks to be verified
     requests: int
     tokens: int
     seconds: float
@@ -81,7 +81,7 @@ def run(job: Job, *, level_s: float = LEVEL_S) -> Row:
         lower_rps=found.lower_rps,
         upper_rps=found.upper_rps,
         mode=found.mode,
-        reason=found.reason if found.rps is None else None,
+        reason=found.reason,
         requests=spent.requests,
         tokens=spent.tokens,
         seconds=round(spent.seconds, 1),

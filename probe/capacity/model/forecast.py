@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from probe.capacity.model.hints import Hints
+from probe.capacity.model.hints import SET_MAX_NUM_SEQS, Hints
 from probe.capacity.model.lengths import mean_length
 from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.spread import extrapolation_error, jackknife
@@ -147,7 +147,7 @@ def _max_num_seqs_doubt(evidence: _Evidence, twin: Twin, found: float) -> str | 
         return None
     return (
         f"not enough evidence: {would_run:.0f} requests would run at a time, at most {most:.0f} did, and"
-        " max_num_seqs is not known"
+        f" max_num_seqs is not known; {SET_MAX_NUM_SEQS}"
     )
 
 
@@ -162,7 +162,7 @@ def _least_capacity(model: ServerModel, twin: Twin, objectives: Objectives, foun
 def _bound_words(model: ServerModel, found: float) -> str:
     return (
         f"; a lower bound: max_num_seqs is not known, and at most {model.least_max_num_seqs} requests have run at a"
-        f" time (without that limit {found:.3g} requests/s); set capacity.server.max_num_seqs"
+        f" time (without that limit {found:.3g} requests/s); {SET_MAX_NUM_SEQS}"
     )
 
 

@@ -3,6 +3,11 @@
 from dataclasses import dataclass
 
 _FP8_BITS = 8
+# Defaults of vLLM's API server by GPU (vllm/engine/arg_utils.py, 0.32).
+SET_MAX_NUM_SEQS = (
+    "set capacity.server.max_num_seqs to the server's --max-num-seqs (vLLM's default is 256, but 1024 on GPUs of 70 GiB"
+    " and more except the A100)"
+)
 
 
 @dataclass(frozen=True, slots=True)

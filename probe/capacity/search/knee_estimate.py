@@ -37,8 +37,8 @@ class KneeEstimate:
 def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -> KneeEstimate | None:
     """Locate the knee; None if there is no forecast.
 
-    `explain`: also find the bottleneck, for some more seconds of arithmetic. `is_final`: with more simulated requests
-    than for the forecast.
+    `is_final`: with more simulated requests than for the forecast and, to `explain` it, with the bottleneck, for some
+    more seconds of arithmetic.
     """
     requests = _FINAL if is_final else QUICK_REQUESTS
     twin, rate_rps = state.twin, state.refine_forecast(requests) if is_final else state.forecast_rps
@@ -53,7 +53,7 @@ def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -
         (rate_rps * max(1 - half, 0.0), rate_rps * (1 + half)),
         max(ratios, key=lambda name: ratios[name], default=None),
         there.running,
-        find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain else None,
+        find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain and is_final else None,
         _Z * _lasting_error(state, slope),
     )
 

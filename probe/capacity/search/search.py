@@ -24,7 +24,7 @@ from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
 from probe.capacity.search.pulses import Room, next_size, pulse_plan
 from probe.capacity.search.search_state import SAME_RATE, TOP_SHARE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.trial_plan import cost_of, trial_plan
-from probe.capacity.search.unverified import UNLIMITED, Spending, advice, rate_to_verify, shortcoming
+from probe.capacity.search.unverified import UNLIMITED, Spending, advice, load_to_verify, shortcoming
 from probe.capacity.search.verdict import (
     CLIMB_FACTOR,
     FORECAST,
@@ -105,8 +105,8 @@ class Search:
         rate = self._next_rate()
         return self._trial_plan(rate) if rate is not None else self._plan_to_verify()
 
-    def _trial_plan(self, rate_rps: float) -> StepPlan | None:
-        return trial_plan(self.state, rate_rps, has_model=not self._is_alone)
+    def _trial_plan(self, rate_rps: float, wanted_s: float = 0.0) -> StepPlan | None:
+        return trial_plan(self.state, rate_rps, has_model=not self._is_alone, wanted_s=wanted_s)
 
     def step_finished(
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
@@ -160,8 +160,8 @@ class Search:
         has_failed = any(trial.step.reason not in _OF_THE_SERVER for trial in state.trials[-1:])
         is_over = has_failed or self._doubted is not None or len(state.trials) >= _MAX_TRIALS
         knee = self._estimate_knee(is_final=False) if not is_over else None
-        rate = rate_to_verify(state, knee, _BELOW * ceiling(state)) if knee is not None else None
-        plan = self._trial_plan(rate) if rate is not None else None
+        load = load_to_verify(state, knee, _BELOW * ceiling(state)) if knee is not None else None
+        plan = self._trial_plan(*load) if load is not None else None
         if plan is None:
             return None
         return plan if self._spent.plus(cost_of(plan, state.model.workload)).is_within(self._budget) else None

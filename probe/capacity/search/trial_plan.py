@@ -17,10 +17,11 @@ _TOP_TRIAL_FACTOR = 1.3  # a trial near the knee is longer by this
 _MAX_RARE_S = 90.0  # the longest trial, if requests are rare
 
 
-def trial_plan(state: SearchState, rate_rps: float, *, has_model: bool) -> StepPlan | None:
+def trial_plan(state: SearchState, rate_rps: float, *, has_model: bool, wanted_s: float = 0.0) -> StepPlan | None:
     """Plan a trial at this rate of all traffic; None where live traffic has grown to it by itself.
 
-    `has_model`: whether the forecast says how near the knee is; without it every trial may be near.
+    `has_model`: whether the forecast says how near the knee is; without it every trial may be near. `wanted_s`: how
+    long it should last with its warm-up, as far as a trial may.
     """
     own = rate_rps - state.live_equivalent_rps
     if own <= 0:
@@ -30,6 +31,7 @@ def trial_plan(state: SearchState, rate_rps: float, *, has_model: bool) -> StepP
     seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_TRIAL_FACTOR if is_near_knee else 1.0)
     seconds = max(seconds, min(1.2 * (ENOUGH_REQUESTS if is_near_knee else MIN_REQUESTS) / own, _MAX_RARE_S))
     warm_up_s = min(max(_WARM_RESIDENCES * residence_s, _MIN_WARM_S), _MAX_WARM_S)
+    seconds = max(seconds, min(wanted_s - warm_up_s, _MAX_S))
     return StepPlan(
         concurrency=math.ceil(3 * own * residence_s + 8),
         seconds=seconds,

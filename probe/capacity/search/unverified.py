@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from probe.capacity.model.hints import SET_MAX_NUM_SEQS
 from probe.capacity.search.knee_estimate import FEWEST_PARTS, KneeEstimate
 from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.trial import Trial
@@ -16,7 +17,7 @@ SURE = 0.08  # half of an interval, relative, above which a capacity is not call
 _MORE = 1.25  # this many times the most requests running in any snapshot may run as well
 # A search of a minute meets one speed of a server whose clocks follow the temperature. Another speed shows at any load,
 # so a trial that only waits for one is as light as that allows.
-_LEAST_SPAN_S, _TRIAL_S, _DRIFT_SHARE = 100.0, 20.0, 0.35
+_LEAST_SPAN_S, _TRIAL_S, _DRIFT_SHARE = 100.0, 30.0, 0.35
 _ROOM = 1.1  # seconds of a run for each second of its trials: between them the search computes
 _AGAIN_SHARE = 0.9  # of the knee: a trial there verifies it, and is no more likely to break it than to hold
 
@@ -43,15 +44,15 @@ def is_crowded(state: SearchState, knee: KneeEstimate) -> bool:
     return state.model.max_num_seqs is None and _MORE * state.model.most_running < knee.would_run
 
 
-def assumption(knee: KneeEstimate) -> str:
-    """Return what a knee needs where max_num_seqs is not known."""
-    return f"assumes max_num_seqs >= {knee.would_run:.0f}; set capacity.server.max_num_seqs"
+def assumption(state: SearchState, knee: KneeEstimate) -> str:
+    """Return what a knee needs where max_num_seqs, a limit of each engine, is not known."""
+    return f"assumes max_num_seqs >= {math.ceil(knee.would_run / state.model.engines)}; {SET_MAX_NUM_SEQS}"
 
 
 def shortcoming(state: SearchState, knee: KneeEstimate) -> str | None:
     """Return what a knee lacks to be verified: a judged load near it that held, or a narrow interval; None: nothing."""
     if is_crowded(state, knee):
-        return assumption(knee)
+        return assumption(state, knee)
     low, high = knee.interval
     # Where a trial was too short for its queue to fill, it holds on the twin as well.
     unforeseen = _judged_rps(state, lambda trial: state.worst_objective_ratio(trial) > 1)
@@ -83,14 +84,17 @@ def trials_lacking(state: SearchState, knee: KneeEstimate) -> int:
     return min(max(math.ceil(parts * (spread / needed - 1)), 1), parts) if needed > 0 else 0
 
 
-def rate_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> float | None:
-    """Return the load of one more trial, at most `limit_rps`; None if the knee is verified or load would not help."""
+def load_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> tuple[float, float] | None:
+    """Return the rate of one more trial, at most `limit_rps`, and how many seconds it should last, 0 where any will do.
+
+    None if the knee is verified or load would not help.
+    """
     if shortcoming(state, knee) is None or not trials_lacking(state, knee):
         return None
-    share = TOP_SHARE
-    if _judged_rps(state) >= VERIFYING_SHARE * knee.rate_rps:
-        share = _AGAIN_SHARE if _span_s(state) >= _LEAST_SPAN_S else _DRIFT_SHARE
-    return min(share * knee.rate_rps, limit_rps)
+    if _judged_rps(state) < VERIFYING_SHARE * knee.rate_rps:
+        return min(TOP_SHARE * knee.rate_rps, limit_rps), 0.0
+    lacking_s = max(_LEAST_SPAN_S - _span_s(state), 0.0)
+    return min((_DRIFT_SHARE if lacking_s else _AGAIN_SHARE) * knee.rate_rps, limit_rps), lacking_s
 
 
 def advice(state: SearchState, knee: KneeEstimate, spent: Spending, trial: Spending) -> str | None:

@@ -177,7 +177,8 @@ def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
     limited = replace(state.twin, max_num_seqs=most) if state.twin is not None else None
     least = state.capacity(limited, knee.rate_rps, QUICK_REQUESTS) if limited is not None else 0.0
     if not least:
-        return Capacity(mode=FORECAST, reason=f"not enough evidence: max_num_seqs is not known; {assumption(knee)}")
+        needs = assumption(state, knee)
+        return Capacity(mode=FORECAST, reason=f"not enough evidence: max_num_seqs is not known; {needs}")
     rate = min(least, knee.rate_rps)
     return Capacity(
         mode=FORECAST,
@@ -187,7 +188,7 @@ def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
         roofline=state.model.roofline(),
         prefill_tokens_per_second=state.model.prefill_tokens_per_second(),
         reason=f"a lower bound: max_num_seqs is not known, and at most {most} requests have run at a time;"
-        f" {knee.rate_rps:.3g} requests/s {assumption(knee)}",
+        f" {knee.rate_rps:.3g} requests/s {assumption(state, knee)}",
     )
 
 

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 from example_records import CHAT, snapshot, step
 from simulated_servers import CHAT as _LENGTHS
+from simulated_servers import FAST, profile, twin_of
 
-from probe.capacity.search.knee_estimate import KneeEstimate
+from probe.capacity.search import knee_estimate
+from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
 from probe.capacity.search.search import Search
 from probe.capacity.search.unverified import UNLIMITED, Spending, trials_lacking
 from probe.core.result import Stopped
@@ -102,15 +104,27 @@ def test_never_more_trials_are_asked_for_than_there_were() -> None:
     assert trials_lacking(search.state, knee) == 4
 
 
-def test_a_server_is_watched_for_long_enough_to_see_another_speed() -> None:
-    search = _search(0.07)
-    while (plan := search.next_step()) is not None and len(search.state.trials) < 9:
-        begin_s = 12 * len(search.state.trials)
-        window = begin_s * 10**9, (begin_s + 12) * 10**9
+def test_a_server_is_watched_for_long_enough_to_see_another_speed_by_few_long_trials() -> None:
+    search, begin_s, seconds = _search(0.07), 0.0, []
+    while (plan := search.next_step()) is not None and len(seconds) < 9:
+        lasts_s = plan.warm_up_s + plan.seconds if len(seconds) > 3 else 12.0
+        window = round(begin_s * 1e9), round((begin_s + lasts_s) * 1e9)
         search.step_finished(_MANY, StepRun(plan, (), window, (), is_cut_short=False), [], None)
-        if len(search.state.trials) == 4:
+        begin_s += lasts_s
+        seconds.append(plan.seconds)
+        if len(seconds) == 4:
             found = search.capacity([_MANY], DONE)
             assert str(found.reason).startswith("the trials took 48 s, 100 s needed, since a server's speed may drift")
             assert plan.load == pytest.approx(3.5)
-    assert len(search.state.trials) == 9
+    assert begin_s == pytest.approx(100.0)
+    assert seconds[4] == 30.0
     assert search.capacity([_MANY], DONE).mode == "verified"
+
+
+def test_the_bottleneck_is_not_sought_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knee_estimate, "QUICK_REQUESTS", 60)
+    state = _search(0.07).state
+    state.twin = twin_of(profile(FAST), _LENGTHS)
+    found = estimate_knee(state, explain=True, is_final=False)
+    assert found is not None
+    assert found.bottleneck is None
