@@ -8,7 +8,7 @@ forecasts agree with the measured knee, is in alerts/headroom.py.
 from dataclasses import dataclass
 
 from alerts.alert_labels import by, on
-from alerts.headroom import KEEP_S, headroom_rules
+from alerts.headroom import KEEP_S, LOAD, headroom_rules
 from alerts.links import CAPACITY
 from alerts.rules import Alert, Recording, RuleGroup, now
 from alerts.windows import DAY_S, HOUR_S, duration
@@ -22,7 +22,7 @@ from probe.observe.guard import ASLEEP
 _LABELS = ("target", "model", "workload")
 # Weekends are quiet, and the next Monday is not.
 _PEAK_S = 7 * DAY_S
-_LOAD = f"target_model_workload:{PREFIX}users_load:rps"
+_BELOW = f"target_model_workload:{PREFIX}knee_dropped_below_peak:rps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ _WEEKLY = _Schedule(DAY_S, RAREST_SCHEDULE_S, 15 * DAY_S, "every week or more of
 def capacity_group(scale: float = 1.0) -> RuleGroup:
     """Return the alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
     dropped = [_dropped(scale, page=True), _dropped(scale, page=False)]
-    rules = [_load(), *dropped, _down(scale), _stale(scale), *headroom_rules(scale)]
+    rules = [_load(), _below_peak(scale), *dropped, _down(scale), _stale(scale), *headroom_rules(scale)]
     return RuleGroup("kneewatch-capacity", max(1.0, 60 * scale), rules)
 
 
@@ -56,23 +56,34 @@ def _load() -> Recording:
     """Record the requests per second that users send: what headroom was computed from."""
     measured = 'mode!="forecast"'
     load = f"{names.CAPACITY_RPS.name}{{{measured}}} * (1 - {names.HEADROOM.name}{{{measured}}})"
-    return Recording(_LOAD, f"max {by(*_LABELS)} ({load})")
+    return Recording(LOAD, f"max {by(*_LABELS)} ({load})")
+
+
+def _below_peak(scale: float) -> Recording:
+    """Record a dropped knee while users have sent more within the last week."""
+    knee = f'max {by(*_LABELS)} ({names.CAPACITY_RPS.name}{{mode!="forecast"}})'
+    peak = f"max_over_time({LOAD}[{duration(_PEAK_S * scale)}])"
+    return Recording(_BELOW, f"({knee} < {peak}) and {on(*_LABELS)} {_shifted(CONFIRMED_DROP)}")
 
 
 def _dropped(scale: float, *, page: bool) -> Alert:
-    """Alert on a drop that a second run, right after the first, has confirmed."""
-    knee = f'max {by(*_LABELS)} ({names.CAPACITY_RPS.name}{{mode!="forecast"}})'
-    peak = f"max_over_time({_LOAD}[{duration(_PEAK_S * scale)}])"
-    too_little = f"({knee} < {peak})"
-    peak_now = now(f"max(max_over_time({_LOAD}{{target=%q}}[{duration(_PEAK_S * scale)}]))")
+    """Alert on a drop that a second run, right after the first, has confirmed.
+
+    A page remains one when a later run of the drop measures a little more than the peak: each return would be a ring.
+    """
+    week = duration(_PEAK_S * scale)
+    peak_now = now(f"max(max_over_time({LOAD}{{target=%q}}[{week}]))")
     impact = (
-        "At the last week's peak users sent more than that: they will wait at the next one"
+        "At the last week's peak users sent more than a run since then measured: they will wait at the next one"
         if page
         else "Users have not sent more than that within the last week"
     )
     return Alert(
         name="KneewatchKneeDropped",
-        expr=f"{_shifted(CONFIRMED_DROP)}\n{'and' if page else 'unless'} {on(*_LABELS)} {too_little}",
+        expr=(
+            f"{_shifted(CONFIRMED_DROP)}\n"
+            f"{'and' if page else 'unless'} {on(*_LABELS)} count_over_time({_BELOW}[{week}])"
+        ),
         for_s=60 * scale,
         keep_s=KEEP_S * scale,
         severity="page" if page else "ticket",

@@ -5,6 +5,9 @@ morning, and a straight line through a morning ends below zero every day. A tren
 previous week's minimum, and only with a week of history. A fresh capacity measurement is not a trend, and consecutive
 forecasts differ too much to have one.
 
+One run may be disturbed: headroom that is low by last night's capacity and not by that of the night before, of the same
+server with the same flags, waits for the next run. A drop of 20 % is confirmed at once (KneewatchKneeDropped).
+
 During a capacity run, user traffic cannot be separated from the run's load, and headroom keeps its last value.
 """
 
@@ -14,6 +17,7 @@ from alerts.rules import Alert, Recording
 from alerts.templates import asked
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
+from exporters.names import PREFIX
 
 LOW = 0.15
 FALLING_BELOW = 0.3
@@ -40,6 +44,7 @@ _FORECAST, _MEASURED = 'mode="forecast"', 'mode!="forecast"'
 _UNSIGNED = '{{ $value | humanizePercentage | reReplaceAll "^-" "" }}'
 _WHICH = "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }})"
 _HEADROOM = f"target_model_workload:{names.HEADROOM.name}:min"
+LOAD = f"target_model_workload:{PREFIX}users_load:rps"
 
 
 def headroom_rules(scale: float = 1.0) -> list[Recording | Alert]:
@@ -54,13 +59,14 @@ def _low(scale: float) -> Alert:
     # Rounded for the text, after the comparisons.
     expr = (
         f"round(\n"
-        f"avg_over_time({_HEADROOM}[{mean}]) < {LOW:g}\n"
+        f"(avg_over_time({_HEADROOM}[{mean}]) < {LOW:g} unless {_enough_before(mean, scale)})\n"
         f"or (\n"
         f"  avg_over_time({_HEADROOM}[{mean}]) < {FALLING_BELOW:g}\n"
         f"  and predict_linear({_HEADROOM}[{trend}], {_AHEAD_S * scale:g}) < 0\n"
         f"  and {_HEADROOM} < min_over_time({_HEADROOM}[{week}] offset {today})\n"
         f"  and count_over_time({_HEADROOM}[{duration(DAY_S * scale)}] offset {duration(6 * DAY_S * scale)}) > 0\n"
         f"  unless {_last(_MEASURED)} > time() - {_TREND_S * scale:g}\n"
+        f"  unless {_enough_before(mean, scale)}\n"
         f")\n"
         f"or (\n"
         f"  min {by(*_LABELS, 'mode')} (avg_over_time({names.HEADROOM.name}{{{_FORECAST}}}[{mean}])) < {LOW:g}\n"
@@ -87,6 +93,16 @@ def _low(scale: float) -> Alert:
             f" as measured{{{{ end }}}}{_pace(trend)}. Beyond capacity, requests queue and every user's latency"
             " misses the objectives."
         ),
+    )
+
+
+def _enough_before(mean: str, scale: float) -> str:
+    """Return the PromQL: headroom is not low by the capacity of a day ago, of the same setup."""
+    ago = f" offset {duration(DAY_S * scale)}"
+    capacity, setup = (f"{series.name}{{{_MEASURED}}}" for series in (names.CAPACITY_RPS, names.CAPACITY_FINGERPRINT))
+    return (
+        f"(avg_over_time({LOAD}[{mean}]) <= {1 - LOW:g} * max {_BY} ({capacity}{ago})"
+        f" and max {_BY} ({setup}) == max {_BY} ({setup}{ago}))"
     )
 
 
