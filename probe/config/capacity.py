@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from probe.config.types import (
     ConfigSection,
@@ -38,11 +38,18 @@ class ScheduleConfig(ConfigSection):
     windows: tuple[WindowText, ...] = ()
 
 
+_RUN_TOKENS = 2_000_000
+
+
 class BudgetConfig(ConfigSection):
     """Maximum cost of one capacity run, and of all runs of a day."""
 
-    tokens_per_run: Count = 2_000_000
     tokens_per_day: Count | None = None
+    # By default a run may spend no more than a day may.
+    tokens_per_run: Count = Field(
+        default_factory=lambda data: min(_RUN_TOKENS, data.get("tokens_per_day") or _RUN_TOKENS),
+        json_schema_extra={"default": _RUN_TOKENS},
+    )
     seconds: Positive = 300.0
     over_objective_seconds: Positive = 20.0
 
