@@ -64,10 +64,12 @@ def documented() -> Iterator[tuple[str, str]]:
 
 def written(field: FieldInfo) -> str:
     """Return the default as the page has it."""
-    value = field.default
+    # A default that depends on another key: what it is without that.
+    stated = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
+    value = stated.get("default", field.default)
     if field.is_required():
         return "required"
-    if value is None or field.default_factory is not None:
+    if value is None or (field.default_factory is not None and "default" not in stated):
         return "none"
     if isinstance(value, Enum):
         return str(value.value)
