@@ -39,6 +39,8 @@ RATE_LIMITED = "rate_limited"
 OTHER_SERVER = "other_server"
 # The load began on another server process: the measurements are no capacity of either.
 SERVER_RESTARTED = "server_restarted"
+# Several servers answer at one address, as behind a load balancer, and the metrics page is that of one at a time.
+SEVERAL_SERVERS = "several_servers"
 # The server sleeps: it runs no requests, and one may do harm.
 ASLEEP = "asleep"
 NO_FIRST_TOKEN = "no_first_token"  # noqa: S105 - a token of text
@@ -48,13 +50,14 @@ USERS_LATENCY = "users_latency"
 OBJECTIVE_BROKEN = "objective_broken"
 # Why load is stopped: every reason that `decide` returns, and those that run_guard.py finds.
 REASONS = (
-    "server_errors", RATE_LIMITED, "failed_requests", "server_unreadable", OTHER_SERVER, SERVER_RESTARTED, ASLEEP,
-    "preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
+    "server_errors", RATE_LIMITED, "failed_requests", "server_unreadable", OTHER_SERVER, SERVER_RESTARTED,
+    SEVERAL_SERVERS, ASLEEP, "preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP,
+    OBJECTIVE_BROKEN,
 )  # fmt: skip
 # Why a scheduled run was refused: by its lock, by admission.py, and by the checks of `preflight`.
 REFUSALS = (
     "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", ASLEEP, "busy",
-    "no_prometheus", "alert_firing", "rollout", "burn_rate", "live_load",
+    "no_prometheus", "alert_firing", SEVERAL_SERVERS, "rollout", "burn_rate", "live_load",
 )  # fmt: skip
 # The reasons that mean overload; the others mean that probe requests or polls failed.
 OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN)
@@ -71,7 +74,8 @@ _FAILURES = {
 FAILED_REQUESTS = (*dict.fromkeys(_FAILURES.values()), "failed_requests")
 # At least this many requests, answered at least this long ago (s): some servers export counters every few seconds.
 _OWN_REQUESTS, OWN_COUNTED_S = 20, 5.0
-_OWN_SHARE = 0.05  # the least share of them that it counts, also of one replica of several
+# The least share of them that it counts: one replica of several, and a server that answers all of them.
+_OWN_SHARE, _WHOLE_SHARE = 0.05, 0.75
 
 
 def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdict:
@@ -131,19 +135,21 @@ def decide(
     )
 
 
-def ignores_own_requests(
+def page_fault(
     answered_ns: Sequence[int], snapshots: Sequence[ServerSnapshot], within_s: float = OWN_COUNTED_S
-) -> bool:
-    """Return whether a metrics page has counted almost none of a run's own requests since its first snapshot.
+) -> str | None:
+    """Return OTHER_SERVER or SEVERAL_SERVERS where a metrics page has not counted a run's own requests, or None.
 
     `answered_ns`: when they were answered, in order. `within_s`: how long the page may take to count one.
     """
     if not answered_ns or not snapshots:
-        return False
+        return None
     first, last = snapshots[0], snapshots[-1]
     before, after = requests_counted(first), requests_counted(last)
     own = bisect_right(answered_ns, last.at_ns - int(within_s * 1e9)) - bisect_right(answered_ns, first.at_ns)
-    return before is not None and after is not None and own >= _OWN_REQUESTS and after - before < _OWN_SHARE * own
+    if before is None or after is None or own < _OWN_REQUESTS or after - before >= _WHOLE_SHARE * own:
+        return None
+    return SEVERAL_SERVERS if after - before >= _OWN_SHARE * own else OTHER_SERVER
 
 
 def broken_for_certain(missed: Mapping[str, int], planned: float, objectives: Objectives) -> str | None:

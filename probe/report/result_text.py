@@ -43,6 +43,8 @@ _IMPOSSIBLE = 1.05  # ratio to a hardware limit above which the configured model
 # What to do if no knee was found, by what ended the run.
 _NEXT_RUN = {
     "other_server": "set metrics_url to the page of the server at base_url, then measure again",
+    "several_servers": "measure each server at its own address; without users, all of them together with --no-guard"
+    " and --rates",
     "rate_limited": "raise the rate limit of Kneewatch's key, or measure behind the gateway",
     "done": "measure load levels of your choice with --concurrency or --rates",
     "guard": "retry when the server is idle, or start with less load",

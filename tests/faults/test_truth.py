@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,9 +12,12 @@ import yaml
 from kneewatch_command import Finished, kneewatch
 from monitor import Monitor, Sim
 from process import eventually
+from round_robin import round_robin
 
 pytestmark = pytest.mark.alone
 _REFUSED = b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_FEW = ("--prompt-tokens", "16", "--output-tokens", "32", "--ttft", "5s", "--tpot", "5s")
+_LEVEL = (*_FEW, "--confirm-seconds", "0", "--concurrency", "2", "--requests-per-step", "24")
 _WORKLOADS = {"short": {"prompt_tokens": 16, "output_tokens": 32}}
 
 
@@ -105,23 +108,56 @@ def test_a_rate_limit_of_a_gateway_is_no_server_error(tiny: Sim, tmp_path: Path)
     assert "server_errors" not in done.out
 
 
-def _ramp_behind(gateway: Callable[[], object], folder: Path) -> Finished:
+def _ramp_behind(gateway: Callable[[], object], folder: Path, load: tuple[str, ...] = _LEVEL) -> Finished:
     ended: list[Finished] = []
-    load = (
-        "--concurrency",
-        "2",
-        "--requests-per-step",
-        "24",
-        "--confirm-seconds",
-        "0",
-        "--prompt-tokens",
-        "16",
-        "--output-tokens",
-        "32",
-    )
-    limits = ("--ttft", "5s", "--tpot", "5s", "--json", folder / "result.json")
-    _behind(gateway, lambda url: ended.append(kneewatch("ramp", "--base-url", url, *load, *limits)))
+    file = folder / "result.json"
+    _behind(gateway, lambda url: ended.append(kneewatch("ramp", "--base-url", url, *load, "--json", file)))
     return ended[0]
+
+
+# Several servers behind one address.
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Run two mock servers. The first has answered requests before."""
+    folder = tmp_path_factory.mktemp("two")
+    with Sim(folder / "a", "tiny") as old, Sim(folder / "b", "tiny") as young:
+        before = kneewatch("ramp", "--base-url", old.base_url, *_LEVEL)
+        assert before.status == 0, before.err
+        yield old.base_url, young.base_url
+
+
+@pytest.mark.parametrize("by_request", [True, False])
+def test_a_guarded_ramp_through_a_load_balancer_says_so(
+    two: tuple[str, str], tmp_path: Path, *, by_request: bool
+) -> None:
+    load = ("--rates", "5,10", "--requests-per-step", "40", "--confirm-seconds", "0")
+    done = _ramp_behind(lambda: round_robin(*two, by_request=by_request), tmp_path, _FEW + load)
+    assert done.status == 1, done.err
+    assert "Ended by:    guard (several_servers)" in done.out
+    assert "several servers answer at this address" in done.out
+    assert "measure each server at its own address" in done.out
+    assert json.loads((tmp_path / "result.json").read_text())["capacity"]["requests_per_second"] is None
+
+
+def test_an_unguarded_ramp_through_a_load_balancer_gives_what_was_measured(
+    two: tuple[str, str], tmp_path: Path
+) -> None:
+    load = ("--rates", "5,10", "--requests-per-step", "40", "--confirm-seconds", "0", "--no-guard")
+    done = _ramp_behind(lambda: round_robin(*two), tmp_path, _FEW + load)
+    assert done.status == 0, done.err
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert result["capacity"]["requests_per_second"] == max(step["throughput_rps"] for step in result["steps"])
+    assert "Measured at an address where several servers answer" in done.out
+    assert "no users are sending requests" not in done.out
+
+
+def test_a_search_learns_nothing_from_the_page_of_one_of_several_servers(two: tuple[str, str], tmp_path: Path) -> None:
+    done = _ramp_behind(lambda: round_robin(*two), tmp_path, (*_FEW, "--no-guard", "--observe", "1"))
+    assert done.status == 1, done.err
+    assert "several servers answer at this address" in done.out
+    assert json.loads((tmp_path / "result.json").read_text())["capacity"]["requests_per_second"] is None
 
 
 # Another server's metrics page.

@@ -19,7 +19,7 @@ from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot, UserLoad
-from probe.observe.guard import ASLEEP, GuardVerdict
+from probe.observe.guard import ASLEEP, SEVERAL_SERVERS, GuardVerdict
 from probe.observe.guard_limits import GuardLimits
 from probe.observe.server_state import ServerState
 
@@ -97,7 +97,8 @@ class AdmissionCheck:
             now_ns = self._clock.monotonic_ns()
             restart, users = self._state.restarted_ago(now_ns), self._state.users()
             burn = self._burn.rates(self._objectives, now_ns)
-            verdict = _restarted(restart) or _burning(burn) or _loaded(users, known) or verdict
+            several = _several() if self._state.has_multiple_backends else None
+            verdict = several or _restarted(restart) or _burning(burn) or _loaded(users, known) or verdict
             return Admission(verdict, server, tokens, seconds, _unchecked(burn, users, known))
         return Admission(verdict, server)
 
@@ -135,6 +136,11 @@ class AdmissionCheck:
 
 def _no(reason: str, detail: str) -> GuardVerdict:
     return GuardVerdict(allows_load=False, reason=reason, detail=detail)
+
+
+def _several() -> GuardVerdict:
+    words = "several servers answer at this address, one metrics page at a time; configure a target for each"
+    return _no(SEVERAL_SERVERS, words)
 
 
 def _restarted(restart: tuple[float, str] | None) -> GuardVerdict | None:

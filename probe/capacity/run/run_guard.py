@@ -15,11 +15,11 @@ from probe.load.protocol import Load
 from probe.observe.guard import (
     IN_FLIGHT_CAP,
     OBJECTIVE_BROKEN,
-    OTHER_SERVER,
     OVERLOAD,
+    SEVERAL_SERVERS,
     broken_for_certain,
     decide,
-    ignores_own_requests,
+    page_fault,
 )
 
 # Requests in flight are judged by a report that is no older than this. Reports that stay older end the run: the client
@@ -105,12 +105,21 @@ class RunGuard:
         verdict = decide(self._watch.polls, self._failures, limits, self._unanswered_s())
         if self._job.is_guarded and not verdict.allows_load:
             self._trip(verdict.reason)
-        elif self._job.is_guarded and ignores_own_requests(self._answered_ns, self._watch.snapshots):
-            self._trip(OTHER_SERVER)
+        elif self._job.is_guarded and (fault := page_fault(self._answered_ns, self._watch.snapshots)) is not None:
+            self._trip(fault)
+        elif self._plan.survives_overload and self.has_several_servers():  # a search learns from the page
+            self._trip(SEVERAL_SERVERS)
 
-    def may_watch_other_server(self) -> bool:
+    def has_several_servers(self) -> bool:
+        """Return whether the metrics page is of one of several servers: it alternates, or lacks requests."""
+        if self._watch.has_restarted:  # its counters began again, so they lack requests anyway
+            return self._watch.has_alternated
+        return page_fault(self._answered_ns, self._watch.snapshots) == SEVERAL_SERVERS
+
+    def may_lack_requests(self) -> bool:
         """Return whether the metrics page has not counted the run's requests yet; `check` decides later."""
-        return self._job.is_guarded and ignores_own_requests(self._answered_ns, self._watch.snapshots, within_s=0.0)
+        fault = page_fault(self._answered_ns, self._watch.snapshots, within_s=0.0)
+        return self._job.is_guarded and fault is not None
 
     def check_client(self) -> None:
         """Stop a run whose reports on its own requests arrive too late, for too long."""

@@ -19,7 +19,7 @@ from probe.capacity.run.run_guard import RunGuard
 from probe.capacity.run.seams import ServerAccess, StepObservers, Think
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
-from probe.capacity.search.knee import MODE, describe_load
+from probe.capacity.search.knee import MODE, TOGETHER, describe_load
 from probe.core.clock import Clock
 from probe.core.request import NO_FAILURES, RequestRecord
 from probe.core.result import Capacity, CapacityResult, Phase, Stopped
@@ -27,7 +27,7 @@ from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.load import step_summary as summary
 from probe.load.protocol import Load
-from probe.observe.guard import ASLEEP, OWN_COUNTED_S
+from probe.observe.guard import ASLEEP, OWN_COUNTED_S, SERVER_RESTARTED, SEVERAL_SERVERS
 from probe.observe.user_load import mean
 
 _T = TypeVar("_T")
@@ -36,6 +36,8 @@ _T = TypeVar("_T")
 _IDLE_S = 10.0
 # After an overload: how long the server may take to empty its queue before load goes on.
 _CALM_S = 30.0
+# After a restart: if there are several servers, the old one answers again within so many polls.
+_AGAIN_POLLS = 6
 _FIRST, _WATCHING = Phase("a first request"), "watching live traffic"
 _NEXT_LOAD, _RESULT = Phase("computing the next load level"), Phase("computing the result")
 _COUNTING = Phase("waiting for the server to count the requests", OWN_COUNTED_S)
@@ -98,6 +100,7 @@ class CapacityRun:
             watcher.add_done_callback(lambda _: self._switch.halt())  # without a watcher, whatever the reason: no load
         try:
             await self._take_steps()
+            await self._watch_after_restart()
         finally:
             self._switch.halt()
             for watcher in watchers:
@@ -117,11 +120,23 @@ class CapacityRun:
         return self._result(capacity)
 
     async def _capacity(self) -> Capacity:
-        return await self._compute(partial(self._plan.capacity, self._steps, self._stopped()), _RESULT)
+        if not self._guard.has_several_servers():
+            return await self._compute(partial(self._plan.capacity, self._steps, self._stopped()), _RESULT)
+        # One server's counters less the requests to all of them say nothing of users.
+        self._users.clear()
+        self._steps = [replace(step, users=UserLoad()) for step in self._steps]
+        found = await self._compute(partial(self._plan.capacity, self._steps, self._stopped()), _RESULT)
+        if found.requests_per_second is None:
+            return found
+        return replace(found, reason="; ".join(filter(None, (TOGETHER, found.reason))))
 
     def _stopped(self) -> Stopped:
-        """Return what ended the run. A server that falls asleep fails its requests before a poll shows why."""
+        """Return what ended the run. A server that falls asleep fails its requests before a poll shows why; one of
+        several seems to restart before the first one answers again.
+        """
         stopped, snapshots = self._switch.stopped, self._watch.snapshots
+        if stopped == Stopped("guard", SERVER_RESTARTED) and self._watch.has_alternated:
+            return Stopped("guard", SEVERAL_SERVERS)
         is_asleep = bool(snapshots) and snapshots[-1].is_asleep
         return Stopped("guard", ASLEEP) if stopped.by == "guard" and is_asleep else stopped
 
@@ -151,11 +166,18 @@ class CapacityRun:
         while not self._switch.is_on and (plan := await self._compute(self._plan.next_step)) is not None:
             if not self._switch.is_on:
                 await self._take(plan)
-        if not self._switch.is_on and self._guard.may_watch_other_server():
+        if not self._switch.is_on and self._guard.may_lack_requests():
             self._observers.on_phase(_COUNTING)
             await self._switch.pause(OWN_COUNTED_S + POLL_S)
         if (reason := self._plan.end_reason()) is not None:
             self.stop("done", reason)
+
+    async def _watch_after_restart(self) -> None:
+        """Watch on without load after a restart: behind a load balancer the old server answers again."""
+        for _ in range(_AGAIN_POLLS):
+            if self._stopped() != Stopped("guard", SERVER_RESTARTED):
+                break
+            await asyncio.sleep(POLL_S)
 
     async def _observe_idle(self) -> None:
         """Send the first request, and watch the server before there is load."""

@@ -7,12 +7,15 @@ from contextlib import suppress
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot
+from probe.observe.restarts import restarted
 
 # Under load the server is read often: an overload shows within two or three polls. An overloaded server answers
 # slowly, which must not hold up the guard: it checks at its own pace, and after each failure.
 POLL_S = 0.5
 _POLL_TIMEOUT_S = 1.0
 _GPU_POLL_S = 1.0
+# A server does not restart twice within this time.
+_TWICE_NS = 10 * 10**9
 
 
 class ServerWatch:
@@ -30,6 +33,9 @@ class ServerWatch:
         self._gpus: list[GpuSnapshot] = []
         self.polls: list[ServerSnapshot | None] = []
         self.snapshots: list[ServerSnapshot] = []  # those before and after a step too
+        self.has_alternated = False  # several servers answer, one after the other
+        self._polled: ServerSnapshot | None = None
+        self._replaced_ns: int | None = None  # when another process answered last
 
     async def poll(self) -> ServerSnapshot | None:
         """Read the server once; None where it cannot be read."""
@@ -45,9 +51,20 @@ class ServerWatch:
         """Poll the server until cancelled."""
         due = self._clock.monotonic_ns()
         while True:
-            self.polls.append(await self.poll())
+            self.polls.append(polled := await self.poll())
+            if polled is not None:
+                self._compare(polled)
             due = max(due + int(POLL_S * 1e9), self._clock.monotonic_ns())
             await asyncio.sleep((due - self._clock.monotonic_ns()) * 1e-9)
+
+    def _compare(self, polled: ServerSnapshot) -> None:
+        """Note whether another process answered than at the last poll."""
+        before, self._polled = self._polled, polled
+        if before is None or restarted(before, polled) is None:
+            return
+        now_ns = self._clock.monotonic_ns()
+        self.has_alternated |= self._replaced_ns is not None and now_ns - self._replaced_ns < _TWICE_NS
+        self._replaced_ns = now_ns
 
     async def follow_gpus(self) -> None:
         """Read the GPUs until cancelled. Their readings, and failures to read them, stop nothing."""
@@ -56,6 +73,11 @@ class ServerWatch:
                 with suppress(TargetError):
                     self._gpus.append(await self._read_gpus())
             await asyncio.sleep(_GPU_POLL_S)
+
+    @property
+    def has_restarted(self) -> bool:
+        """Whether another process has answered since the run began."""
+        return self._replaced_ns is not None
 
     def take_gpus(self) -> list[GpuSnapshot]:
         """Return the GPU snapshots since the last call, and the one before them."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepPlan, StepSummary
 from probe.load.step_summary import CUT_SHORT, HELD_BACK, MIN_REQUESTS
-from probe.observe.guard import ASLEEP, OTHER_SERVER, OVERLOAD, RATE_LIMITED, SERVER_RESTARTED
+from probe.observe.guard import ASLEEP, OTHER_SERVER, OVERLOAD, RATE_LIMITED, SERVER_RESTARTED, SEVERAL_SERVERS
 
 MODE = "empirical"  # measured, with no model behind it
 # A step that is shorter than this, with fewer requests too, may hold a load at which queues still grow.
@@ -57,10 +57,16 @@ _BY_REASON = {
 # The guard's reasons that leave no capacity: the steps are not all of the server that users get.
 NOT_ONE_SERVER = {
     SERVER_RESTARTED: "the server restarted during the run, so its data are of two servers; measure again",
+    SEVERAL_SERVERS: "several servers answer at this address, and the metrics page is that of one at a time, so it"
+    " guards nothing; measure each at its own address",
     ASLEEP: "the server fell asleep; measure again",
     OTHER_SERVER: "the metrics page counted none of the run's requests, so it is another server's and guards nothing;"
     " set metrics_url to the page of the server at base_url",
 }
+
+
+# What a capacity is of where several servers answered, without a guard.
+TOGETHER = "measured at an address where several servers answer: user traffic is not known, and does not count"
 
 
 def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:

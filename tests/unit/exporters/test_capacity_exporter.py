@@ -16,12 +16,12 @@ from probe.core.snapshot import UserLoad
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
 GUARD_REASONS = (
     "server_errors", "rate_limited", "failed_requests", "server_unreadable", "other_server", "server_restarted",
-    "asleep", "preemptions", "queue", "kv_cache", "no_first_token", "users_latency", "in_flight_cap",
+    "several_servers", "asleep", "preemptions", "queue", "kv_cache", "no_first_token", "users_latency", "in_flight_cap",
     "objective_broken",
 )  # fmt: skip
 REFUSALS = (
     "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "asleep", "busy",
-    "no_prometheus", "alert_firing", "rollout", "burn_rate", "live_load",
+    "no_prometheus", "alert_firing", "several_servers", "rollout", "burn_rate", "live_load",
 )  # fmt: skip
 
 

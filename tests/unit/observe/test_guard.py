@@ -20,8 +20,8 @@ from probe.observe.guard import (
     REFUSALS,
     broken_for_certain,
     decide,
-    ignores_own_requests,
     may_start,
+    page_fault,
     preemptions,
 )
 from probe.observe.guard_limits import GuardLimits
@@ -73,30 +73,32 @@ def _page(at_s: float, requests: float) -> ServerSnapshot:
 
 
 @pytest.mark.parametrize(
-    ("counted", "last_s", "is_ignored"),
+    ("counted", "last_s", "fault"),
     [
-        (0, 16.0, True),
-        (1, 16.0, True),
-        (2, 16.0, False),  # one of ten replicas
-        (40, 16.0, False),
-        (900, 16.0, False),  # users too
-        (0, 14.9, False),  # it may be exported every few seconds
+        (0, 16.0, "other_server"),
+        (1, 16.0, "other_server"),
+        (4, 16.0, "several_servers"),  # one of ten replicas
+        (20, 16.0, "several_servers"),
+        (30, 16.0, None),
+        (40, 16.0, None),
+        (900, 16.0, None),  # users too
+        (0, 14.9, None),  # it may be exported every few seconds
     ],
 )
-def test_a_page_that_counts_none_of_forty_requests_is_another_server_s(
-    counted: int, last_s: float, *, is_ignored: bool
+def test_a_page_that_does_not_count_forty_requests_is_another_server_s_or_one_of_several(
+    counted: int, last_s: float, fault: str | None
 ) -> None:
     answered = [10 * 10**9] * 40
     pages = [_page(5.0, 1000.0), _page(last_s, 1000.0 + counted)]
-    assert ignores_own_requests(answered, pages) == is_ignored
+    assert page_fault(answered, pages) == fault
 
 
 def test_few_requests_and_a_page_without_counters_say_nothing_of_the_server() -> None:
     pages = [_page(5.0, 0.0), _page(60.0, 0.0)]
-    assert not ignores_own_requests([10 * 10**9] * 19, pages)
-    assert not ignores_own_requests([10 * 10**9] * 99, [replace(page, finished={}) for page in pages])
-    assert not ignores_own_requests([], pages)
-    assert not ignores_own_requests([1], [])
+    assert not page_fault([10 * 10**9] * 19, pages)
+    assert not page_fault([10 * 10**9] * 99, [replace(page, finished={}) for page in pages])
+    assert not page_fault([], pages)
+    assert not page_fault([1], [])
 
 
 def test_one_missed_poll_is_forgiven_and_two_are_not() -> None:

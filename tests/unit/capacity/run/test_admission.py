@@ -221,6 +221,17 @@ def test_a_restart_that_only_the_last_reading_shows_is_seen() -> None:
     assert _refusal(scene) == ("rollout", "the server restarted 0 s ago: version 0.32 became 0.33")
 
 
+def test_several_servers_behind_one_address_are_not_loaded_and_not_called_a_rollout() -> None:
+    scene = _calm()
+    for started_s in (1.0, 2.0, 1.0):
+        scene.clock.now_s += 5.0
+        scene.reading(started_s=started_s)
+    scene.server = {"started_s": 2.0}
+    reason, detail = _refusal(scene)
+    assert reason == "several_servers"
+    assert "configure a target for each" in detail
+
+
 # Burn rate.
 
 

@@ -78,9 +78,11 @@ def _restarts(field: str, at_s: float) -> Callable[[float], dict[str, Any]]:
 def test_a_server_that_restarts_ends_the_run_which_publishes_nothing(field: str) -> None:
     """The steps before it were of another process, perhaps of another version."""
     counted = _restarts(field, 6.0) if field != "preemptions" else lambda now_s: {field: 5.0 if now_s < 6.0 else 0.0}
-    result, took_s = _run(_job(*_closed(4, 8, 16)), values=counted)
+    server = FakeServer()
+    result, took_s = _run(_job(*_closed(4, 8, 16)), server, counted)
     assert result.stopped == Stopped("guard", "server_restarted")
-    assert took_s < 7.5
+    assert server.sent_s[-1] - server.sent_s[0] < 6.75
+    assert took_s < 7.5 + 3.0, "it watches on, for the old server might answer again"
     assert [step.valid for step in result.steps] == [True, False]
     assert result.capacity.requests_per_second is None
     assert result.capacity.limiting is None
