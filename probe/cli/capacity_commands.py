@@ -91,7 +91,7 @@ def ramp(
     ] = None,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Budget: prompt and output tokens. Default: the configuration's, or 2000000."),
+        typer.Option(min=1, help="Budget: prompt and output tokens. Default: the configuration's, or 5000000."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the prompt lengths; the prompts differ in every run.")] = 0,
     workers: Annotated[

@@ -38,7 +38,7 @@ class ScheduleConfig(ConfigSection):
     windows: tuple[WindowText, ...] = ()
 
 
-_RUN_TOKENS = 2_000_000
+_RUN_TOKENS = 5_000_000
 
 
 class BudgetConfig(ConfigSection):

@@ -588,7 +588,7 @@ def test_headers_are_plain_or_secret_and_files_are_read_again(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("given", "run"), [("", 2_000_000), ("tokens_per_day: 400_000", 400_000), ("tokens_per_day: 9_000_000", 2_000_000)]
+    ("given", "run"), [("", 5_000_000), ("tokens_per_day: 400_000", 400_000), ("tokens_per_day: 9_000_000", 5_000_000)]
 )
 def test_a_run_may_spend_no_more_than_a_day_by_default(tmp_path: Path, given: str, run: int) -> None:
     loaded = config(f"{TARGET}    capacity: {{budget: {{{given}}}}}\n", tmp_path)
