@@ -46,7 +46,9 @@ class Scene:
     permission: AdmissionCheck = field(init=False)
 
     def __post_init__(self) -> None:
-        config = CapacityConfig.model_validate({"mode": "verify", "step": "15s", **self.capacity})
+        config = CapacityConfig.model_validate(
+            {"mode": "verify", "step": "15s", "budget": {"tokens_per_run": 500_000}, **self.capacity}
+        )
         self.permission = AdmissionCheck(
             config, CHAT, self.clock, self.state, firing_pages=self.firing, spent=self.spent
         )
@@ -89,7 +91,7 @@ def _calm(**values: Any) -> Scene:
 def test_a_calm_server_may_be_loaded_with_all_a_run_may_cost() -> None:
     permit = _calm(server={"running": 3.0}).ask()
     assert permit.verdict.allows_load
-    assert (permit.tokens, permit.seconds) == (2_000_000, None)
+    assert (permit.tokens, permit.seconds) == (500_000, None)
     assert permit.server is not None
     assert permit.server.running == 3.0
 
@@ -151,7 +153,7 @@ def test_a_search_watches_before_its_first_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spent", "left"), [(0, 2_000_000), (6_000_000, 2_000_000), (6_800_000, 1_200_000), (7_500_000, 500_000)]
+    ("spent", "left"), [(0, 500_000), (1_500_000, 500_000), (1_700_000, 300_000), (1_875_000, 125_000)]
 )
 def test_a_run_gets_what_is_left_of_the_day(spent: int, left: int) -> None:
     permit = _calm(spent=lambda _: spent).ask()
@@ -159,10 +161,10 @@ def test_a_run_gets_what_is_left_of_the_day(spent: int, left: int) -> None:
     assert permit.tokens == left
 
 
-@pytest.mark.parametrize(("spent", "left"), [(7_500_001, 499_999), (8_000_000, 0), (9_000_000, 0)])
+@pytest.mark.parametrize(("spent", "left"), [(1_875_001, 124_999), (2_000_000, 0), (9_000_000, 0)])
 def test_less_than_a_useful_amount_is_not_spent(spent: int, left: int) -> None:
     reason, detail = _refusal(_calm(spent=lambda _: spent))
-    assert (reason, detail) == ("budget_spent", f"{left} of the day's 8000000 tokens are left")
+    assert (reason, detail) == ("budget_spent", f"{left} of the day's 2000000 tokens are left")
 
 
 def test_without_knowing_what_is_spent_nothing_more_is() -> None:
