@@ -73,7 +73,13 @@ def ramp(
             " levels overstate a capacity. Default: the configuration's, or 180.",
         ),
     ] = None,
-    workload: Annotated[str | None, typer.Option(help="Workload in the configuration.")] = None,
+    workload: Annotated[
+        str | None,
+        typer.Option(
+            help="Workload in the configuration, or a preset: short-chat, long-prefill, long-decode, mixed, prefix-cold"
+            " or prefix-warm."
+        ),
+    ] = None,
     prompt_tokens: Annotated[
         int | None, typer.Option(help="Prompt length in tokens, with --base-url. Default: 256.")
     ] = None,
@@ -115,6 +121,8 @@ def ramp(
     from probe.cli.step_options import StepOptions
     from probe.cli.targets import one_target
 
+    if workload is not None and (prompt_tokens is not None or output_tokens is not None):
+        raise ConfigError("--workload, --prompt-tokens, --output-tokens: a workload has its lengths; remove one side")
     server = ServerOptions(
         model=model,
         api_key_file=api_key_file,

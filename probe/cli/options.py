@@ -15,6 +15,7 @@ from probe.config.config import Config
 from probe.config.config_file import load_config
 from probe.config.headers import names_secret
 from probe.config.objectives import DEFAULT_OBJECTIVES
+from probe.config.workloads import PRESETS
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
@@ -126,11 +127,8 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
         "metrics_url": server.metrics_url,
         "headers": _headers(server.header or ()),
     }
-    workload = {
-        "api": server.api,
-        "prompt_tokens": server.prompt_tokens,
-        "output_tokens": server.output_tokens,
-    }
+    lengths = {"prompt_tokens": server.prompt_tokens, "output_tokens": server.output_tokens}
+    workload = _set({"api": server.api, **lengths})
     objectives = {
         name: _set({"within": within, "ratio": server.ratio}, default[name])
         for name, within in (("ttft", server.ttft), ("tpot", server.tpot))
@@ -138,11 +136,14 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
     if server.api_key_file is not None:
         _check_readable("--api-key-file", server.api_key_file)
     try:
-        return Config.model_validate(
-            {"targets": [_set(target)], "workloads": {"default": _set(workload)}, "objectives": {"default": objectives}}
+        config = Config.model_validate(
+            {"targets": [_set(target)], "workloads": {"default": workload}, "objectives": {"default": objectives}}
         )
     except ValidationError as error:
         raise ConfigError("\n".join(dict.fromkeys(_problems(error)))) from None
+    api = config.workload("default").api
+    presets = {name: preset.model_copy(update={"api": api}) for name, preset in PRESETS.items()}
+    return config.model_copy(update={"workloads": presets | config.workloads})
 
 
 def _headers(given: Sequence[str]) -> dict[str, object]:

@@ -14,7 +14,7 @@ from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
 from probe.config.targets import AnyTarget, TargetConfig, TemplateConfig, WatchConfig, only_located
 from probe.config.types import ConfigSection, Name
 from probe.config.web import HostName
-from probe.config.workloads import DEFAULT_WORKLOAD, WorkloadConfig
+from probe.config.workloads import PRESETS, WorkloadConfig
 from probe.core.errors import ConfigError
 from probe.core.objectives import Objectives
 
@@ -79,8 +79,8 @@ class Config(ConfigSection):
         )
 
     def workload(self, name: str) -> WorkloadConfig:
-        """Return the workload with this name; "default" always exists."""
-        return self.workloads.get(name, DEFAULT_WORKLOAD)
+        """Return the workload with this name: a configured one, or a preset. Raises KeyError."""
+        return self.workloads.get(name) or PRESETS[name]
 
     def target(self, name: str) -> TargetConfig:
         """Return the target with this name. Raises ConfigError if it is unknown or a template."""
@@ -93,12 +93,13 @@ class Config(ConfigSection):
 
     def workload_name(self, name: str | None) -> str | None:
         """Return `name` if it is None or the name of a workload. Raise ConfigError otherwise."""
-        if name is None or name in self.workloads or name == "default":
+        names = [*self.workloads, *PRESETS]
+        if name is None or name in names:
             return name
+        hint = did_you_mean(name, names)
         if not self.workloads:
-            raise ConfigError(f"--workload {name}: not in the configuration; add it under workloads")
+            raise ConfigError(f"--workload {name}: not in the configuration{hint}; add it under workloads")
         known = ", ".join(self.workloads)
-        hint = did_you_mean(name, list(self.workloads))
         raise ConfigError(f"--workload {name}: not in the configuration{hint}; expected one of {known}")
 
     @property

@@ -3,7 +3,7 @@
 import importlib.util
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from probe.config.config import Config
 from probe.config.connection import connection_problems
@@ -15,7 +15,10 @@ from probe.config.messages import did_you_mean, shown
 from probe.config.path_checks import authorities_problem, file_problem, folder_problem
 from probe.config.targets import MAX_CANARIES, AnyTarget, TemplateConfig
 from probe.config.web import web_problems
-from probe.config.workloads import SharedPrefix
+from probe.config.workloads import PRESETS, SharedPrefix
+
+# The names that exist without being configured.
+_BUILT_IN: Mapping[str, Sequence[str]] = {"objectives": ("default",), "workloads": tuple(PRESETS)}
 
 
 def cross_key_problems(config: Config, raw: object) -> list[str]:
@@ -56,8 +59,8 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
     problems: list[str] = []
 
     def refer(keys: tuple[str, ...], name: str | None, known: Mapping[str, object], section: str) -> None:
-        if name is not None and name not in known and name != "default":
-            hint = did_you_mean(name, list(known))
+        if name is not None and name not in (*known, *_BUILT_IN[section]):
+            hint = did_you_mean(name, [*known, *_BUILT_IN[section]])
             problem = f"is not in {section}{hint}; expected one of {', '.join(known)}"
             if not known:
                 problem = f"is not defined; add it under {section}"

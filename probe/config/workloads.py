@@ -50,3 +50,13 @@ class WorkloadConfig(ConfigSection):
 
 
 DEFAULT_WORKLOAD = WorkloadConfig()
+# The workloads that exist without being configured. The two with a prefix differ only in what the prefix cache has.
+PRESETS = {
+    "default": DEFAULT_WORKLOAD,
+    "short-chat": WorkloadConfig(prompt_tokens=256, output_tokens=128),
+    "long-prefill": WorkloadConfig(prompt_tokens=2048, output_tokens=128),
+    "long-decode": WorkloadConfig(prompt_tokens=256, output_tokens=1024),
+    "mixed": WorkloadConfig(prompt_tokens=2048, output_tokens=1024),
+    "prefix-cold": WorkloadConfig(prompt_tokens=4096, output_tokens=256),
+    "prefix-warm": WorkloadConfig(prompt_tokens=4096, output_tokens=256, prefix=SharedPrefix(shared_tokens=3840)),
+}

@@ -237,8 +237,26 @@ def test_a_workload_is_one_of_the_configuration() -> None:
     assert [config.workload_name(name) for name in (None, "short", "default")] == [None, "short", "default"]
     with pytest.raises(ConfigError, match=r"--workload shrt: .*did you mean 'short'.*expected one of short"):
         config.workload_name("shrt")
-    with pytest.raises(ConfigError, match="--workload short: not in the configuration; add it under workloads"):
-        config_from({"targets": raw["targets"]}, "test").workload_name("short")
+    with pytest.raises(ConfigError, match="--workload rag: not in the configuration; add it under workloads"):
+        config_from({"targets": raw["targets"]}, "test").workload_name("rag")
+    with pytest.raises(ConfigError, match=r"--workload long-prefil: .*did you mean 'long-prefill'"):
+        config.workload_name("long-prefil")
+
+
+def test_a_preset_needs_no_configuration_and_one_of_the_configuration_goes_before_it() -> None:
+    config = configuration(None, URL, ServerOptions(prompt_tokens=7, api="chat"))
+    assert config.workload_name("long-prefill") == "long-prefill"
+    preset = config.workload("long-prefill")
+    assert (preset.api, preset.prompt_tokens, preset.output_tokens) == (Api.CHAT, 2048, 128)
+    raw = {
+        "targets": [{"name": "a", "base_url": URL, "capacity": {"workload": "mixed"}, "canary": {"workload": "mine"}}],
+        "workloads": {"mine": {}, "short-chat": {"prompt_tokens": 9}},
+    }
+    configured = config_from(raw, "test")
+    assert configured.workload("short-chat").prompt_tokens == 9
+    assert configured.workload("mixed").prompt_tokens == 2048
+    warm, cold = (configured.workload(f"prefix-{name}") for name in ("warm", "cold"))
+    assert warm.model_copy(update={"prefix": "unique"}) == cold
 
 
 # Shards.
