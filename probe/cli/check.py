@@ -3,7 +3,7 @@
 import typer
 
 from probe.cli.commands import check_target
-from probe.cli.output import print_error
+from probe.cli.output import NAME, print_error
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core import objectives as slo
@@ -21,11 +21,13 @@ def check_one(
     config: Config, target: TargetConfig, server: str | None, *, is_printed: bool, is_named_in_errors: bool
 ) -> tuple[dict[str, object], int]:
     """Send one canary. Return its JSON and the exit status. `server`: printed instead of the target's name."""
-    clock = SystemClock()
+    clock, about = SystemClock(), f"{target.name}: " if is_named_in_errors else ""
     try:
-        record = event_loop.run(check_target(config, target, clock))
+        record = event_loop.run(
+            check_target(config, target, clock, lambda note: typer.echo(f"{NAME}: {about}{note}", err=True))
+        )
     except TargetError as error:
-        print_error(error, f"{target.name}: " if is_named_in_errors else "")
+        print_error(error, about)
         answer = {"target": target.name, "model": None, **unmeasured_json(error, clock.wall_s()), "met": {}}
         return answer, _NOT_MEASURED
     objectives = config.objectives_of(target)

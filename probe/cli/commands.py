@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -26,6 +26,7 @@ from probe.core.workload import Workload, requests
 from probe.load.request_source import RequestSource
 from probe.monitor.canary import Canary
 from probe.monitor.gpu_readers import GpuReaders
+from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, engine_of, lock, workload
 from probe.observe.guard import ASLEEP, GO
@@ -50,8 +51,14 @@ class RampRequest:
     workers: int | None = None  # None: as the cores allow
 
 
-async def check_target(config: Config, target: TargetConfig, clock: Clock) -> RequestRecord:
-    """Send one canary. Raises TargetError if it could not be measured, ConfigError if the target is passive."""
+async def check_target(
+    config: Config, target: TargetConfig, clock: Clock, on_note: Callable[[str], None] = lambda _: None
+) -> RequestRecord:
+    """Send one canary and, if it is answered, the target's question with a known answer.
+
+    A wrong answer makes the canary `corrupt`; `on_note` gets why there was none. Raises TargetError if the canary could
+    not be measured, ConfigError if the target is passive.
+    """
     _may_ask(target)
     await _check_awake(target, clock)
     async with Client(endpoint(target), clock, target.canary.timeout) as client:
@@ -59,6 +66,16 @@ async def check_target(config: Config, target: TargetConfig, clock: Clock) -> Re
         model = await _model(client, target, load, clock)
         objectives = config.objectives_of(target)
         record = await Canary(target.name, model, client, requests(load), objectives=objectives, clock=clock).run_once()
+        question = KnownAnswer.of(target, client, clock, lambda _: nullcontext(), lambda _: None)
+        if question is not None and record.is_up:
+            answer = await question.ask(model)
+            if answer.outcome is Outcome.CORRUPT:
+                record = replace(record, outcome=answer.outcome, detail=answer.detail)
+            elif answer.outcome is not Outcome.OK:
+                on_note(
+                    f"canary.known_answer: the question was not answered: {answer.outcome.value}, {answer.detail};"
+                    " change its api or prompt, or remove it"
+                )
     if record.outcome is Outcome.CLIENT_BOUND:
         fix = "; run it on a quieter machine" if record.is_up else ""  # else the detail has it
         raise TargetError(f"{target.base_url}: {record.detail}{fix}", record.outcome)

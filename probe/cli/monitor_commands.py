@@ -74,7 +74,10 @@ def check(
     header: Header = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each target.")] = False,
 ) -> None:
-    """Send one canary to each target. Exit status: 0 objectives met, 1 missed, 2 could not measure."""
+    """Send one canary to each target, and its question with a known answer.
+
+    Exit status: 0 objectives met, 1 missed, 2 could not measure.
+    """
     from probe.cli.check import check_one
     from probe.cli.options import ServerOptions, configuration
     from probe.cli.targets import configured_targets, named_targets

@@ -19,6 +19,8 @@ VOCABULARY = 32_000  # ids from 0; the smallest of today's common models, so wha
 TEMPLATE_TOKENS = 3  # a chat prompt's opening for the answer
 TEMPLATE_TOKENS_PER_MESSAGE = 4  # role and delimiters
 DEFAULT_MAX_TOKENS = 16  # completions only; chat defaults to the rest of the context
+# The one question that it answers, in a token: that of `canary.known_answer: {}`.
+_QUESTION, _ANSWER = "the capital of France", " Paris"
 
 _TokenIds = list[Annotated[int, Field(ge=0)]]
 
@@ -36,6 +38,7 @@ class ParsedRequest:
     include_usage: bool
     continuous_usage: bool
     content: bytes = field(default=b"", repr=False)
+    answer: str = ""  # the only token; empty: words up to the limit
 
 
 class Refusal(Exception):  # noqa: N818  # an answer, not an error of this program
@@ -56,6 +59,7 @@ class _Common(BaseModel):
     model: str | None = None
     max_tokens: int | None = None
     n: int | None = 1
+    ignore_eos: bool | None = False
     stream: bool | None = False
     stream_options: _StreamOptions | None = None
 
@@ -83,7 +87,9 @@ def read_completion(body: bytes, content_type: str, *, model: str, profile: Prof
     _check_common(asked, model)
     prompt_tokens = _count_prompt(asked.prompt, profile)
     limit = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
-    return _ask(asked, prompt_tokens, limit, profile, _content(asked.prompt) if profile.prefix_caching else b"")
+    content = _content(asked.prompt) if profile.prefix_caching else b""
+    text = asked.prompt if isinstance(asked.prompt, str) else ""
+    return _ask(asked, prompt_tokens, limit, profile.max_model_len, content, text=text)
 
 
 def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -> ParsedRequest:
@@ -98,7 +104,8 @@ def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -
     )
     limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
     content = _chat_content(asked.messages) if profile.prefix_caching else b""
-    return _ask(asked, prompt_tokens, profile.max_model_len if limit is None else limit, profile, content)
+    limit = profile.max_model_len if limit is None else limit
+    return _ask(asked, prompt_tokens, limit, profile.max_model_len, content, text=_text_of(asked.messages[-1]))
 
 
 def text_tokens(text: str) -> int:
@@ -216,8 +223,7 @@ def _count_prompt(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None, 
     return len(ids)
 
 
-def _ask(asked: _Common, prompt_tokens: int, limit: int, profile: Profile, content: bytes) -> ParsedRequest:
-    longest = profile.max_model_len
+def _ask(asked: _Common, prompt_tokens: int, limit: int, longest: int, content: bytes, *, text: str) -> ParsedRequest:
     if prompt_tokens > longest:
         least = "at least " if prompt_tokens == longest + 1 else ""
         message = (
@@ -230,12 +236,13 @@ def _ask(asked: _Common, prompt_tokens: int, limit: int, profile: Profile, conte
     if output_tokens < 1:
         raise _bad(f"max_tokens must be at least 1, got {output_tokens}.", "max_tokens", output_tokens)
     options = asked.stream_options or _StreamOptions()
-    include_usage = bool(options.include_usage)
+    answer = _ANSWER if _QUESTION in text and not asked.ignore_eos else ""
     return ParsedRequest(
         prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
+        output_tokens=1 if answer else output_tokens,
         stream=bool(asked.stream),
-        include_usage=include_usage,
-        continuous_usage=include_usage and bool(options.continuous_usage_stats),
+        include_usage=bool(options.include_usage),
+        continuous_usage=bool(options.include_usage and options.continuous_usage_stats),
         content=content,
+        answer=answer,
     )

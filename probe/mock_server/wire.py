@@ -33,8 +33,14 @@ class MockResponse:
     created: int  # seconds since the epoch
     seed: int
 
+    @property
+    def finish_reason(self) -> str:
+        return "stop" if self.request.answer else "length"
+
     def text(self) -> str:
-        return "".join(WORDS[(self.seed + n) % len(WORDS)] for n in range(1, self.request.output_tokens + 1))
+        return self.request.answer or "".join(
+            WORDS[(self.seed + n) % len(WORDS)] for n in range(1, self.request.output_tokens + 1)
+        )
 
     def usage(self, output_tokens: int) -> dict[str, int]:
         prompt_tokens = self.request.prompt_tokens
@@ -55,12 +61,14 @@ class EventStream:
         if chat:
             self._before = f'data: {self._head}{{"index":0,"delta":{{"content":'
             self._after = '},"logprobs":null,"finish_reason":null,"token_ids":null}]'
-            self._after_last = '},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}]'
+            self._after_last = (
+                f'}},"logprobs":null,"finish_reason":"{answer.finish_reason}","stop_reason":null,"token_ids":null}}]'
+            )
         else:
             self._before = f'data: {self._head}{{"index":0,"text":'
             rest = '"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]'
             self._after = f',"logprobs":null,"finish_reason":null,{rest}'
-            self._after_last = f',"logprobs":null,"finish_reason":"length",{rest}'
+            self._after_last = f',"logprobs":null,"finish_reason":"{answer.finish_reason}",{rest}'
         if not answer.request.include_usage:  # the fingerprint comes once, in the last event with JSON in it
             self._after_last += f',"system_fingerprint":"{FINGERPRINT}"'
 
@@ -75,7 +83,11 @@ class EventStream:
     def token(self, number: int) -> bytes:
         """Return the event of token `number`, from 1 to output_tokens."""
         request = self._answer.request
-        word = _WORDS_JSON[(self._answer.seed + number) % len(_WORDS_JSON)]
+        word = (
+            json.dumps(request.answer)
+            if request.answer
+            else _WORDS_JSON[(self._answer.seed + number) % len(_WORDS_JSON)]
+        )
         after = self._after if number < request.output_tokens else self._after_last
         usage = self._usage(number) if request.continuous_usage else ""
         return f"{self._before}{word}{after}{usage}}}\n\n".encode()
@@ -112,7 +124,7 @@ def completion_body(answer: MockResponse) -> str:
     """Return the whole answer of /v1/completions."""
     return (
         f'{dumps(_head(answer, "cmpl", "text_completion"))[:-1]},"choices":[{{"index":0,'
-        f'"text":{json.dumps(answer.text())},"logprobs":null,"finish_reason":"length","stop_reason":null,'
+        f'"text":{json.dumps(answer.text())},"logprobs":null,"finish_reason":"{answer.finish_reason}","stop_reason":null,'
         '"token_ids":null,"prompt_logprobs":null,"prompt_token_ids":null,"routed_experts":null}],'
         f'{_trailer(answer)},"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}}'
     )
@@ -124,7 +136,7 @@ def chat_body(answer: MockResponse) -> str:
         f'{dumps(_head(answer, "chatcmpl", "chat.completion"))[:-1]},"choices":[{{"index":0,'
         f'"message":{{"role":"assistant","content":{json.dumps(answer.text())},"refusal":null,'
         '"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,'
-        '"finish_reason":"length","stop_reason":null,"token_ids":null,"routed_experts":null}],'
+        f'"finish_reason":"{answer.finish_reason}","stop_reason":null,"token_ids":null,"routed_experts":null}}],'
         f'{_trailer(answer)},"prompt_logprobs":null,"prompt_token_ids":null,"prompt_text":null,'
         '"kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}'
     )

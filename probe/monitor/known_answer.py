@@ -65,11 +65,7 @@ class KnownAnswer:
         if not self._is_wrong and self._due_ns is not None and now_ns < self._due_ns:
             return None
         self._due_ns = now_ns + self._every_ns
-        async with self._sending(self._workload):
-            async with watch_lag(self._clock) as lag:
-                sent = await self._client.send(self._spec, model, Traffic.ANSWER, now_ns)
-            record = excuse_stop(sent, lag)
-            self._on_record(record)
+        record = await self.ask(model)
         if record.outcome in (Outcome.OK, Outcome.CORRUPT):
             self._is_wrong = record.outcome is Outcome.CORRUPT
         if record.outcome is not self._last:
@@ -77,3 +73,12 @@ class KnownAnswer:
             log = _log.info if record.outcome is Outcome.OK else _log.warning
             log("known answer changed", target=record.target, outcome=record.outcome.value, detail=record.detail)
         return record.detail if record.outcome is Outcome.CORRUPT else None
+
+    async def ask(self, model: str) -> RequestRecord:
+        """Ask the question. Return its record, whose outcome is `corrupt` if the answer is wrong."""
+        async with self._sending(self._workload):
+            async with watch_lag(self._clock) as lag:
+                sent = await self._client.send(self._spec, model, Traffic.ANSWER, self._clock.monotonic_ns())
+            record = excuse_stop(sent, lag)
+            self._on_record(record)
+        return record

@@ -89,6 +89,33 @@ def test_a_check_of_a_failing_server_is_a_measurement(host: tuple[asyncio.Runner
     assert runner.run(check_target(config, config.targets[0], SystemClock())).outcome is Outcome.SERVER_ERROR
 
 
+ASKED = {"workload": "short", "timeout": "2s", "known_answer": {}}
+WRONG = {**ASKED, "known_answer": {"prompt": "What is the capital of France?", "expect": "London"}}
+
+
+def test_a_check_asks_the_question_with_a_known_answer(host: tuple[asyncio.Runner, MockServer]) -> None:
+    runner, server = host
+    right, wrong = (_config(server.url, canary=canary) for canary in (ASKED, WRONG))
+    assert runner.run(check_target(right, right.targets[0], SystemClock())).outcome is Outcome.OK
+    assert server.generated == 2
+    record = runner.run(check_target(wrong, wrong.targets[0], SystemClock()))
+    assert (record.outcome, record.detail) == (
+        Outcome.CORRUPT,
+        "the answer to the question does not match canary.known_answer.expect",
+    )
+
+
+def test_a_check_reports_a_question_that_was_not_answered(host: tuple[asyncio.Runner, MockServer]) -> None:
+    runner, server = host
+    refused = PlainTextResponse("no chat template", status_code=400)
+    server.instead["/v1/chat/completions"] = refused
+    config, notes = _config(server.url, canary=ASKED), list[str]()
+    record = runner.run(check_target(config, config.targets[0], SystemClock(), notes.append))
+    assert record.outcome is Outcome.OK, "the canary was answered"
+    (note,) = notes
+    assert note.startswith("canary.known_answer: the question was not answered: bad_request, ")
+
+
 def test_a_check_of_no_server_is_an_error() -> None:
     config = _config(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(TargetError, match="base_url"):

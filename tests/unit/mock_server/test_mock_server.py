@@ -139,6 +139,14 @@ def test_a_stream_says_the_words_of_the_whole_answer(fast: MockServer) -> None:
     assert len({event["id"] for event in events}) == 1
 
 
+def test_only_the_question_with_a_known_answer_is_answered(fast: MockServer) -> None:
+    asked = {"model": "tiny", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    answer = fast.post("/v1/chat/completions", asked)["choices"][0]
+    assert (answer["message"]["content"], answer["finish_reason"]) == (" Paris", "stop")
+    ignoring = fast.post("/v1/chat/completions", asked | {"ignore_eos": True, "max_tokens": 9})
+    assert ignoring["usage"]["completion_tokens"] == 9
+
+
 @pytest.mark.parametrize(
     ("prompt", "tokens"), [("", 0), ("abcd", 1), ("abcde", 2), ("\u00e9\u00e9\u00e9", 2), ("a" * 400, 100)]
 )
