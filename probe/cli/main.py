@@ -12,7 +12,14 @@ from typing import Annotated
 import typer
 
 from probe import __version__
-from probe.cli import capacity_commands, config_commands, demo_commands, generate_commands, monitor_commands
+from probe.cli import (
+    capacity_commands,
+    config_commands,
+    demo_commands,
+    doctor_commands,
+    generate_commands,
+    monitor_commands,
+)
 from probe.cli.output import NAME, discard_output, open_closed_streams, print_error
 from probe.core.errors import KneewatchError
 from probe.core.text import one_line
@@ -32,6 +39,9 @@ app = typer.Typer(
 )
 app.command()(monitor_commands.run)
 app.command()(monitor_commands.check)
+app.command(short_help="Examine a server: what it serves, whether it is healthy, what limits it.")(
+    doctor_commands.doctor
+)
 app.command()(capacity_commands.ramp)
 app.command()(capacity_commands.forecast)
 app.command(short_help="Compare two results of ramp or vllm bench serve.")(capacity_commands.compare)

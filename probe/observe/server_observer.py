@@ -167,7 +167,7 @@ class ServerObserver:
     async def sending(self, load: Workload | None = None) -> AsyncIterator[None]:
         """Note that a probe request of this workload is in flight; None: the load of a capacity run."""
         began_ns, is_load = self._clock.monotonic_ns(), load is None
-        self.state.begin(began_ns, is_load=is_load, most=_most(load) if load is not None else NO_TOKENS)
+        self.state.begin(began_ns, is_load=is_load, most=most_tokens(load) if load is not None else NO_TOKENS)
         try:
             yield
         finally:
@@ -195,7 +195,7 @@ class ServerObserver:
         await self._scraper.close()
 
 
-def _most(load: Workload) -> Tokens:
+def most_tokens(load: Workload) -> Tokens:
     """Return the most tokens that a server may count for a request. Chat templates add tokens to a prompt."""
     prompt, output = longest(load)
     return Tokens(prompt + (_TEMPLATE_TOKENS if load.api is Api.CHAT else 0), output)

@@ -1,0 +1,135 @@
+"""What `kneewatch doctor` does: watch a server for some seconds, send it a few canaries, and forecast. No printing."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+
+from probe.capacity.run.plan import context_of, hints_of
+from probe.cli.commands import check_target
+from probe.config.config import Config
+from probe.config.targets import TargetConfig
+from probe.core.clock import Clock
+from probe.core.errors import TargetError
+from probe.core.request import RequestRecord
+from probe.core.result import CapacityResult, Phase
+from probe.core.snapshot import ServerSnapshot
+from probe.core.target_status import TargetStatus
+from probe.monitor.live_forecast import forecast_result, live_forecast
+from probe.monitor.startup_flags import StartupFlags
+from probe.monitor.wiring import endpoint, engine_of, workload
+from probe.observe.cross_checks import CrossChecker
+from probe.observe.server_observer import most_tokens
+from probe.observe.server_state import ServerState
+from probe.report.diagnosis import Diagnosis
+from probe.scrape.scraper import Scraper
+
+CANARIES = 3
+LONGEST_S = 60.0
+_READ_EVERY_S = 1.0
+_SCRAPE_S = 3.0
+_CANARY_S = 20.0  # a canary that takes longer has failed
+
+
+async def diagnose(
+    config: Config, target: TargetConfig, clock: Clock, *, watch_s: float, on_phase: Callable[[Phase], None]
+) -> Diagnosis:
+    """Examine the server for `watch_s`, and for at most a minute with the forecast. Raise TargetError if the first
+    canary cannot be sent.
+    """
+    ends_s = clock.monotonic_ns() * 1e-9 + LONGEST_S
+    on_phase(Phase("watching live traffic, and sending three canaries", watch_s))
+    async with AsyncExitStack() as held:
+        scraper = Scraper(endpoint(target), clock, timeout_s=_SCRAPE_S, engine=engine_of(target))
+        held.push_async_callback(scraper.close)
+        examination = _Examination(config, target, clock, scraper)
+        await examination.watch(watch_s)
+        on_phase(Phase("computing the result"))
+        left_s = max(ends_s - clock.monotonic_ns() * 1e-9, 1.0)
+        return await examination.result(watch_s, left_s)
+
+
+class _Examination:
+    """One server's examination: its state, and the canaries so far."""
+
+    def __init__(self, config: Config, target: TargetConfig, clock: Clock, scraper: Scraper) -> None:
+        canary = target.canary.model_copy(update={"timeout": min(target.canary.timeout, _CANARY_S)})
+        self._target = target.model_copy(update={"canary": canary})
+        self._config, self._clock, self._scraper = config, clock, scraper
+        self._objectives = config.objectives_of(target)
+        self._state = ServerState()
+        self._checker = CrossChecker(self._state, self._objectives)
+        self._records: list[RequestRecord] = []
+        self._server: ServerSnapshot | None = None  # None after a failed scrape
+        self._error: str | None = None
+
+    async def watch(self, seconds: float) -> None:
+        """Read the server's metrics each second, and send the canaries meanwhile."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read_for(seconds))
+                flags = tasks.create_task(StartupFlags(self._target, self._scraper).update())
+                for i in range(1, CANARIES):
+                    tasks.create_task(self._later_canary(i * seconds / CANARIES))
+                await self._canary()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None  # of the first canary
+        self._target = flags.result()
+        self._checker.max_num_seqs = self._target.capacity.server.max_num_seqs
+
+    async def _read_for(self, seconds: float) -> None:
+        ends_ns = self._clock.monotonic_ns() + int(seconds * 1e9)
+        while self._clock.monotonic_ns() < ends_ns:
+            await self._read()
+            await asyncio.sleep(_READ_EVERY_S)
+
+    async def _read(self) -> None:
+        try:
+            self._server, self._error = await self._scraper.read(), None
+            self._state.add(self._server)
+        except TargetError as error:
+            self._server, self._error = None, str(error)
+
+    async def _later_canary(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        with suppress(TargetError):
+            await self._canary()
+
+    async def _canary(self) -> None:
+        """Send a canary, and leave it out of what users send. Raise TargetError."""
+        load = workload(self._target.canary.workload, self._config.workload(self._target.canary.workload))
+        began_ns = self._clock.monotonic_ns()
+        self._state.begin(began_ns, most=most_tokens(load))
+        try:
+            record = await check_target(self._config, self._target, self._clock)
+            self._state.add_record(record)
+            self._checker.add_canary(record)
+            self._records.append(record)
+        finally:
+            self._state.end(began_ns, self._clock.monotonic_ns())
+
+    async def result(self, seconds: float, left_s: float) -> Diagnosis:
+        """Return the diagnosis, with a forecast if that takes at most `left_s`."""
+        model = self._records[0].model
+        name = self._target.capacity.workload or self._target.canary.workload
+        load = workload(name, self._config.workload(name))
+        context = context_of(self._server, load, self._objectives, self._target.capacity.server)
+        forecast: CapacityResult | None = None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                hints = hints_of(self._target.capacity)
+                found = await live_forecast(self._state.history, load, self._objectives, hints)
+            forecast = forecast_result(self._target.name, model, context, found, self._clock.wall_s())
+        status = TargetStatus(
+            name=self._target.name,
+            base_url=self._target.base_url,
+            model=model,
+            objectives=self._objectives,
+            up=self._records[-1].is_up,
+            recent=tuple(reversed(self._records)),
+            server=self._server,
+            server_error=self._error,
+            checks=self._checker.view(),
+            users=self._state.users(),
+            forecast=forecast,
+        )
+        return Diagnosis(status, self._state.user_totals, seconds, context.flags, context.flag_sources)

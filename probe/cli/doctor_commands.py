@@ -1,0 +1,66 @@
+"""The command that examines one server without a configuration: doctor."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from probe.cli.output import print_json, print_written
+from probe.cli.parameters import Api, ApiKeyFile, Engine, Header, Json, MetricsUrl, Model
+
+
+def doctor(
+    base_url: Annotated[str, typer.Option("--base-url", help="Server to examine.")],
+    model: Model = None,
+    api_key_file: ApiKeyFile = None,
+    api: Api = None,
+    engine: Engine = None,
+    metrics_url: MetricsUrl = None,
+    header: Header = None,
+    seconds: Annotated[float, typer.Option(min=15, max=45, help="Seconds to watch live traffic.")] = 40.0,
+    fail_on: Annotated[
+        Literal["objectives", "problems", "never"],
+        typer.Option(
+            help="Exit with status 1 if a canary misses an objective, if there is also any problem, or never."
+        ),
+    ] = "objectives",
+    write: Annotated[Path | None, typer.Option(help="Write a configuration to start with to this file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Examine a server for up to a minute: what it serves and with which flags, whether it is healthy, what users send,
+    how much more it takes, and what is configured badly. Sends three canaries and no load.
+
+    Exit status: 0 healthy, 1 not (--fail-on), 2 could not measure.
+    """
+    from probe.cli.doctor import diagnose
+    from probe.cli.options import ServerOptions, configuration
+    from probe.core.clock import SystemClock
+    from probe.core.errors import ConfigError
+    from probe.report.diagnosis import diagnosis_json, diagnosis_words
+    from probe.report.files import check_writable, write_file
+    from probe.report.progress import following
+    from probe.report.starter_config import starter_config
+    from probe.runtime import event_loop
+
+    options = ServerOptions(
+        model=model, api_key_file=api_key_file, api=api, engine=engine, metrics_url=metrics_url, header=header or None
+    )
+    config = configuration(None, base_url, options)
+    (target,) = config.servers
+    if write is not None:
+        if write.exists() and write.stat().st_size:
+            raise ConfigError(f"--write {write}: the file exists; remove it, or name another one")
+        check_writable(write, "--write")
+    with following() as follow:
+        found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
+    if as_json:
+        print_json(diagnosis_json(found))
+    else:
+        typer.echo(diagnosis_words(found))
+    if write is not None:
+        write_file(write, starter_config(config, target), "--write")
+        if not as_json:
+            print_written([write])
+    has_problem = any(finding.is_problem for finding in found.findings())
+    is_bad = {"objectives": not found.is_healthy, "problems": has_problem or not found.is_healthy, "never": False}
+    raise typer.Exit(1 if is_bad[fail_on] else 0)

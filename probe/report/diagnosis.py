@@ -1,0 +1,176 @@
+"""What `kneewatch doctor` finds on one server, as text and JSON. Pure."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from probe.capacity.trend.headroom import largest_share
+from probe.core import objectives as slo
+from probe.core.request import RequestRecord
+from probe.core.result import CapacityResult
+from probe.core.snapshot import ServerSnapshot, UserTotals
+from probe.core.target_status import TargetStatus
+from probe.core.text import one_line
+from probe.report.cross_check_text import Finding, findings
+from probe.report.figures import number, percent
+from probe.report.record_json import record_json
+from probe.report.result_text import forecast_rate
+from probe.report.setting_findings import RequestLengths, request_lengths, setting_findings
+from probe.report.terminal import canary_words
+
+_LINE = 500
+_LIMITS = ("max_num_seqs", "max_num_batched_tokens")  # the flags that a forecast needs
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One server, watched for some seconds. `status` has its canaries, its last snapshot and its forecast."""
+
+    status: TargetStatus
+    users: UserTotals  # while it was watched
+    seconds: float
+    flags: Mapping[str, str]
+    flag_sources: Mapping[str, str]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every canary was answered within every objective."""
+        return all(slo.met(record, self.status.objectives).get(slo.ALL, False) for record in self.status.recent)
+
+    @property
+    def lengths(self) -> RequestLengths | None:
+        """The mean request of the server's users."""
+        return request_lengths(self.users, self.status.server) if self.status.server is not None else None
+
+    @property
+    def missing_flags(self) -> Sequence[str]:
+        """The flags that a forecast needs and that are unknown."""
+        return [name for name in _LIMITS if name not in self.flags]
+
+    def findings(self) -> Sequence[Finding]:
+        """Return the findings, problems first."""
+        found = list(findings(self.status))
+        if self.status.server is not None:
+            forecast = self.status.forecast
+            speed = forecast.capacity.prefill_tokens_per_second if forecast is not None else None
+            settings = setting_findings(self.status.server, self.flags, self.lengths, self.status.objectives, speed)
+            found += settings
+        return sorted(found, key=lambda finding: not finding.is_problem)
+
+
+def diagnosis_words(found: Diagnosis) -> str:
+    """Return the diagnosis as labelled lines."""
+    lines = [*_server(found), *_health(found), *_users(found), *_capacity(found.status), *_found(found)]
+    return "\n".join(f"{f'{label}:':<12}{one_line(words, _LINE)}" for label, words in lines)
+
+
+def _server(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    server, status = found.status.server, found.status
+    if server is None:
+        yield "Server", f"{status.base_url} serves {status.model}; its metrics cannot be read: {status.server_error}"
+        return
+    engines = f", {server.engines} engines" if server.engines > 1 else ""
+    yield "Server", f"{status.base_url} serves {status.model} with {server.engine} {server.version}{engines}"
+    known = [f"{name}={value} ({found.flag_sources[name]})" for name, value in sorted(found.flags.items())]
+    yield "Flags", ", ".join(known) or "none known"
+    if found.missing_flags:
+        named = " and ".join(found.missing_flags)
+        yield "Unknown", f"{named}: a forecast may be a lower bound only; set them below targets[].capacity.server"
+
+
+def _health(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    good = sum(slo.met(record, found.status.objectives).get(slo.ALL, False) for record in found.status.recent)
+    yield (
+        "Healthy",
+        f"{'yes' if found.is_healthy else 'no'}: {good} of {len(found.status.recent)} canaries met every objective",
+    )
+    worst = min(found.status.recent, key=lambda record: _rank(record, found), default=None)
+    if worst is not None:
+        yield "Canary", canary_words(worst, found.status.objectives, urlsplit(found.status.base_url).netloc)
+
+
+def _rank(record: RequestRecord, found: Diagnosis) -> tuple[bool, int]:
+    """Return a key that puts a failed canary first, and then the slowest one."""
+    return slo.met(record, found.status.objectives).get(slo.ALL, False), record.sent_ns - record.done_ns
+
+
+def _users(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    load, lengths = found.status.users, found.lengths
+    if load is None or load.requests_per_second is None:
+        words = "unknown: the server's metrics do not show user traffic"
+    elif not found.users.requests:
+        words = f"no requests in {found.seconds:.0f} s"
+    else:
+        words = (
+            f"{number(load.requests_per_second)} requests/s, {number(load.output_tokens_per_second)} output tokens/s"
+        )
+    if lengths is not None:
+        when = "" if lengths.is_recent else " since the server's start"
+        mean = f"{number(round(lengths.prompt_tokens))} + {number(round(lengths.output_tokens))} tokens"
+        words += f"; {mean} in the mean request{when}"
+    yield "Users", words
+
+
+def _capacity(status: TargetStatus) -> Iterator[tuple[str, str]]:
+    forecast = status.forecast
+    if forecast is None or forecast.capacity.requests_per_second is None:
+        why = forecast.capacity.reason if forecast is not None else "it takes longer than this command may"
+        yield "Capacity", f"unknown: {why}; `kneewatch ramp` measures it by guarded load"
+        return
+    capacity = forecast.capacity
+    rate = forecast_rate(capacity, "requests/s")
+    yield "Capacity", f"{rate} of {_workload(forecast)}; forecast, {capacity.reason}"
+    used = largest_share(status.users, capacity)
+    if used is not None:
+        least = "at least " if capacity.is_lower_bound else ""
+        left = f"{least}{percent(max(1 - used.ratio, 0.0))}"
+        yield "Headroom", f"{left}: users send {number(used.live)} {used.unit}; forecast, not measured"
+    if capacity.limiting:
+        yield "Limited by", capacity.limiting
+    if capacity.bottleneck:
+        yield "Bottleneck", f"{capacity.bottleneck}; {capacity.advice or 'see docs/capacity.md'}"
+
+
+def _workload(forecast: CapacityResult) -> str:
+    load = forecast.context.workload
+    return f"{load.get('prompt_tokens')} + {load.get('output_tokens')} tokens"
+
+
+def _found(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    for finding in found.findings():
+        yield "Problem" if finding.is_problem else "Note", f"{finding.words[:1].upper()}{finding.words[1:]}."
+
+
+def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
+    """Return the diagnosis as JSON. Rates per second, lengths in tokens, times in seconds."""
+    status, lengths = found.status, found.lengths
+    forecast = status.forecast.capacity if status.forecast is not None else None
+    return {
+        "base_url": status.base_url,
+        "model": status.model,
+        **_server_json(status.server, status.server_error),
+        "flags": {name: {"value": value, "source": found.flag_sources[name]} for name, value in found.flags.items()},
+        "missing_flags": list(found.missing_flags),
+        "is_healthy": found.is_healthy,
+        "canaries": [
+            {**record_json(record), "met": dict(slo.met(record, status.objectives))} for record in status.recent
+        ],
+        "users": {
+            "requests_per_second": status.users.requests_per_second if status.users else None,
+            "output_tokens_per_second": status.users.output_tokens_per_second if status.users else None,
+            "mean_prompt_tokens": lengths.prompt_tokens if lengths else None,
+            "mean_output_tokens": lengths.output_tokens if lengths else None,
+        },
+        "capacity": {
+            name: getattr(forecast, name, None)
+            for name in ("mode", "requests_per_second", "lower", "upper", "limiting", "bottleneck", "reason")
+        },
+        "findings": [{"words": each.words, "is_problem": each.is_problem} for each in found.findings()],
+    }
+
+
+def _server_json(server: ServerSnapshot | None, error: str | None) -> dict[str, Any]:
+    if server is None:
+        return {"engine": None, "version": None, "engines": None, "metrics_error": error}
+    return {"engine": server.engine, "version": server.version, "engines": server.engines, "metrics_error": None}

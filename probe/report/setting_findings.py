@@ -1,0 +1,110 @@
+"""Findings on a server's startup flags: which do not fit its memory, its users' requests or its objectives. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from probe.core.objectives import Objectives
+from probe.core.snapshot import ServerSnapshot, UserTotals
+from probe.core.vllm_command import count
+from probe.report.cross_check_text import Finding
+from probe.report.figures import milliseconds, number
+
+# Fewer requests may all be of one kind.
+_LEAST_REQUESTS = 5
+# Below this share of a hit for each token looked up, requests have hardly anything in common.
+_RARE_HITS = 0.01
+_LEAST_QUERIES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLengths:
+    """The mean request of `requests`, in tokens.
+
+    `is_recent`: of users while the server was watched; otherwise of all since its start.
+    """
+
+    requests: float
+    prompt_tokens: float
+    output_tokens: float
+    is_recent: bool
+
+
+def request_lengths(users: UserTotals, server: ServerSnapshot) -> RequestLengths | None:
+    """Return the mean length of users' requests; None where the server has not answered enough of them."""
+    if users.requests is not None and users.requests >= _LEAST_REQUESTS and users.prompt_tokens and users.output_tokens:
+        return RequestLengths(
+            users.requests, users.prompt_tokens / users.requests, users.output_tokens / users.requests, is_recent=True
+        )
+    prompt, output = server.histograms.get("prompt_length"), server.histograms.get("output_length")
+    if prompt is None or output is None or min(prompt.count, output.count) < _LEAST_REQUESTS:
+        return None
+    return RequestLengths(prompt.count, prompt.sum / prompt.count, output.sum / output.count, is_recent=False)
+
+
+def setting_findings(
+    server: ServerSnapshot,
+    flags: Mapping[str, str],
+    lengths: RequestLengths | None,
+    objectives: Objectives,
+    prefill_tokens_per_second: float | None,
+) -> Iterator[Finding]:
+    """Yield what the flags cost. `flags`: by vLLM's names with underscores; an unknown one is absent."""
+    yield from _memory(server, flags, lengths)
+    yield from _prefix_cache(server, flags)
+    if flags.get("enforce_eager") == "True":
+        yield Finding(
+            "eager mode: without CUDA graphs a decode step takes longer; remove --enforce-eager unless memory is short",
+            is_problem=True,
+        )
+    if prefill_tokens_per_second:
+        yield from _prefill(flags, lengths, objectives, prefill_tokens_per_second)
+
+
+def _memory(server: ServerSnapshot, flags: Mapping[str, str], lengths: RequestLengths | None) -> Iterator[Finding]:
+    limit = count(flags.get("max_num_seqs", ""))
+    if limit is None or lengths is None or not server.kv_cache_tokens:
+        return
+    # On average, half of an answer has been generated.
+    room = server.kv_cache_tokens / server.engines / (lengths.prompt_tokens + lengths.output_tokens / 2)
+    if room < limit:
+        yield Finding(
+            f"the KV cache has room for {number(int(room))} requests of the mean length, and max_num_seqs is {limit}:"
+            " under load requests are preempted and computed again; raise --gpu-memory-utilization, or lower"
+            f" --max-num-seqs to {max(int(room), 1)}",
+            is_problem=bool(server.preemptions),
+        )
+
+
+def _prefix_cache(server: ServerSnapshot, flags: Mapping[str, str]) -> Iterator[Finding]:
+    queries, hits = server.prefix_cache_queries, server.prefix_cache_hits
+    if flags.get("enable_prefix_caching") == "False":
+        yield Finding(
+            "prefix caching is off: a system prompt that requests share is computed for each of them; remove"
+            " --no-enable-prefix-caching if yours share one",
+            is_problem=False,
+        )
+    elif queries and hits is not None and queries >= _LEAST_QUERIES and hits / queries < _RARE_HITS:
+        yield Finding(
+            "the prefix cache is hardly ever hit: put what prompts have in common at their beginning", is_problem=False
+        )
+
+
+def _prefill(
+    flags: Mapping[str, str], lengths: RequestLengths | None, objectives: Objectives, tokens_per_second: float
+) -> Iterator[Finding]:
+    within_s = objectives.ttft.within_s if objectives.ttft is not None else None
+    if within_s is None:
+        return
+    if lengths is not None and (prompt_s := lengths.prompt_tokens / tokens_per_second) > within_s:
+        yield Finding(
+            f"computing a prompt of the mean length takes {milliseconds(prompt_s)} alone, longer than the TTFT"
+            f" objective of {milliseconds(within_s)}: shorten the prompts, share a prefix, or use more GPUs a replica",
+            is_problem=True,
+        )
+    chunk = count(flags.get("max_num_batched_tokens", ""))
+    if chunk is not None and (step_s := chunk / tokens_per_second) > within_s:
+        yield Finding(
+            f"a step full of prompts takes {milliseconds(step_s)}, during which all other answers stand still; lower"
+            f" --max-num-batched-tokens from {chunk} to at most {max(int(within_s * tokens_per_second), 1)}",
+            is_problem=True,
+        )

@@ -1,0 +1,69 @@
+"""A first configuration for one server, as YAML. Pure."""
+
+import re
+from urllib.parse import urlsplit
+
+import yaml
+
+from probe.config.config import Config
+from probe.config.headers import SecretHeader
+from probe.config.targets import TargetConfig
+
+
+def starter_config(config: Config, target: TargetConfig) -> str:
+    """Return the configuration that watches this server; `config` was made from the command line. Has no secret."""
+    workload = config.workload(target.canary.workload)
+    objectives = config.objectives_of(target)
+    latencies = {
+        name: {"ratio": one.ratio, "within": f"{one.within_s * 1000:g}ms"}
+        for name, one in objectives.latencies().items()
+    }
+    raw = {
+        "objectives": {"chat": {"window": "30d", "availability": 0.999, **latencies}},
+        "workloads": {
+            "short-chat": {
+                **({"api": workload.api.value} if workload.api.value != "completions" else {}),
+                "prompt_tokens": workload.prompt_tokens,
+                "output_tokens": workload.output_tokens,
+            }
+        },
+        "targets": [
+            {
+                **_server(target),
+                "objectives": "chat",
+                "canary": {"every": "15s", "workload": "short-chat"},
+                "capacity": {"mode": "forecast"},
+            }
+        ],
+    }
+    return (
+        "# Written by `kneewatch doctor`. Start it with: kneewatch run -c THIS_FILE\n"
+        "# Capacity is forecast from live traffic and adds no load. All keys: docs/configuration.md\n"
+        f"{yaml.safe_dump(raw, sort_keys=False, default_flow_style=None, width=110)}"
+    )
+
+
+def _server(target: TargetConfig) -> dict[str, object]:
+    host = urlsplit(target.base_url).hostname or "server"
+    found: dict[str, object] = {"name": re.sub(r"[^A-Za-z0-9.-]", "-", host)[:63].strip(".-") or "server"}
+    found["base_url"] = target.base_url
+    if target.model != "auto":
+        found["model"] = target.model
+    if target.engine != "auto":
+        found["engine"] = target.engine
+    if target.metrics_url is not None:
+        found["metrics_url"] = target.metrics_url
+    if target.api_key_file is not None:
+        found["api_key_file"] = str(target.api_key_file.absolute())
+    if target.headers:
+        found["headers"] = {name: _header(name, value) for name, value in target.headers.items()}
+    return found
+
+
+def _header(name: str, value: str | SecretHeader) -> object:
+    """Return a header's value; a secret that was on the command line is left to a variable."""
+    if isinstance(value, str):
+        return value
+    if value.file is not None:
+        return {"file": str(value.file.absolute())}
+    return {"secret": f"${{{re.sub(r'[^A-Z0-9]', '_', name.upper())}}}"}

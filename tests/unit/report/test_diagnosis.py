@@ -1,0 +1,58 @@
+"""The diagnosis of one server in words and JSON, and when it counts as healthy."""
+
+import json
+from dataclasses import replace
+
+from example_records import status
+from plain_records import failure, poll, record
+
+from probe.core.snapshot import UserLoad, UserTotals
+from probe.report.diagnosis import Diagnosis, diagnosis_json, diagnosis_words
+
+FLAGS = {"max_num_seqs": "64"}
+
+
+def _diagnosis(**changes: object) -> Diagnosis:
+    healthy = replace(status(), recent=(record(),), server=poll(), forecast=None, users=UserLoad(1.5, 30.0))
+    return Diagnosis(
+        status=replace(healthy, **changes),  # type: ignore[arg-type]
+        users=UserTotals(60.0, 6000.0, 1200.0),
+        seconds=40.0,
+        flags=FLAGS,
+        flag_sources=dict.fromkeys(FLAGS, "process"),
+    )
+
+
+def test_a_healthy_server() -> None:
+    words = diagnosis_words(_diagnosis())
+    assert "Healthy:    yes: 1 of 1 canaries met every objective" in words
+    assert "max_num_seqs=64 (process)" in words
+    assert "Unknown:    max_num_batched_tokens:" in words
+    assert "Users:      1.5 requests/s, 30 output tokens/s; 100 + 20 tokens in the mean request" in words
+    assert "Capacity:   unknown: it takes longer than this command may; `kneewatch ramp`" in words
+
+
+def test_one_failed_canary_is_not_healthy_and_is_the_one_that_is_shown() -> None:
+    failed = failure(detail="HTTP 500")
+    found = _diagnosis(recent=(record(), failed, record()))
+    assert not found.is_healthy
+    assert "Healthy:    no: 2 of 3" in diagnosis_words(found)
+    assert "HTTP 500" in diagnosis_words(found)
+
+
+def test_a_server_without_metrics() -> None:
+    found = _diagnosis(server=None, server_error="no metrics of a server (404)", users=None)
+    words = diagnosis_words(found)
+    assert "its metrics cannot be read: no metrics of a server (404)" in words
+    assert "Users:      unknown" in words
+    assert diagnosis_json(found)["metrics_error"] == "no metrics of a server (404)"
+
+
+def test_json_has_what_the_words_have() -> None:
+    found = json.loads(json.dumps(diagnosis_json(_diagnosis())))
+    assert found["is_healthy"] is True
+    assert found["flags"] == {"max_num_seqs": {"value": "64", "source": "process"}}
+    assert found["missing_flags"] == ["max_num_batched_tokens"]
+    assert found["users"]["mean_prompt_tokens"] == 100
+    assert found["canaries"][0]["met"]["all"] is True
+    assert found["capacity"]["requests_per_second"] is None

@@ -1,0 +1,88 @@
+"""Findings on startup flags: each beside the setting just inside it, of which nothing is said."""
+
+from dataclasses import replace
+
+import pytest
+from plain_records import poll
+
+from probe.core.objectives import Objective, Objectives
+from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
+from probe.report.cross_check_text import Finding
+from probe.report.setting_findings import RequestLengths, request_lengths, setting_findings
+
+CHAT = Objectives("chat", ttft=Objective(0.95, 0.5))
+LENGTHS = RequestLengths(requests=100, prompt_tokens=800, output_tokens=400, is_recent=True)
+
+
+def _found(
+    flags: dict[str, str], server: ServerSnapshot, lengths: RequestLengths | None = LENGTHS, speed: float | None = None
+) -> list[Finding]:
+    return list(setting_findings(server, flags, lengths, CHAT, speed))
+
+
+@pytest.fixture
+def server() -> ServerSnapshot:
+    return replace(poll(), kv_cache_tokens=64_000.0, engines=1, preemptions=0.0, prefix_cache_queries=None)
+
+
+def test_of_a_server_that_fits_nothing_is_said(server: ServerSnapshot) -> None:
+    flags = {"max_num_seqs": "64", "enable_prefix_caching": "True", "enforce_eager": "False"}
+    assert _found({**flags, "max_num_batched_tokens": "2048"}, server, speed=10_000.0) == []
+
+
+def test_more_sequences_than_the_kv_cache_has_room_for(server: ServerSnapshot) -> None:
+    (found,) = _found({"max_num_seqs": "256"}, server)
+    assert "room for 64 requests of the mean length, and max_num_seqs is 256" in found.words
+    assert "--max-num-seqs to 64" in found.words
+    assert not found.is_problem
+    (preempted,) = _found({"max_num_seqs": "256"}, replace(server, preemptions=3.0))
+    assert preempted.is_problem
+
+
+def test_the_room_is_that_of_one_engine(server: ServerSnapshot) -> None:
+    assert _found({"max_num_seqs": "64"}, replace(server, kv_cache_tokens=128_000.0, engines=2)) == []
+    assert _found({"max_num_seqs": "65"}, replace(server, kv_cache_tokens=128_000.0, engines=2))
+
+
+@pytest.mark.parametrize("unknown", ["flag", "cache", "lengths"])
+def test_without_one_of_the_three_it_is_not_judged(server: ServerSnapshot, unknown: str) -> None:
+    flags = {} if unknown == "flag" else {"max_num_seqs": "256"}
+    shown = replace(server, kv_cache_tokens=None) if unknown == "cache" else server
+    assert _found(flags, shown, None if unknown == "lengths" else LENGTHS) == []
+
+
+def test_eager_mode_and_a_prefix_cache_that_is_off(server: ServerSnapshot) -> None:
+    cache, eager = _found({"enforce_eager": "True", "enable_prefix_caching": "False"}, server)
+    assert "remove --no-enable-prefix-caching" in cache.words
+    assert not cache.is_problem
+    assert "remove --enforce-eager" in eager.words
+    assert eager.is_problem
+
+
+def test_a_prefix_cache_that_is_never_hit(server: ServerSnapshot) -> None:
+    looked_up = replace(server, prefix_cache_queries=100_000.0, prefix_cache_hits=500.0)
+    (found,) = _found({}, looked_up)
+    assert "hardly ever hit" in found.words
+    assert _found({}, replace(looked_up, prefix_cache_hits=50_000.0)) == []
+    assert _found({}, replace(looked_up, prefix_cache_queries=1000.0, prefix_cache_hits=0.0)) == []
+
+
+def test_prompts_and_steps_longer_than_the_ttft_objective(server: ServerSnapshot) -> None:
+    prompt, step = _found({"max_num_batched_tokens": "8192"}, server, speed=1000.0)
+    assert "takes 800 ms alone, longer than the TTFT objective of 500 ms" in prompt.words
+    assert "a step full of prompts takes 8192 ms" in step.words
+    assert "from 8192 to at most 500" in step.words
+    assert prompt.is_problem
+    assert step.is_problem
+
+
+def test_the_users_of_now_come_before_those_since_the_start(server: ServerSnapshot) -> None:
+    past = {
+        "prompt_length": Histogram(((float("inf"), 10.0),), 1000.0),
+        "output_length": Histogram(((float("inf"), 10.0),), 500.0),
+    }
+    server = replace(server, histograms=past)
+    now = UserTotals(requests=10.0, prompt_tokens=5000.0, output_tokens=2000.0)
+    assert request_lengths(now, server) == RequestLengths(10, 500, 200, is_recent=True)
+    assert request_lengths(replace(now, requests=4.0), server) == RequestLengths(10, 100, 50, is_recent=False)
+    assert request_lengths(UserTotals(), replace(server, histograms={})) is None
