@@ -33,6 +33,9 @@ MAX_VALUE = 200  # characters of a flag
 _MAX_WORD, _MAX_WORDS, _MAX_SCRIPT = 1024, 1000, 16 * 1024
 _MAX_NUMBER = 10**9  # more than any server's flag
 _DEFAULT_PORT = 8000
+DEFAULT = "default"  # the value of max_num_seqs where the command line states none
+# Words that state max_num_seqs, which argparse takes abbreviated, or may bring it from elsewhere.
+_HIDES_LIMIT = re.compile(r"--(max[-_]num[-_]s|config\b)|.*[$`]", re.DOTALL)
 _KV_TRANSFER = ("kv_connector", "kv_role")  # what else is in --kv-transfer-config may be an address with a password
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|(\w+))")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
@@ -43,13 +46,17 @@ def vllm_flags(command: Sequence[str], args: Sequence[str], environment: Mapping
     """Return the flags of a container's vLLM, {} if it runs another program.
 
     `command` is empty where the image's own entrypoint runs: then `args` are vLLM's if they are flags. A value that
-    is not in the pod, such as a variable from a Secret or a flag in a `--config` file, is left out.
+    is not in the pod, such as a variable from a Secret or a flag in a `--config` file, is left out. max_num_seqs is
+    DEFAULT where the whole line is known and does not state it.
     """
     line = [*command, *args][:_MAX_WORDS]
     words = list(_server_words(line, environment))
     if not words and not command and any(word.startswith("--") for word in line):
         words = [_expanded(word, environment) for word in line]
-    return dict(_flags(words))
+    found = dict(_flags(words))
+    if words and len(line) < _MAX_WORDS and not any(map(_HIDES_LIMIT.match, words)):
+        found["max_num_seqs"] = DEFAULT
+    return found
 
 
 def served_port(line: Sequence[str]) -> int | None:

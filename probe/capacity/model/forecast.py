@@ -85,7 +85,7 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, cost_model: Step
     share = high * _relative_size(join_windows(evidence.measured), evidence.workload) / found if found else 0.0
     doubt = _doubt(cost_model, found, share)
     if doubt is None and model.max_num_seqs is None:
-        doubt = _max_num_seqs_doubt(evidence, twin, found)
+        doubt = _max_num_seqs_doubt(evidence, model, twin, found)
     if doubt is not None:
         return _no_forecast(doubt)
     half = _half_interval(model, cost_model, objectives, found, share, requests=requests)
@@ -136,14 +136,14 @@ def _doubt(cost_model: StepCostModel, found: float, share: float) -> str | None:
     return None
 
 
-def _max_num_seqs_doubt(evidence: _Evidence, twin: Twin, found: float) -> str | None:
+def _max_num_seqs_doubt(evidence: _Evidence, model: ServerModel, twin: Twin, found: float) -> str | None:
     """Return why an unknown max_num_seqs may be far too low for the capacity, or None."""
     most = max(
         *(snapshot.running or 0.0 for snapshot in evidence.snapshots),
         *(window.batch * window.engines for window in evidence.measured),
     )
     would_run = predict(twin, found, evidence.objectives, requests=evidence.requests // 2).running
-    if would_run <= _MAX_RUNNING_GROWTH * most:
+    if would_run <= max(_MAX_RUNNING_GROWTH * most, model.allowed_running):
         return None
     return (
         f"not enough evidence: {would_run:.0f} requests would run at a time, at most {most:.0f} did, and"
@@ -152,7 +152,7 @@ def _max_num_seqs_doubt(evidence: _Evidence, twin: Twin, found: float) -> str | 
 
 
 def _least_capacity(model: ServerModel, twin: Twin, objectives: Objectives, found: float, requests: int) -> float:
-    """Return the capacity if max_num_seqs, where it is unknown, allows only as many requests as have run."""
+    """Return the capacity if max_num_seqs, where it is unknown, is no more than is known."""
     if model.max_num_seqs is not None:
         return found
     limited = replace(twin, max_num_seqs=model.least_max_num_seqs)
@@ -161,8 +161,8 @@ def _least_capacity(model: ServerModel, twin: Twin, objectives: Objectives, foun
 
 def _bound_words(model: ServerModel, found: float) -> str:
     return (
-        f"; a lower bound: max_num_seqs is not known, and at most {model.least_max_num_seqs} requests have run at a"
-        f" time (without that limit {found:.3g} requests/s); {SET_MAX_NUM_SEQS}"
+        f"; a lower bound: max_num_seqs is not known to be more than {model.least_max_num_seqs} (without that limit"
+        f" {found:.3g} requests/s); {SET_MAX_NUM_SEQS}"
     )
 
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 _FP8_BITS = 8
-# Defaults of vLLM's API server by GPU (vllm/engine/arg_utils.py, 0.32).
+# vLLM's least default of max_num_seqs (vllm/engine/arg_utils.py, 0.32): on CPUs; on GPUs it is 256 or 1024.
+LEAST_DEFAULT = 128
 SET_MAX_NUM_SEQS = (
     "set capacity.server.max_num_seqs to the server's --max-num-seqs (vLLM's default is 256, but 1024 on GPUs of 70 GiB"
     " and more except the A100)"
@@ -35,9 +36,13 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The server's flags and hardware. None: unknown, or to be inferred."""
+    """The server's flags and hardware. None: unknown, or to be inferred.
+
+    `least_max_num_seqs`: a lower bound where max_num_seqs is unknown.
+    """
 
     max_num_seqs: int | None = None
+    least_max_num_seqs: int = 1
     max_num_batched_tokens: int | None = None
     gpu: str | None = None  # a name that probe.gpu.peak_specs.gpu() knows
     model: ModelSize | None = None

@@ -77,10 +77,15 @@ class ServerModel:
 
     @property
     def least_max_num_seqs(self) -> int:
-        """The most requests that have run at a time in one engine, as its max_num_seqs must allow; at least 1."""
+        """What max_num_seqs is at least: by the hints, or as many requests as have run at a time in one engine."""
         polled = (most_running(snapshot) for snapshot in self._all)
         between = (window.batch for segment in self._segments for window in segment)
-        return max(math.ceil(max([*polled, *between], default=0.0)), 1)
+        return max(math.ceil(max([*polled, *between], default=0.0)), self._hints.least_max_num_seqs)
+
+    @property
+    def allowed_running(self) -> float:
+        """How many requests may run at a time over all engines by the hints alone, where max_num_seqs is unknown."""
+        return self._hints.least_max_num_seqs * self.engines
 
     @property
     def kv_tokens(self) -> float | None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 
-from probe.capacity.model.hints import NO_HINTS, Hints, ModelSize
+from probe.capacity.model.hints import LEAST_DEFAULT, NO_HINTS, Hints, ModelSize
 from probe.capacity.run.job import Budget, LoadPlan
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.fixed_steps import FixedSteps
@@ -17,6 +17,7 @@ from probe.core.objectives import Objectives
 from probe.core.result import RunContext
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import Arrivals, StepPlan
+from probe.core.vllm_command import DEFAULT
 from probe.core.workload import Workload
 from probe.runtime.helper_process import HelperProcess
 
@@ -90,7 +91,8 @@ def hints_of(capacity: CapacityConfig) -> Hints:
     server = capacity.server
     flags = server.model_dump(include={"max_num_seqs", "max_num_batched_tokens"}, exclude_none=True)
     size = ModelSize(server.parameters, server.weight_bits, server.gpus) if server.parameters is not None else None
-    return Hints(**flags, gpu=server.gpu, model=size)
+    least = LEAST_DEFAULT if server.startup_flags.get("max_num_seqs") == DEFAULT else 1
+    return Hints(**flags, least_max_num_seqs=least, gpu=server.gpu, model=size)
 
 
 @asynccontextmanager

@@ -40,8 +40,9 @@ UNLIMITED = Spending(math.inf, math.inf)
 
 
 def is_crowded(state: SearchState, knee: KneeEstimate) -> bool:
-    """Return whether more requests would run at the knee than ever did, although max_num_seqs is unknown."""
-    return state.model.max_num_seqs is None and _MORE * state.model.most_running < knee.would_run
+    """Return whether more requests would run at the knee than ever did, although max_num_seqs may not allow them."""
+    model = state.model
+    return model.max_num_seqs is None and max(_MORE * model.most_running, model.allowed_running) < knee.would_run
 
 
 def assumption(state: SearchState, knee: KneeEstimate) -> str:

@@ -172,7 +172,7 @@ def model_capacity(state: SearchState, knee: KneeEstimate, lacks: str | None) ->
 
 
 def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
-    """Return the capacity if max_num_seqs, which is unknown, allows only as many requests as have run."""
+    """Return the capacity if max_num_seqs, which is unknown, is no more than is known."""
     most = state.model.least_max_num_seqs
     limited = replace(state.twin, max_num_seqs=most) if state.twin is not None else None
     least = state.capacity(limited, knee.rate_rps, QUICK_REQUESTS) if limited is not None else 0.0
@@ -187,7 +187,7 @@ def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
         output_tokens_per_second=rate * mean_length(state.model.workload.output_tokens),
         roofline=state.model.roofline(),
         prefill_tokens_per_second=state.model.prefill_tokens_per_second(),
-        reason=f"a lower bound: max_num_seqs is not known, and at most {most} requests have run at a time;"
+        reason=f"a lower bound: max_num_seqs is not known to be more than {most};"
         f" {knee.rate_rps:.3g} requests/s {assumption(state, knee)}",
     )
 

@@ -44,12 +44,33 @@ def test_short_names_and_switches_have_the_long_names() -> None:
         "enforce_eager": "True",
         "enable_prefix_caching": "False",
         "async_scheduling": "True",
+        "max_num_seqs": "default",
     }
 
 
 def test_a_json_value_stays_whole() -> None:
     line = ["sh", "-c", """vllm serve m --speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""]
-    assert vllm_flags(line, [], {}) == {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}
+    assert vllm_flags(line, [], {})["speculative_config"] == '{"method": "ngram", "num_speculative_tokens": 3}'
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("", "default"),
+        ("--dtype half --enforce-eager", "default"),
+        ("--max-num-batched-tokens 4096", "default"),
+        ("--max-num-seqs $SEQS", None),
+        ("--max_num_seq=8", None),  # argparse takes an abbreviation
+        ("--config /etc/vllm.yaml", None),
+        ("--config=/etc/vllm.yaml", None),
+        ("$(EXTRA_ARGS)", None),
+        ("$EXTRA_ARGS --dtype half", None),
+        ("`cat /flags`", None),
+    ],
+)
+def test_a_command_line_that_states_no_max_num_seqs_has_the_default(words: str, value: str | None) -> None:
+    found = vllm_flags(["sh", "-c", f"vllm serve m {words}"], [], {})
+    assert found.get("max_num_seqs") == value
 
 
 @pytest.mark.parametrize("reference", ["$SEQS", "${SEQS}", "$(SEQS)"])
@@ -159,7 +180,7 @@ def test_the_port_on_which_a_command_line_serves(line: list[str], port: int | No
 def test_of_a_kv_connector_only_its_name_and_role_are_kept() -> None:
     config = '{"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_connector_extra_config": {"password": "x"}}'
     found = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
-    assert vllm_flags(["vllm", "serve", "m", "--kv-transfer-config", config], [], {}) == found
-    assert vllm_flags(["vllm", "serve", "m", f"--kv-transfer-config={config}"], [], {}) == found
+    assert vllm_flags(["vllm", "serve", "m", "--max-num-seqs", "", "--kv-transfer-config", config], [], {}) == found
+    assert vllm_flags(["vllm", "serve", "m", "--max-num-seqs", "", f"--kv-transfer-config={config}"], [], {}) == found
     for other in ("{", "[1]", "3", '{"kv_role": 3}', "[" * 9999):
-        assert vllm_flags(["vllm", "serve", "m", "--kv-transfer-config", other], [], {}) == {}
+        assert vllm_flags(["vllm", "serve", "m", "--max-num-seqs", "", "--kv-transfer-config", other], [], {}) == {}

@@ -73,6 +73,15 @@ def test_the_limits_that_were_read_are_hints() -> None:
 
 
 @pytest.mark.usefixtures("process")
+def test_the_default_that_a_pod_has_bounds_max_num_seqs_until_the_server_reports_it() -> None:
+    of = with_flags(target(), {"max_num_seqs": "default"}, POD)
+    found = hints_of(of.capacity)
+    assert (found.max_num_seqs, found.least_max_num_seqs) == (None, 128)
+    found = hints_of(updated(of, {"max_num_seqs": "48"}).capacity)
+    assert (found.max_num_seqs, found.least_max_num_seqs) == (48, 1)
+
+
+@pytest.mark.usefixtures("process")
 def test_flags_of_a_server_that_is_silent_are_kept_and_those_it_no_longer_has_are_not() -> None:
     assert updated(target(), {"max_num_seqs": "48"}, None).capacity.server.max_num_seqs == 48
     assert updated(target(), {"max_num_seqs": "48"}, {}).capacity.server.max_num_seqs is None

@@ -7,10 +7,11 @@ from example_records import CHAT, snapshot, step
 from simulated_servers import CHAT as _LENGTHS
 from simulated_servers import FAST, profile, twin_of
 
+from probe.capacity.model.hints import Hints
 from probe.capacity.search import knee_estimate
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
 from probe.capacity.search.search import Search
-from probe.capacity.search.unverified import UNLIMITED, Spending, trials_lacking
+from probe.capacity.search.unverified import UNLIMITED, Spending, is_crowded, trials_lacking
 from probe.core.result import Stopped
 from probe.core.step import StepPlan, StepRun, TrafficBeside
 
@@ -128,3 +129,12 @@ def test_the_bottleneck_is_not_sought_before_the_end(monkeypatch: pytest.MonkeyP
     found = estimate_knee(state, explain=True, is_final=False)
     assert found is not None
     assert found.bottleneck is None
+
+
+def test_a_limit_that_allows_as_many_requests_as_would_run_is_enough() -> None:
+    knee = KneeEstimate(10.0, (9.5, 10.5), "ttft", 100.0, None)
+    for least, is_unknown in ((1, True), (128, False)):
+        state = Search(_LENGTHS, CHAT, Hints(least_max_num_seqs=least)).state
+        state.model.learn([snapshot(running=12.0)])
+        assert is_crowded(state, knee) is is_unknown
+        assert state.model.least_max_num_seqs == max(least, 12)
