@@ -18,6 +18,7 @@ import httpx
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import ResponseBuffer
 from probe.client.response_parser import ResponseParser
+from probe.client.unsent import discard_unsent
 
 # Beyond this, reading from the socket pauses until the consumer has taken the buffered reads.
 _HIGH_WATER = 1024 * 1024
@@ -122,7 +123,7 @@ class Connection(asyncio.Protocol):
         if self._response.buffer is answer:
             self._stop_timer()
             self._response.buffer = None
-            self.abort()
+            self._give_up()
 
     # asyncio.Protocol.
 
@@ -208,8 +209,14 @@ class Connection(asyncio.Protocol):
     def _fail(self, error: Exception) -> None:
         self._stop_timer()
         self._error, self._response.buffer = error, None
-        self.abort()
+        self._give_up()
         self._wake()
+
+    def _give_up(self) -> None:
+        """Close, and take back what the server has not read of the request."""
+        if self._transport is not None and not self._transport.is_closing():
+            discard_unsent(self._transport)
+            self._transport.abort()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
