@@ -42,10 +42,10 @@ class Hints:
     """
 
     max_num_seqs: int | None = None
-    least_max_num_seqs: int = 1
     max_num_batched_tokens: int | None = None
     gpu: str | None = None  # a name that probe.gpu.peak_specs.gpu() knows
     model: ModelSize | None = None
+    least_max_num_seqs: int = 1
 
 
 NO_HINTS = Hints()
