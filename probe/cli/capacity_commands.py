@@ -1,4 +1,4 @@
-"""Commands that measure, forecast and compare capacity: ramp, forecast, compare."""
+"""Commands that measure, forecast and compare capacity: ramp, forecast, compare, table."""
 
 import sys
 from pathlib import Path
@@ -224,3 +224,20 @@ def compare(
         console.print(comparison_table(found, before, after))
         console.print(comparison_words(found, allowed), markup=False)
     raise typer.Exit(1 if found.has_regressed else 0)
+
+
+def table(
+    results: Annotated[list[Path], typer.Argument(help="Files of `ramp --json`.")],
+    steps: Annotated[bool, typer.Option("--steps", help="A row for each load level, not for each result.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="CSV in base units; without it, Markdown.")] = False,
+) -> None:
+    """Print results of `ramp --json` as one table, a row for each in the order of the files.
+
+    Exit status: 0 done, 2 a file is not a result.
+    """
+    from probe.report import result_table
+    from probe.report.measured_file import read_result
+
+    read = [read_result(file) for file in results]
+    rows = result_table.step_table(read) if steps else result_table.capacity_table(read)
+    typer.echo(result_table.as_csv(rows) if as_csv else result_table.as_markdown(rows), nl=False)

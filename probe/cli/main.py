@@ -45,6 +45,7 @@ app.command(short_help="Examine a server: what it serves, whether it is healthy,
 app.command()(capacity_commands.ramp)
 app.command()(capacity_commands.forecast)
 app.command(short_help="Compare two results of ramp or vllm bench serve.")(capacity_commands.compare)
+app.command(short_help="Print results of ramp as one table.")(capacity_commands.table)
 app.command(short_help="Write the Grafana dashboards.")(generate_commands.dashboards)
 app.command(short_help="Write the Prometheus alert rules.")(generate_commands.alerts)
 app.command(short_help="Run a mock vLLM server.")(demo_commands.sim)

@@ -26,6 +26,7 @@ from probe.capacity.trend.compare import (
 from probe.core.errors import ConfigError
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
 from probe.core.request import Api
+from probe.core.result import CapacityResult
 from probe.core.text import one_line
 from probe.report.result_json import loads
 
@@ -41,6 +42,24 @@ _APIS = {"vllm": Api.COMPLETIONS, "openai": Api.COMPLETIONS, "openai-chat": Api.
 
 def read_measured(file: Path) -> Measurement:
     """Return the measurement in a file. Raises ConfigError."""
+    data, text = _read(file)
+    if "schema" in data:
+        return of_result(str(file), _own_result(file, data["schema"], text))
+    if "request_throughput" in data and "model_id" in data:
+        return _bench(file, data)
+    raise ConfigError(f"{file}: not a result; {_EXPECTED}")
+
+
+def read_result(file: Path) -> CapacityResult:
+    """Return the result of `kneewatch ramp --json` in a file. Raises ConfigError."""
+    data, text = _read(file)
+    if "schema" not in data:
+        raise ConfigError(f"{file}: not a result; expected the file of `kneewatch ramp --json`")
+    return _own_result(file, data["schema"], text)
+
+
+def _read(file: Path) -> tuple[Mapping[str, Any], bytes]:
+    """Return a JSON object and its text. Raises ConfigError."""
     try:
         with file.open("rb") as opened:
             text = opened.read(_LIMITS.max_bytes + 1)
@@ -54,20 +73,16 @@ def read_measured(file: Path) -> Measurement:
         raise ConfigError(f"{file}: {why}") from None
     if not isinstance(data, dict):
         raise ConfigError(f"{file}: not a result; {_EXPECTED}")
-    if "schema" in data:
-        return _own_result(file, data["schema"], text)
-    if "request_throughput" in data and "model_id" in data:
-        return _bench(file, data)
-    raise ConfigError(f"{file}: not a result; {_EXPECTED}")
+    return data, text
 
 
-def _own_result(file: Path, schema: object, text: bytes) -> Measurement:
+def _own_result(file: Path, schema: object, text: bytes) -> CapacityResult:
     if schema != _SCHEMA:
         raise ConfigError(
             f"{file}: schema {one_line(str(schema))} is not supported, expected {_SCHEMA}; use another version"
         )
     try:
-        return of_result(str(file), loads(text))
+        return loads(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"

@@ -1,5 +1,6 @@
 """The command line where all is well: what it prints, what it writes, how it ends."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from probe.cli.main import app, main
 from probe.mock_server.profiles import PROFILES
 from probe.report.result_json import dumps
 
-COMMANDS = ["run", "check", "ramp", "compare", "dashboards", "alerts", "sim", "demo", "config"]
+COMMANDS = ["run", "check", "ramp", "compare", "table", "dashboards", "alerts", "sim", "demo", "config"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +363,18 @@ def test_a_comparison_as_json_is_json_and_nothing_else(tmp_path: Path) -> None:
     assert done.status == 1
     written = json.loads(done.out)
     assert (written["base"], written["regressed"], written["tolerance"]) == (str(base), True, 0.05)
+
+
+def test_results_are_printed_as_one_table_in_the_order_of_the_files(tmp_path: Path) -> None:
+    files = [_result_file(tmp_path, f"{rps}.json", rps=rps) for rps in (10.0, 9.0)]
+    done = _kneewatch("table", *files)
+    assert (done.status, done.err) == (0, "")
+    assert [line.startswith("| ") for line in done.out.splitlines()] == [True] * 4
+    levels = _kneewatch("table", "--steps", "--csv", *files).out.splitlines()
+    assert [row["requests_per_second"] for row in csv.DictReader(levels)] == ["10.0", "9.0"]
+    files[0].write_text("{}")
+    assert (broken := _kneewatch("table", *files)).status == 2
+    assert "10.0.json: not a result; expected the file of `kneewatch ramp --json`" in broken.err
 
 
 def test_results_that_are_not_comparable_are_refused_with_the_reason_unless_forced(tmp_path: Path) -> None:

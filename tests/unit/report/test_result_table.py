@@ -1,0 +1,81 @@
+"""Results as a table: a row for each, or for each of their load levels; to read as Markdown, to compute with as CSV."""
+
+import csv
+import io
+from dataclasses import replace
+from typing import Any
+
+from example_records import result, step
+
+from probe.core.result import Capacity, CapacityResult, Stopped
+from probe.report.result_table import as_csv, as_markdown, capacity_table, step_table
+
+WORKLOAD = {"name": "long-prefill", "prompt_tokens": 2048, "output_tokens": 128, "shared_tokens": 0}
+FOUND = Capacity(
+    mode="empirical", requests_per_second=10.0, lower=10.0, upper=12.5, output_tokens_per_second=1280.0, limiting="ttft"
+)
+
+
+def _result(**values: Any) -> CapacityResult:
+    one = result(steps=[step(4, rps=8.0), step(8, rps=10.0), step(16, rps=11.0, broken=("ttft",))], capacity=FOUND)
+    return replace(one, context=replace(one.context, workload=WORKLOAD), **values)
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in text.splitlines()]
+
+
+def _read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_a_result_is_a_row_with_the_latencies_of_the_highest_level_that_held() -> None:
+    head, _, row = _rows(as_markdown(capacity_table([_result()])))
+    cells = dict(zip(head, row, strict=True))
+    assert (cells["workload"], cells["prompt"], cells["answer"]) == ("long-prefill", "2,048", "128")
+    assert (cells["requests/s"], cells["interval"]) == ("10", "10 to 12.5")
+    assert (cells["limited by"], cells["how"], cells["note"]) == ("ttft", "empirical", "-")
+    (values,) = _read(as_csv(capacity_table([_result()])))
+    held = step(8, rps=10.0)
+    assert float(values["capacity_requests_per_second"]) == 10.0
+    assert float(values["ttft_p95_seconds"]) == held.ttft_s.p95
+    assert (values["upper_requests_per_second"], values["stopped_by"]) == ("12.5", "done")
+
+
+def test_a_run_without_a_capacity_is_a_row_with_the_reason() -> None:
+    none = _result(capacity=Capacity(mode="empirical", reason="no request was answered"), steps=())
+    head, _, row = _rows(as_markdown(capacity_table([none])))
+    cells = dict(zip(head, row, strict=True))
+    assert (cells["requests/s"], cells["TTFT p95 ms"], cells["note"]) == ("-", "-", "no request was answered")
+    (values,) = _read(as_csv(capacity_table([none])))
+    assert (values["capacity_requests_per_second"], values["ttft_p95_seconds"]) == ("", "")
+
+
+def test_a_lower_bound_is_not_an_exact_number() -> None:
+    least = _result(capacity=replace(FOUND, upper=None))
+    head, _, row = _rows(as_markdown(capacity_table([least])))
+    assert dict(zip(head, row, strict=True))["interval"] == "at least 10"
+
+
+def test_load_levels_are_rows_in_their_order() -> None:
+    table = step_table([_result(), _result(stopped=Stopped("guard", "queue"))])
+    head, _, *rows = _rows(as_markdown(table))
+    assert len(rows) == 6
+    assert [dict(zip(head, row, strict=True))["load"] for row in rows[:3]] == [
+        "4 in flight",
+        "8 in flight",
+        "16 in flight",
+    ]
+    assert dict(zip(head, rows[2], strict=True))["verdict"] == "broke ttft"
+    values = _read(as_csv(table))
+    assert [each["concurrency"] for each in values[:3]] == ["4", "8", "16"]
+    assert [each["rate_requests_per_second"] for each in values[:3]] == ["", "", ""]
+
+
+def test_text_of_a_server_neither_breaks_a_row_nor_is_a_formula() -> None:
+    hostile = _result(model="=cmd|' /C calc'!A1\n| x |")
+    text = as_markdown(capacity_table([hostile]))
+    assert len(text.splitlines()) == 3
+    assert len({line.replace("\\|", "").count("|") for line in text.splitlines()}) == 1
+    (values,) = _read(as_csv(capacity_table([hostile])))
+    assert values["model"].startswith("'=")
