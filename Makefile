@@ -16,6 +16,7 @@ PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-compile
 # uv installs in an eighth of pip's time. It does not read pip's configuration (a mirror, say), so where it fails pip does it.
 UV := uv==0.13.9
 CYCLONEDX := cyclonedx-bom==7.3.0
+ZENSICAL := zensical==0.0.73
 INSTALLED := -c constraints.txt -e '.[dev]'
 # worksteal: each process begins with files that lie together, so that what their tests share is made once.
 # One process more than cores: some tests wait for a clock.
@@ -50,7 +51,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock dist sbom clean
+.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock dist sbom site clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -171,6 +172,12 @@ dist: .venv/.installed sbom ## write dist/: wheel, sdist, dashboards, rules, mix
 	    && tar -czf dist/kneewatch-dashboards-$$version.tar.gz -C dashboards/generated . \
 	    && tar -czf dist/kneewatch-mixin-$$version.tar.gz deploy/mixin alerts/generated dashboards/generated \
 	    && cp alerts/generated/kneewatch.rules.yml dist/ && ls -l dist
+
+site: .venv/.installed ## write dist/site/site, the documentation with its search; building it needs no network
+	@$(BIN)/python benchmarks/site.py prepare dist/site
+	@$(BIN)/python $(PIP_INSTALL) $(UV)
+	@$(BIN)/uv tool run -q --from $(ZENSICAL) zensical build --strict --config-file dist/site/zensical.toml
+	@$(BIN)/python benchmarks/site.py check dist/site/site
 
 sbom: .venv/.installed ## write dist/kneewatch.cdx.json, a CycloneDX list of what .venv contains
 	@mkdir -p dist && $(BIN)/python $(PIP_INSTALL) $(UV)
