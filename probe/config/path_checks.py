@@ -6,16 +6,23 @@ import stat
 from pathlib import Path
 
 _UNREADABLE = "cannot be read; create it, or fix the path"
+_NOT_REGULAR = "is not a regular file; give the path of one"
 
 
 def file_problem(file: Path) -> str | None:
-    """Check that a file is readable."""
+    """Check that a file is readable and has an end. A FIFO is not waited for."""
     try:
-        with file.open("rb") as opened:
-            opened.read(1)
+        opened = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     except (OSError, ValueError):
         return _UNREADABLE
-    return None
+    try:
+        found = os.fstat(opened)
+    finally:
+        os.close(opened)
+    if stat.S_ISDIR(found.st_mode):
+        return _UNREADABLE
+    is_null = stat.S_ISCHR(found.st_mode) and found.st_rdev == Path(os.devnull).stat().st_rdev  # an empty file
+    return None if is_null or stat.S_ISREG(found.st_mode) else _NOT_REGULAR
 
 
 def folder_problem(folder: Path) -> str | None:
@@ -47,6 +54,8 @@ def client_certificate_problem(cert_file: Path, key_file: Path | None) -> tuple[
 
 def credentials_problem(file: Path) -> str | None:
     """Check a file with one line USER:PASSWORD. Messages never show its content."""
+    if unreadable := file_problem(file):
+        return unreadable
     try:
         text = file.read_text().strip()
     except (OSError, ValueError):

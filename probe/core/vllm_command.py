@@ -36,6 +36,7 @@ _DEFAULT_PORT = 8000
 DEFAULT = "default"  # the value of max_num_seqs where the command line states none
 # Words that state max_num_seqs, which argparse takes abbreviated, or may bring it from elsewhere.
 _HIDES_LIMIT = re.compile(r"--(max[-_]num[-_]s|config\b)|.*[$`]", re.DOTALL)
+_SPECULATION = ("method", "model", "num_speculative_tokens")  # beside these there may be a token of Hugging Face
 _KV_TRANSFER = ("kv_connector", "kv_role")  # what else is in --kv-transfer-config may be an address with a password
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|(\w+))")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
@@ -126,6 +127,8 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
                 value = words[i + 1] if len(words) > i + 1 else ""
             if flag == "kv_transfer_config":
                 yield from _kv_transfer(value)
+            elif flag == "speculative_config":
+                yield from speculation(_object(value))
             # What begins with a dash is the next flag, perhaps with a secret: the value is missing.
             elif value and value.isprintable() and not value.startswith("-") and not _VARIABLE.search(value):
                 yield flag, value[:MAX_VALUE]
@@ -133,13 +136,26 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _kv_transfer(value: str) -> Iterator[tuple[str, str]]:
     """Yield what --kv-transfer-config, a JSON object, says of the connector."""
+    found = _object(value)
+    for name in _KV_TRANSFER:
+        if isinstance(named := found.get(name), str) and named.isprintable():
+            yield name, named[:MAX_VALUE]
+
+
+def speculation(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield what a speculative configuration says that a capacity depends on."""
+    known = {name: config[name] for name in _SPECULATION if isinstance(config.get(name), str | int)}
+    if known:
+        yield "speculative_config", json.dumps(known)[:MAX_VALUE]
+
+
+def _object(value: str) -> dict[str, object]:
+    """Return a JSON object; {} if it is none."""
     try:
         found = json.loads(value)
     except (ValueError, RecursionError):
-        return
-    for name in _KV_TRANSFER if isinstance(found, dict) else ():
-        if isinstance(named := found.get(name), str) and named.isprintable():
-            yield name, named[:MAX_VALUE]
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _expanded(word: str, environment: Mapping[str, str]) -> str:

@@ -3,11 +3,10 @@
 The answer also holds the environment of the process and of the machine. Only the flags named here are taken.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 
 from probe.core.foreign_json import JsonLimits, read_json
-from probe.core.vllm_command import MAX_VALUE
+from probe.core.vllm_command import MAX_VALUE, speculation
 
 PATH = "/server_info?config_format=json"  # without it, and before vLLM 0.11, the configuration is a text
 # vLLM 0.32's answer has 26 KB, 1,400 values and a depth of 6.
@@ -44,7 +43,6 @@ _FLAGS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "kv_transfer_config": (("kv_connector", ""), ("kv_role", "")),
 }
-_SPECULATION = ("method", "model", "num_speculative_tokens")
 
 
 def flags_of(answer: bytes) -> dict[str, str]:
@@ -63,7 +61,6 @@ def _flags(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             value = found.get(name)
             if isinstance(value, str | int | float) and (text := str(value)).isprintable():
                 yield flag or name, text.removeprefix("torch.")[:MAX_VALUE]
-    speculation = config.get("speculative_config")
-    if isinstance(speculation, dict):
-        known = {name: speculation[name] for name in _SPECULATION if isinstance(speculation.get(name), str | int)}
-        yield "speculative_config", json.dumps(known)[:MAX_VALUE]
+    speculative = config.get("speculative_config")
+    if isinstance(speculative, dict):
+        yield from speculation(speculative)

@@ -1,5 +1,6 @@
 """vLLM's flags from the command lines that people write into pods."""
 
+import json
 import time
 import tracemalloc
 
@@ -51,6 +52,24 @@ def test_short_names_and_switches_have_the_long_names() -> None:
 def test_a_json_value_stays_whole() -> None:
     line = ["sh", "-c", """vllm serve m --speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""]
     assert vllm_flags(line, [], {})["speculative_config"] == '{"method": "ngram", "num_speculative_tokens": 3}'
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        '{"method": "eagle", "model": "e", "hf_token": "sk-secret"}',
+        '{"method": "eagle", "model": "e", "num_speculative_tokens": {"key": "sk-secret"}}',
+        '{"method": "eagle", "model": "e", "sk-secret": 1}',
+    ],
+)
+def test_of_a_speculative_configuration_only_what_a_capacity_depends_on_is_kept(value: str) -> None:
+    found = vllm_flags(["vllm", "serve", "m", "--speculative-config", value], [], {})
+    assert json.loads(found["speculative_config"]) == {"method": "eagle", "model": "e"}
+
+
+@pytest.mark.parametrize("value", ["sk-secret", "[]", '"sk-secret"', "{", "[" * 1000, "9" * 900])
+def test_a_speculative_configuration_that_is_none_is_left_out(value: str) -> None:
+    assert "speculative_config" not in vllm_flags(["vllm", "serve", "m", f"--speculative-config={value}"], [], {})
 
 
 @pytest.mark.parametrize(
