@@ -72,7 +72,7 @@ async def _get(url: str) -> httpx.Response:
         return await client.get(url, timeout=5)
 
 
-async def _until(condition: Callable[[], bool], within_s: float = 10.0) -> None:
+async def _until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - it is the outside that is watched
             await asyncio.sleep(0.02)
