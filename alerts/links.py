@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from alerts.alert_labels import KEPT
+
 # The default address of the runbooks. Each page has the name of its alert.
 RUNBOOKS = "https://github.com/kneewatch/kneewatch/blob/main/docs/runbooks/"
 
@@ -28,8 +30,9 @@ class Links:
         return f"{self.runbooks.rstrip('/')}/{alert}.md"
 
     def dashboard(self, uid: str) -> str:
-        """Return a Prometheus template of a dashboard's address, for the alert's target."""
-        one = "" if uid == FLEET else "{{ with $labels.target }}?var-target={{ . }}{{ end }}"
+        """Return a Prometheus template of a dashboard's address, for the alert's target, cluster and namespace."""
+        place = "".join(f"{{{{ with $labels.{label} }}}}&var-{label}={{{{ . }}}}{{{{ end }}}}" for label in KEPT)
+        one = "" if uid == FLEET else f"{{{{ with $labels.target }}}}?var-target={{{{ . }}}}{place}{{{{ end }}}}"
         return f"{self.grafana.rstrip('/')}/d/{self.uid_prefix}{uid}{one}"
 
     def page(self) -> dict[str, str]:

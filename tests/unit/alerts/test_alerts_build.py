@@ -93,7 +93,10 @@ def test_the_links_lead_to_grafana_and_to_the_dashboards_as_they_were_written() 
     rules = yaml.safe_load(build.render(links=links)[build.FILE])["groups"]
     urls = {rule["annotations"]["dashboard_url"] for group in rules for rule in group["rules"] if "alert" in rule}
     assert all(url.startswith("https://grafana.example/g/d/team-kneewatch-") for url in urls)
-    one = "{{ with $labels.target }}?var-target={{ . }}{{ end }}"
+    place = "".join(
+        f"{{{{ with $labels.{label} }}}}&var-{label}={{{{ . }}}}{{{{ end }}}}" for label in ("cluster", "namespace")
+    )
+    one = f"{{{{ with $labels.target }}}}?var-target={{{{ . }}}}{place}{{{{ end }}}}"
     assert {f"https://grafana.example/g/d/team-kneewatch-{name}{one}" for name in ("target", "capacity")} <= urls
 
 
