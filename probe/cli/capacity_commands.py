@@ -77,7 +77,7 @@ def ramp(
         str | None,
         typer.Option(
             help="Workload in the configuration, or a preset: short-chat, long-prefill, long-decode, mixed, prefix-cold"
-            " or prefix-warm."
+            " or prefix-warm; or users: lengths as the server's metrics show them."
         ),
     ] = None,
     prompt_tokens: Annotated[

@@ -25,6 +25,7 @@ from probe.core.step import StepSummary
 from probe.core.workload import Workload, requests
 from probe.load.request_source import RequestSource
 from probe.monitor.canary import Canary
+from probe.monitor.capacity_workload import named_workload, workload_since_start
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.startup_flags import StartupFlags
@@ -142,7 +143,8 @@ async def ramp_target(
         held.push_async_callback(readers.close)
         target = await StartupFlags(target, scraper).update()
         asked = replace(asked, steps=replace(asked.steps, hints=hints_of(target.capacity)))
-        request = await _run_request(config, target, asked, clock)
+        load = await _load(config, target, asked.workload, scraper)
+        request = await _run_request(config, target, asked, load, clock)
         try:
             return await run_capacity(
                 lambda: request,
@@ -163,11 +165,20 @@ async def ramp_target(
             return results[0]
 
 
-async def _run_request(config: Config, target: TargetConfig, asked: RampRequest, clock: Clock) -> RunRequest:
+async def _load(config: Config, target: TargetConfig, name: str, scraper: Scraper) -> Workload:
+    """Return the workload with this name. Raises TargetError where it is that of users, and too little is known."""
+    if not config.is_learnt(name):
+        return named_workload(config, target, name)
+    flags = target.capacity.server.startup_flags
+    return workload_since_start(config, target, name, await scraper.read(), flags)
+
+
+async def _run_request(
+    config: Config, target: TargetConfig, asked: RampRequest, load: Workload, clock: Clock
+) -> RunRequest:
     """Return the run as asked for, of the model that the server serves. Raises TargetError."""
     where = endpoint(target)
     async with Client(where, clock, target.canary.timeout) as client:
-        load = workload(asked.workload, config.workload(asked.workload))
         model = await _model(client, target, load, clock)
         aliases = await client.aliases(model)
     return RunRequest(

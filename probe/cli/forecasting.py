@@ -17,10 +17,11 @@ from probe.core.errors import ConfigError, TargetError
 from probe.core.request import Outcome
 from probe.core.result import CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot
+from probe.monitor.capacity_workload import workload_since_start
 from probe.monitor.forecast_errors import errors_in_file
 from probe.monitor.live_forecast import forecast_result, live_forecast
 from probe.monitor.startup_flags import StartupFlags
-from probe.monitor.wiring import endpoint, engine_of, workload
+from probe.monitor.wiring import endpoint, engine_of
 from probe.observe.server_state import ServerState
 from probe.scrape.scraper import Scraper
 
@@ -44,13 +45,13 @@ async def forecast_target(
     Raises TargetError where the target or Prometheus cannot be asked, ConfigError where there is no Prometheus.
     """
     where, name = endpoint(target), target.capacity.workload or target.canary.workload
-    load, objectives = workload(name, config.workload(name)), config.objectives_of(target)
-    state = ServerState()
+    objectives, state = config.objectives_of(target), ServerState()
     async with AsyncExitStack() as held:
         scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
         held.push_async_callback(scraper.close)
         server = await scraper.read()
         target = await StartupFlags(target, scraper).update()
+        load = workload_since_start(config, target, name, server, target.capacity.server.startup_flags)
         model = await _model(target, where, clock, server)
         if history_s is not None:
             on_phase(Phase("asking Prometheus"))

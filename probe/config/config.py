@@ -14,7 +14,7 @@ from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
 from probe.config.targets import AnyTarget, TargetConfig, TemplateConfig, WatchConfig, only_located
 from probe.config.types import ConfigSection, Name
 from probe.config.web import HostName
-from probe.config.workloads import PRESETS, WorkloadConfig
+from probe.config.workloads import DEFAULT_WORKLOAD, PRESETS, USERS, WorkloadConfig
 from probe.core.errors import ConfigError
 from probe.core.objectives import Objectives
 
@@ -79,8 +79,15 @@ class Config(ConfigSection):
         )
 
     def workload(self, name: str) -> WorkloadConfig:
-        """Return the workload with this name: a configured one, or a preset. Raises KeyError."""
-        return self.workloads.get(name) or PRESETS[name]
+        """Return the workload with this name: a configured one, or a preset. Raises KeyError.
+
+        That of users has lengths that the configuration does not know (monitor/capacity_workload.py).
+        """
+        return self.workloads.get(name) or (DEFAULT_WORKLOAD if self.is_learnt(name) else PRESETS[name])
+
+    def is_learnt(self, name: str) -> bool:
+        """Return whether the workload with this name is what users send, learnt from the server's metrics."""
+        return name == USERS and name not in self.workloads
 
     def target(self, name: str) -> TargetConfig:
         """Return the target with this name. Raises ConfigError if it is unknown or a template."""
@@ -93,7 +100,7 @@ class Config(ConfigSection):
 
     def workload_name(self, name: str | None) -> str | None:
         """Return `name` if it is None or the name of a workload. Raise ConfigError otherwise."""
-        names = [*self.workloads, *PRESETS]
+        names = [*self.workloads, *PRESETS, USERS]
         if name is None or name in names:
             return name
         hint = did_you_mean(name, names)

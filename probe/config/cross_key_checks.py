@@ -15,10 +15,10 @@ from probe.config.messages import did_you_mean, shown
 from probe.config.path_checks import authorities_problem, file_problem, folder_problem
 from probe.config.targets import MAX_CANARIES, AnyTarget, TemplateConfig
 from probe.config.web import web_problems
-from probe.config.workloads import PRESETS, SharedPrefix
+from probe.config.workloads import PRESETS, USERS, SharedPrefix
 
 # The names that exist without being configured.
-_BUILT_IN: Mapping[str, Sequence[str]] = {"objectives": ("default",), "workloads": tuple(PRESETS)}
+_BUILT_IN: Mapping[str, Sequence[str]] = {"objectives": ("default",), "workloads": (*PRESETS, USERS)}
 
 
 def cross_key_problems(config: Config, raw: object) -> list[str]:
@@ -87,12 +87,18 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
             f" {budget.tokens_per_run}; raise it"
         )
     headers = (f"headers.{name}: {words}" for name, words in header_problems(target.headers, target.auth_header))
-    more = itertools.chain(headers, _canary_problems(i, target, raw), _reaching_problems(i, target, raw))
+    more = itertools.chain(headers, _canary_problems(i, target, config, raw), _reaching_problems(i, target, raw))
     return problems + [f"{at}.{line}" for line in more]
 
 
-def _canary_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
+def _canary_problems(i: int, target: AnyTarget, config: Config, raw: object) -> Iterator[str]:
     canary = target.canary
+    if config.is_learnt(canary.workload):
+        written = shown(["targets", i, "canary", "workload"], raw)
+        yield (
+            f"canary.workload: {written} is for capacity.workload only, since canaries are compared over time;"
+            " use default, or a workload under workloads"
+        )
     asked = canary.known_answer
     if asked is not None and "prompt" in asked.model_fields_set and "expect" not in asked.model_fields_set:
         yield "canary.known_answer: prompt is set without expect; add expect, what the answer has to match"

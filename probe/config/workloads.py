@@ -50,6 +50,7 @@ class WorkloadConfig(ConfigSection):
 
 
 DEFAULT_WORKLOAD = WorkloadConfig()
+USERS = "users"  # the lengths that users send, for capacity only
 # The workloads that exist without being configured. The two with a prefix differ only in what the prefix cache has.
 PRESETS = {
     "default": DEFAULT_WORKLOAD,

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from probe.core.measured_length import MeasuredLength
 from probe.core.request import Api, RequestSpec
 
 # Ids that are ordinary text in every known tokenizer: above the control tokens at the start (1000 in Mistral's, 256 in
@@ -29,6 +30,7 @@ _WORDS = (  # noqa: SIM905 - a list of 80 quoted words would fill a page
 ).split()
 # Tokens that a chat template adds around one user message; an estimate that affects only the requested length.
 _TEMPLATE_TOKENS = 10
+MAX_TOKENS = 2_000_000  # of a prompt and its answer: twice what the configuration allows of one
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +42,22 @@ class LognormalLength:
     maximum: int
 
 
+TokenLength = int | LognormalLength | MeasuredLength
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Lengths in tokens, fixed or distributed; the first `shared_tokens` of each prompt are the same."""
+    """Lengths in tokens, fixed or distributed; the first `shared_tokens` of each prompt are the same.
+
+    A prompt and its answer have at most `context_tokens` together, if that is given: the answer is cut to it.
+    """
 
     name: str
     api: Api
-    prompt_tokens: int | LognormalLength
-    output_tokens: int | LognormalLength
+    prompt_tokens: TokenLength
+    output_tokens: TokenLength
     shared_tokens: int = 0
+    context_tokens: int | None = None
 
 
 def longest(workload: Workload) -> tuple[int, int]:
@@ -60,11 +69,18 @@ def longest(workload: Workload) -> tuple[int, int]:
     return prompt, output
 
 
+def longest_request(workload: Workload) -> int:
+    """Return the most tokens of a prompt and its answer together."""
+    return min(sum(longest(workload)), workload.context_tokens or MAX_TOKENS)
+
+
 def lengths(workload: Workload, seed: int = 0) -> Iterator[tuple[int, int]]:
     """Yield pairs of prompt and output tokens without end; the same seed gives the same pairs."""
     source = random.Random(seed)
+    most = workload.context_tokens or MAX_TOKENS
     while True:
-        yield _length(workload.prompt_tokens, source), _length(workload.output_tokens, source)
+        prompt = min(_length(workload.prompt_tokens, source), most - 1)
+        yield prompt, min(_length(workload.output_tokens, source), most - prompt)
 
 
 def requests(
@@ -94,9 +110,11 @@ def requests(
         )
 
 
-def _length(tokens: int | LognormalLength, source: random.Random) -> int:
+def _length(tokens: TokenLength, source: random.Random) -> int:
     if isinstance(tokens, int):
         return tokens
+    if isinstance(tokens, MeasuredLength):
+        return max(round(tokens.quantile(source.random())), 1)
     drawn = source.lognormvariate(math.log(tokens.median), tokens.sigma)
     return min(max(round(drawn), 1), tokens.maximum)
 

@@ -16,6 +16,7 @@ from probe.core.clock import Clock
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
 from probe.core.workload import Workload
+from probe.monitor.capacity_workload import CapacityWorkload
 from probe.monitor.wiring import shape_of
 from probe.observe.server_observer import ServerObserver
 from probe.observe.snapshot_history import PackedSnapshots, SnapshotHistory, unpack
@@ -30,7 +31,12 @@ class LiveForecast:
     """The forecasts of one monitored target."""
 
     def __init__(
-        self, target: TargetConfig, observer: ServerObserver, workload: Workload, objectives: Objectives, clock: Clock
+        self,
+        target: TargetConfig,
+        observer: ServerObserver,
+        workload: CapacityWorkload,
+        objectives: Objectives,
+        clock: Clock,
     ) -> None:
         self._target = target
         self._observer = observer
@@ -48,9 +54,15 @@ class LiveForecast:
         of the server that are known; `correct` applies the record of earlier forecasts.
         """
         history = self._observer.state.history
-        capacity = await live_forecast(history, self._workload, self._objectives, hints_of(settings))
+        workload = self._workload.current()
+        if workload is not None:
+            capacity = await live_forecast(history, workload, self._objectives, hints_of(settings))
+        else:
+            capacity = Capacity(mode="forecast", reason=f"not enough evidence: {self._workload.lacking()}")
         shape = shape_of(self._target)
-        context = context_of(self._observer.server, self._workload, self._objectives, settings.server, shape)
+        context = context_of(
+            self._observer.server, workload or self._workload.configured, self._objectives, settings.server, shape
+        )
         self.last_result = correct(forecast_result(self._target.name, model, context, capacity, self._clock.wall_s()))
         is_found = capacity.requests_per_second is not None
         return self.last_result, None if is_found else max(history.seconds, _SOON_S)

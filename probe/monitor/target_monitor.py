@@ -20,6 +20,7 @@ from probe.core.workload import requests
 from probe.load.request_source import RequestSource
 from probe.monitor.canary import UNKNOWN_MODEL, Canary, StartupGrace
 from probe.monitor.capacity_runs import CapacityRuns, RunHooks
+from probe.monitor.capacity_workload import CapacityWorkload
 from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.live_forecast import LiveForecast
 from probe.monitor.on_demand_canaries import OnDemandCanaries
@@ -62,9 +63,8 @@ class TargetMonitor:
             known_answer=KnownAnswer.of(target, self._client, clock, self._observer.sending, self._record),
         )
         self._on_demand = OnDemandCanaries(config, target, self._client, clock)
-        name = target.capacity.workload or target.canary.workload
-        self._capacity_load = workload(name, config.workload(name))
-        self._admission = new_admission_check(target, self.objectives, clock, context)
+        self._capacity_load = CapacityWorkload(config, target, context.state.lengths, self._flags)
+        self._admission = new_admission_check(target, self.objectives, clock, context, self._capacity_load.lacking)
         hooks = RunHooks(
             request=partial(self._run_request, config.load),
             lock=partial(lock, config, target, clock),
@@ -187,6 +187,7 @@ class TargetMonitor:
     def restore(self, result: CapacityResult) -> None:
         """Take a result as the last one, such as one from before a restart."""
         self._runs.restore(result)
+        self._capacity_load.restore(result)
 
     def _record(self, record: RequestRecord) -> None:
         self._observer.add_record(record)
@@ -197,7 +198,7 @@ class TargetMonitor:
         source = RequestSource(
             self._endpoint,
             self.model,
-            self._capacity_load,
+            self._capacity_load.current() or self._capacity_load.configured,  # admission requires that it is known
             self.config.canary.timeout,
             aliases=self._canary.aliases,
         )

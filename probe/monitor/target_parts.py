@@ -1,5 +1,7 @@
 """Builds the parts of a target's monitor from its configuration and its context."""
 
+from collections.abc import Callable
+
 from probe.capacity.run.admission import AdmissionCheck
 from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import steps_of
@@ -44,7 +46,11 @@ def new_observer(
 
 
 def new_admission_check(
-    target: TargetConfig, objectives: Objectives, clock: Clock, context: TargetContext
+    target: TargetConfig,
+    objectives: Objectives,
+    clock: Clock,
+    context: TargetContext,
+    lacking_workload: Callable[[], str | None],
 ) -> AdmissionCheck:
     """Return the check before each capacity run of the target."""
     return AdmissionCheck(
@@ -54,6 +60,7 @@ def new_admission_check(
         context.state,
         firing_pages=context.firing_pages,
         spent=context.tokens_since,
+        lacking_workload=lacking_workload,
     )
 
 

@@ -57,7 +57,7 @@ REASONS = (
 # Why a scheduled run was refused: by its lock, by admission.py, and by the checks of `preflight`.
 REFUSALS = (
     "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", ASLEEP, "busy",
-    "no_prometheus", "alert_firing", SEVERAL_SERVERS, "rollout", "burn_rate", "live_load",
+    "no_prometheus", "alert_firing", SEVERAL_SERVERS, "rollout", "burn_rate", "live_load", "no_user_lengths",
 )  # fmt: skip
 # The reasons that mean overload; the others mean that probe requests or polls failed.
 OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN)

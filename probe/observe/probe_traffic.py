@@ -9,9 +9,10 @@ from statistics import median
 from probe.core.request import Outcome, RequestRecord
 from probe.core.request_cost import tokens_spent
 
-# The latencies that are exported for users. ITL and E2E would be twenty series more each, and add nothing to these and
-# the lengths.
-KEYS = ("ttft", "tpot")
+# The server's length histograms, by which a request that ended is counted.
+LENGTHS = ("prompt_length", "output_length")
+# What is exported for users. ITL and E2E would be twenty series more each, and add nothing to these.
+KEYS = ("ttft", "tpot", *LENGTHS)
 _ENDED = (Outcome.OK, Outcome.CLIENT_BOUND, Outcome.WRONG_ANSWER, Outcome.CORRUPT)
 # How a server counts a probe request. It counts neither one that did not reach it nor one that it refused by the
 # client's fault.
@@ -35,8 +36,8 @@ NO_TOKENS = Tokens()
 
 @dataclass(slots=True)
 class ProbeTraffic:
-    """Counts and latencies (s) of probe requests. A latency begins with the sending, as the server measures it, and not
-    when the request was due.
+    """Counts, latencies (s) and lengths (tokens) of probe requests. A latency begins with the sending, as the server
+    measures it, and not when the request was due.
     """
 
     begun: int = 0  # requests with at least one token
@@ -69,11 +70,14 @@ class ProbeTraffic:
         self.output_tokens += output
         ttft = (record.events.at_ns[0] - record.sent_ns) * 1e-9
         self.samples["ttft"].append(ttft)
+        if has_ended:
+            for key, tokens in zip(LENGTHS, (prompt, output), strict=True):
+                self.samples[key].append(tokens)
         if has_ended and output > 1:
             decoding = (record.events.at_ns[-1] - record.events.at_ns[0]) * 1e-9
             self.samples["tpot"].append(decoding / (output - 1))
 
     def samples_of(self, key: str) -> list[float]:
-        """Return the samples of one latency; cancelled requests count with the median TTFT."""
+        """Return the samples of one histogram; cancelled requests count with the median TTFT."""
         samples = list(self.samples[key])
         return samples + [median(samples)] * self.cancelled if key == "ttft" and samples else samples

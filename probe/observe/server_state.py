@@ -8,11 +8,13 @@ the run itself, headroom, the pages and the API all ask here. Targets with the s
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from probe.core.request import RequestRecord, Traffic
 from probe.core.snapshot import CountedTraffic, ServerSnapshot, UserLoad, UserTotals
 from probe.observe.kv_pressure import most_running
-from probe.observe.probe_traffic import NO_TOKENS, Tokens
+from probe.observe.length_history import LengthHistory
+from probe.observe.probe_traffic import LENGTHS, NO_TOKENS, Tokens
 from probe.observe.restarts import BackendDetector, restarted
 from probe.observe.sleep import Sleep
 from probe.observe.snapshot_history import SnapshotHistory, slim
@@ -32,7 +34,9 @@ class ServerState:
     def __init__(self) -> None:
         self.recent: deque[ServerSnapshot] = deque()  # the last five minutes, with only _RECENT_HISTOGRAMS
         self.history = SnapshotHistory()
-        # User totals at the snapshots of the last minutes, with their time in ns; none of before a load.
+        self.lengths = LengthHistory()
+        # User totals at the snapshots of the last minutes, without lengths, with their time in ns; none of before
+        # a load.
         self.user_history: deque[tuple[int, UserTotals]] = deque()
         # The client's and the server's token counts over periods without users, and the time in ns.
         self.comparisons: deque[tuple[int, CountedTraffic]] = deque(maxlen=_MAX_COMPARISONS)
@@ -86,9 +90,13 @@ class ServerState:
         counted = self._traffic.add(snapshot, is_new_process=self._has_unsettled_restart)
         self._has_unsettled_restart = False
         if self._traffic.is_known:
-            self.user_history.append((snapshot.at_ns, self._traffic.totals))
+            totals = self._traffic.totals
+            self.lengths.add(snapshot, totals)
+            latencies = {key: one for key, one in totals.histograms.items() if key not in LENGTHS}
+            self.user_history.append((snapshot.at_ns, replace(totals, histograms=latencies)))
         else:
             self.user_history.clear()
+            self.lengths.pause()
         # With users there, the server's tokens are not those of probe requests alone.
         if counted is not None and counted.requests and counted.server_requests <= counted.requests:
             self.comparisons.append((snapshot.at_ns, counted))

@@ -28,6 +28,7 @@ from probe.report.knee_text import knee_line, limit_words
 from probe.report.result_text import capacity_words, result_lines
 from probe.report.run_charts import charts, loads
 from probe.report.steps import step_verdict
+from probe.report.workload_text import length_words
 
 _HERE = Path(__file__).parent / "page"
 _OBJECTIVES = TypeAdapter(Objectives)
@@ -166,6 +167,8 @@ def _facts(values: Mapping[str, object]) -> list[tuple[str, str]]:
     for key, value in values.items():
         if value is None or value in ((), [], {}):
             continue
-        text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, Mapping) else str(value)
+        text = str(value)
+        if isinstance(value, Mapping):
+            text = length_words(value) or ", ".join(f"{k} {v}" for k, v in value.items())
         found.append((key.replace("_", " "), text if len(text) <= _LONG else f"{text[:_LONG]}..."))
     return found

@@ -12,6 +12,7 @@ from probe.core.text import one_line
 from probe.report.failure_text import failure_advice
 from probe.report.figures import ago, milliseconds, number, percent
 from probe.report.knee_text import is_not_reached, knee_line, limit_words
+from probe.report.workload_text import workload_lines
 
 _LINE = 500
 _EMPIRICAL, _FORECAST = "empirical", "forecast"
@@ -68,6 +69,7 @@ def forecast_words(result: CapacityResult) -> str:
         ),
         f"Learned from {number(low)} to {number(high)} requests/s of live traffic{learnt}; {found.reason}.",
     ]
+    lines += [f"{label}: {words}." for label, words in workload_lines(result.context.workload)]
     if found.roofline is not None:
         lines.append(f"Roofline: {roofline_words(found.roofline)}.")
     return "\n".join(one_line(line, _LINE) for line in lines)
@@ -114,8 +116,9 @@ def result_words(result: CapacityResult) -> str:
 def result_lines(result: CapacityResult) -> list[tuple[str, str]]:
     """Return the labels and texts of the result's lines."""
     failure = [("Failure", result.first_failure)] if result.first_failure is not None else []
+    workload = workload_lines(result.context.workload)
     found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]
-    return [*_capacity(result), *_headroom_and_error(result), *failure, *found]
+    return [*_capacity(result), *_headroom_and_error(result), *workload, *failure, *found]
 
 
 def capacity_words(capacity: Capacity) -> str:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from statistics import NormalDist
 
 from probe.capacity.model.windows import MetricsWindow
+from probe.core.measured_length import MeasuredLength
 from probe.core.request import RequestRecord
 from probe.core.request_cost import tokens_spent
-from probe.core.workload import LognormalLength, Workload
+from probe.core.workload import LognormalLength, TokenLength, Workload
 
 MIN_REQUESTS = 10  # of live traffic, to compare its lengths
 _QUANTILES = 7
@@ -19,17 +20,17 @@ def prompt_lengths(workload: Workload, count: int = _QUANTILES, cached_ratio: fl
     """Return equally likely prompt lengths, without the tokens that a prefix cache holds."""
     prompt = workload.prompt_tokens
     cached = float(workload.shared_tokens) if cached_ratio > 0 else 0.0
-    if not isinstance(prompt, LognormalLength):
+    if isinstance(prompt, int):
         return [max(prompt - cached, 1.0)]
-    normal = NormalDist()
-    middles = (normal.inv_cdf((i + 0.5) / count) for i in range(count))
-    return [max(min(prompt.median * math.exp(prompt.sigma * z), prompt.maximum) - cached, 1.0) for z in middles]
+    return [max(_quantile(prompt, (i + 0.5) / count) - cached, 1.0) for i in range(count)]
 
 
-def mean_length(tokens: int | LognormalLength) -> float:
+def mean_length(tokens: TokenLength) -> float:
     """Return the mean length; of a log-normal one, lengths above the maximum count as the maximum."""
-    if not isinstance(tokens, LognormalLength):
+    if isinstance(tokens, int):
         return float(tokens)
+    if isinstance(tokens, MeasuredLength):
+        return tokens.mean
     if not tokens.sigma:
         return float(min(tokens.median, tokens.maximum))
     cut = math.log(tokens.maximum / tokens.median) / tokens.sigma
@@ -37,9 +38,10 @@ def mean_length(tokens: int | LognormalLength) -> float:
     return below + tokens.maximum * (1 - NormalDist().cdf(cut))
 
 
-def longest_length(tokens: int | LognormalLength) -> int:
-    """Return the longest length that is drawn."""
-    return tokens.maximum if isinstance(tokens, LognormalLength) else tokens
+def _quantile(tokens: LognormalLength | MeasuredLength, share: float) -> float:
+    if isinstance(tokens, MeasuredLength):
+        return tokens.quantile(share)
+    return min(tokens.median * math.exp(tokens.sigma * NormalDist().inv_cdf(share)), tokens.maximum)
 
 
 def different_lengths(traffic: MetricsWindow, workload: Workload) -> Workload | None:
@@ -64,7 +66,7 @@ def without_probes(traffic: MetricsWindow, probes: Iterable[RequestRecord]) -> M
     )
 
 
-def _is_near(mean: float, tokens: int | LognormalLength) -> bool:
+def _is_near(mean: float, tokens: TokenLength) -> bool:
     return abs(mean / mean_length(tokens) - 1) < _SAME_LENGTHS
 
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from probe.capacity.model.lengths import longest_length
 from probe.core.objectives import Objectives
 from probe.core.percentiles import percentile
-from probe.core.workload import Workload
+from probe.core.workload import Workload, longest_request
 from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
 from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
@@ -58,9 +57,7 @@ class Twin:
     def profile(self, longest: int = 0) -> Profile:
         """Return the server to simulate, with room for the longest request, and for one of `longest` tokens."""
         mixes = [self.workload, *([self.live.workload] if self.live else [])]
-        longest = max(
-            longest, *(longest_length(mix.prompt_tokens) + longest_length(mix.output_tokens) for mix in mixes)
-        )
+        longest = max(longest, *map(longest_request, mixes))
         return Profile(
             name="twin",
             description="",

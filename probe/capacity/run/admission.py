@@ -62,8 +62,12 @@ class AdmissionCheck:
         *,
         firing_pages: Callable[[], Awaitable[list[str]]] | None,
         spent: Callable[[float], int | None],
+        lacking_workload: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`spent`: the tokens of the runs that began at this wall time or later; None: unknown."""
+        """`spent`: the tokens of the runs that began at this wall time or later; None: unknown.
+
+        `lacking_workload`: why the run has no workload yet, or None.
+        """
         self._schedule, self._budget = capacity.schedule, capacity.budget
         steps_are_given = capacity.concurrency is not None or capacity.rates is not None
         self._least_s = capacity.step if steps_are_given else capacity.observe + capacity.step
@@ -73,6 +77,7 @@ class AdmissionCheck:
         self._firing_pages = firing_pages
         self._spent = spent
         self._state = state
+        self._lacking_workload = lacking_workload
         self._burn = BurnRates()
         self._last: RequestRecord | None = None
 
@@ -103,7 +108,7 @@ class AdmissionCheck:
         return Admission(verdict, server)
 
     def _refused_unasked(self, seconds: float | None, tokens: int | None) -> GuardVerdict | None:
-        """Return the refusal by schedule, budget or last canary, which needs no query to any server; None if none."""
+        """Return the refusal that needs no query to any server, such as by schedule, budget or last canary, or None."""
         if seconds is not None and seconds <= 0:
             windows = ", ".join(self._schedule.windows)
             return _no("outside_window", f"no window is open ({windows}, {self._schedule.timezone})")
@@ -117,10 +122,14 @@ class AdmissionCheck:
             return _no("budget_spent", unknown if tokens is None else left)
         if self._state.sleep.is_recent(self._clock.monotonic_ns()):  # and so there may be no canary
             return _no(ASLEEP, "the server sleeps: its metrics show no engine awake")
-        if self._last is None or self._last.outcome is not Outcome.OK:
-            outcome = self._last.outcome.value if self._last else "none has ended yet"
-            return _no("canary_failed", f"the last canary did not succeed ({outcome})")
-        return None
+        lacking = self._lacking_workload()
+        return self._failed_canary() or (_no("no_user_lengths", lacking) if lacking is not None else None)
+
+    def _failed_canary(self) -> GuardVerdict | None:
+        if self._last is not None and self._last.outcome is Outcome.OK:
+            return None
+        outcome = self._last.outcome.value if self._last else "none has ended yet"
+        return _no("canary_failed", f"the last canary did not succeed ({outcome})")
 
     def _seconds_left(self, wall_s: float) -> float | None:
         now = datetime.fromtimestamp(wall_s, UTC)

@@ -41,7 +41,7 @@ def context_of(
     request = {"request": shape.conditions} if shape.conditions else {}
     shown = server.flags if server else {}
     return RunContext(
-        workload={**_plain(asdict(workload)), **request},
+        workload={**_plain(asdict(workload, dict_factory=_as_json)), **request},
         objectives=_plain(asdict(objectives)),
         engine=server.engine if server else "unknown",
         version=server.version if server else "unknown",
@@ -117,6 +117,11 @@ async def load_plan(
             search = SearchProcess(helper, workload, objectives, steps.hints, most, observe_s=steps.observe_s)
             await asyncio.to_thread(search.begin)
             yield search
+
+
+def _as_json(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a mapping as it is after a round trip through JSON, so that a stored context has the same fingerprint."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
 
 
 def _plain(values: Mapping[str, object]) -> dict[str, object]:

@@ -10,10 +10,10 @@ In: the unloaded baseline and the pulses so far. Out: how many requests may be s
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probe.capacity.model.lengths import longest_length, mean_length
+from probe.capacity.model.lengths import mean_length
 from probe.core.objectives import Objectives
 from probe.core.step import StepPlan, StepSummary
-from probe.core.workload import Workload
+from probe.core.workload import Workload, longest_request
 from probe.simulator.cost import StepCost
 
 MOST = 64  # requests at once
@@ -84,7 +84,7 @@ def is_safe(size: int, pulses: Sequence[Pulse], workload: Workload, objectives: 
         return False
     if room.kv_tokens is None:
         return True
-    longest = longest_length(workload.prompt_tokens) + longest_length(workload.output_tokens)
+    longest = longest_request(workload)
     mean = mean_length(workload.prompt_tokens) + mean_length(workload.output_tokens)
     return min(size * mean + longest - mean, size * longest) <= _KV_SHARE * room.kv_tokens
 

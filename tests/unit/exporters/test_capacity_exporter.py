@@ -21,7 +21,7 @@ GUARD_REASONS = (
 )  # fmt: skip
 REFUSALS = (
     "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "asleep", "busy",
-    "no_prometheus", "alert_firing", "several_servers", "rollout", "burn_rate", "live_load",
+    "no_prometheus", "alert_firing", "several_servers", "rollout", "burn_rate", "live_load", "no_user_lengths",
 )  # fmt: skip
 
 

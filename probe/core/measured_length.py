@@ -1,0 +1,49 @@
+"""A distribution of token counts as a histogram shows it: shares by upper bound. Pure."""
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLength:
+    """Lengths of which `shares[i]` have at most `tokens[i]` tokens. Both rise, `shares` from 0 to 1.
+
+    Between two lengths the logarithm of the length is uniform; two equal lengths are that share of requests.
+    """
+
+    tokens: tuple[float, ...]
+    shares: tuple[float, ...]
+
+    @property
+    def maximum(self) -> int:
+        """The longest length."""
+        return max(round(self.tokens[-1]), 1)
+
+    @property
+    def mean(self) -> float:
+        """The mean length."""
+        return self.mean_within(math.inf)
+
+    def mean_within(self, most: float) -> float:
+        """Return the mean if longer lengths counted as `most`."""
+        points = pairwise(zip(self.tokens, self.shares, strict=True))
+        return sum((share - before) * _capped_mean(low, high, most) for (low, before), (high, share) in points)
+
+    def quantile(self, share: float) -> float:
+        """Return the length that this share of requests does not exceed."""
+        i = min(max(bisect_left(self.shares, share), 1), len(self.shares) - 1)
+        low, high = self.tokens[i - 1], self.tokens[i]
+        before, width = self.shares[i - 1], self.shares[i] - self.shares[i - 1]
+        inside = (share - before) / width if width else 1.0
+        return low * math.exp(math.log(high / low) * min(max(inside, 0.0), 1.0))
+
+
+def _capped_mean(low: float, high: float, most: float) -> float:
+    """Return the mean of a length whose logarithm is uniform between two bounds; longer ones count as `most`."""
+    if low >= most or low == high:
+        return min(low, most)
+    inside = min(high, most)
+    above = math.log(high / inside)
+    return ((inside - low) + (most * above if above else 0.0)) / math.log(high / low)

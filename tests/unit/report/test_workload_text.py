@@ -1,0 +1,26 @@
+"""Words for a workload that was learnt from users."""
+
+from dataclasses import replace
+
+from example_records import result
+
+from probe.report.html import report
+from probe.report.result_text import result_words
+
+_LENGTH = {"tokens": [100, 200, 4000, 8000], "shares": [0.0, 0.9, 0.9, 1.0]}
+_USERS = {"name": "users", "prompt_tokens": _LENGTH, "output_tokens": {"tokens": [50, 50], "shares": [0.0, 1.0]}}
+
+
+def test_a_result_for_users_states_what_was_sent() -> None:
+    found = replace(result(), context=replace(result().context, workload=_USERS))
+    lines = result_words(found).splitlines()
+    assert (
+        "Workload:    as users send: prompts of mean 707, p50 147, p95 5,657, p99 7,464 tokens;"
+        " answers of mean 50, p50 50, p95 50, p99 50 tokens"
+    ) in lines
+    assert "mean 707, p50 147, p95 5,657, p99 7,464" in report(found)
+    assert "shares" not in report(found)
+
+
+def test_a_configured_workload_needs_no_such_line() -> None:
+    assert "as users send" not in result_words(result())
