@@ -3,7 +3,7 @@
 from alerts import sli
 from dashboards import panels
 from dashboards.pieces import PlacedPanel, Query
-from dashboards.queries import TARGET, buckets, largest, objective, pace
+from dashboards.queries import TARGET, buckets, largest, objective, pace, percentiles
 from exporters import names
 
 _NO_USERS = "no users are sending requests, or a capacity run hides them"
@@ -86,5 +86,18 @@ def _traffic() -> list[PlacedPanel]:
             unit="short",
             queries=[Query(pace(names.USERS_TOKENS, by="kind"), "{{kind}}")],
             no_value=_NO_USERS,
+        ),
+        panels.timeseries(
+            "What users send",
+            "Prompt and output tokens of user requests that ended: median and 95th percentile, within the server's"
+            " histogram buckets. Good: what you expect at this hour. Longer ones need more capacity; capacity for the"
+            " workload users is for the lengths of the last day.",
+            unit="short",
+            queries=[
+                *percentiles(names.USERS_PROMPT_TOKENS, who="prompts "),
+                *percentiles(names.USERS_OUTPUT_TOKENS, who="answers "),
+            ],
+            no_value=_NO_USERS,
+            width=8,
         ),
     ]

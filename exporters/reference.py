@@ -13,7 +13,7 @@ Everything on Kneewatch's `/metrics`. `make generate` writes this page from [exp
 edit those files, not this page.
 
 A series is absent while its value is unknown; no value stands for "unknown". Times are in seconds, shares from 0 to 1.
-A target with one workload has fewer than 520 series. Optional sources add more: up to 30 for each GPU, five for each of
+A target with one workload has fewer than 560 series. Optional sources add more: up to 30 for each GPU, five for each of
 2 to 32 data-parallel engines, 25 for each of the server's optional KV histograms.
 
 `promtool check metrics` reports nothing for Kneewatch's own series. For those with dcgm-exporter's names it reports

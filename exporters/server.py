@@ -49,6 +49,8 @@ _ENGINES: tuple[tuple[Series, str], ...] = (
 _USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
     (names.USERS_TTFT, "ttft"),
     (names.USERS_TPOT, "tpot"),
+    (names.USERS_PROMPT_TOKENS, "prompt_length"),
+    (names.USERS_OUTPUT_TOKENS, "output_length"),
 )
 _STATE = (names.SERVER_UP, names.SERVER_SCRAPE_ERRORS, names.SERVER_SCRAPE_SECONDS, names.SERVER_SCRAPE_BYTES)
 # vLLM before 0.20 does not export why a request waits.

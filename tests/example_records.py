@@ -76,6 +76,7 @@ def snapshot(**values: Any) -> ServerSnapshot:
 
 _HISTOGRAMS = (
     *("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "preemptions", "iteration_tokens"),
+    *("prompt_length", "output_length"),
     *("kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"),
 )
 

@@ -14,6 +14,8 @@ from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot
 from probe.core.target_status import TargetStatus
+from probe.core.workload import Workload
+from probe.monitor.capacity_workload import named_workload, workload_since_start
 from probe.monitor.live_forecast import forecast_result, live_forecast
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, engine_of, workload
@@ -107,11 +109,19 @@ class _Examination:
         finally:
             self._state.end(began_ns, self._clock.monotonic_ns())
 
+    def _capacity_load(self) -> Workload:
+        """Return the workload of capacity; the canary's where it is that of users and too little is known of them."""
+        canary, flags = self._target.canary.workload, self._target.capacity.server.startup_flags
+        name = self._target.capacity.workload or canary
+        try:
+            return workload_since_start(self._config, self._target, name, self._server, flags)
+        except TargetError:
+            return named_workload(self._config, self._target, canary)
+
     async def result(self, seconds: float, left_s: float) -> Diagnosis:
         """Return the diagnosis, with a forecast if that takes at most `left_s`."""
         model = self._records[0].model
-        name = self._target.capacity.workload or self._target.canary.workload
-        load = workload(name, self._config.workload(name))
+        load = self._capacity_load()
         context = context_of(self._server, load, self._objectives, self._target.capacity.server)
         forecast: CapacityResult | None = None
         with suppress(TimeoutError):

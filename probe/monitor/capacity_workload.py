@@ -69,7 +69,7 @@ def named_workload(config: Config, target: TargetConfig, name: str) -> Workload:
 
 
 def workload_since_start(
-    config: Config, target: TargetConfig, name: str, server: ServerSnapshot, flags: Mapping[str, str]
+    config: Config, target: TargetConfig, name: str, server: ServerSnapshot | None, flags: Mapping[str, str]
 ) -> Workload:
     """Return the workload with this name; that of users has the lengths of all requests since the server's start.
 
@@ -78,7 +78,7 @@ def workload_since_start(
     configured = named_workload(config, target, name)
     if not config.is_learnt(name):
         return configured
-    counted = lengths_since_start(server)
+    counted = lengths_since_start(server) if server is not None else None
     found = users_workload_of(counted, configured, flags) if counted is not None else None
     if found is None:
         raise TargetError(f"{target.name}: no workload {name}: {lacking_lengths(counted)}", Outcome.NOT_FOUND)

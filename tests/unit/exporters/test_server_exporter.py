@@ -201,6 +201,16 @@ def test_user_latencies_have_the_servers_buckets_and_only_known_ones() -> None:
     assert value(exporter.relay, "kneewatch_users_tokens_total", target="a", kind="prompt") is None
     assert value(exporter.relay, "kneewatch_users_ttft_seconds_bucket", target="a", le="0.3") == 1
     assert values(exporter.relay, "kneewatch_users_tpot_seconds_count") == []
+    assert values(exporter.relay, "kneewatch_users_prompt_tokens_count") == []
+
+
+def test_user_lengths_have_the_servers_buckets() -> None:
+    exporter = UserTrafficExporter({"a": CHAT})
+    prompts, outputs = (Histogram(((200.0, n), (float("inf"), 5.0)), 900.0) for n in (1.0, 4.0))
+    exporter.observe("a", UserTotals(5.0, histograms={"prompt_length": prompts, "output_length": outputs}))
+    assert value(exporter.relay, "kneewatch_users_prompt_tokens_bucket", target="a", le="200.0") == 1
+    assert value(exporter.relay, "kneewatch_users_output_tokens_bucket", target="a", le="200.0") == 4
+    assert value(exporter.relay, "kneewatch_users_prompt_tokens_sum", target="a") == 900
 
 
 @pytest.mark.parametrize(
