@@ -74,7 +74,7 @@ def check(
     header: Header = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each target.")] = False,
 ) -> None:
-    """Send one canary to each target, and its question with a known answer.
+    """Send one canary and the known-answer question to each target.
 
     Exit status: 0 objectives met, 1 missed, 2 could not measure.
     """
