@@ -17,7 +17,7 @@ def doctor(
     engine: Engine = None,
     metrics_url: MetricsUrl = None,
     header: Header = None,
-    seconds: Annotated[float, typer.Option(min=15, max=45, help="Seconds to watch live traffic.")] = 40.0,
+    seconds: Annotated[float, typer.Option(min=15, max=45, help="Seconds to watch live traffic.")] = 30.0,
     fail_on: Annotated[
         Literal["objectives", "problems", "never"],
         typer.Option(

@@ -114,9 +114,11 @@ def _users(found: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def _capacity(status: TargetStatus) -> Iterator[tuple[str, str]]:
     forecast = status.forecast
-    if forecast is None or forecast.capacity.requests_per_second is None:
-        why = forecast.capacity.reason if forecast is not None else "it takes longer than this command may"
-        yield "Capacity", f"unknown: {why}; `kneewatch ramp` measures it by guarded load"
+    if forecast is None:
+        yield "Capacity", "unknown: computing it takes longer than this command may; run `kneewatch forecast`"
+        return
+    if forecast.capacity.requests_per_second is None:
+        yield "Capacity", f"unknown: {forecast.capacity.reason}; `kneewatch ramp` measures it by guarded load"
         return
     capacity = forecast.capacity
     rate = forecast_rate(capacity, "requests/s")

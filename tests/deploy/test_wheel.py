@@ -88,6 +88,25 @@ def test_it_runs_as_a_command_and_as_a_module(site: Path, workplace: Path, comma
     assert '"$defs"' in run(site, workplace, *command, "config", "schema")
 
 
+def test_it_runs_without_an_installation(wheel: Path, workplace: Path) -> None:
+    """As `uvx --from` a wheel does, in an environment that it throws away."""
+    run_once = [
+        UV,
+        "tool",
+        "run",
+        "--quiet",
+        "--python",
+        sys.executable,
+        "--from",
+        str(wheel),
+        "kneewatch",
+        "doctor",
+        "--help",
+    ]
+    done = subprocess.run(run_once, cwd=workplace, capture_output=True, text=True, timeout=200, check=True)
+    assert "--base-url" in done.stdout
+
+
 @pytest.fixture
 def server(site: Path, workplace: Path) -> Iterator[str]:
     command = [str(site.parents[2] / "bin/kneewatch"), "sim", "--profile", "tiny", "--port", "0"]

@@ -3,9 +3,10 @@
 import json
 from dataclasses import replace
 
-from example_records import status
+from example_records import result, status
 from plain_records import failure, poll, record
 
+from probe.core.result import Capacity
 from probe.core.snapshot import UserLoad, UserTotals
 from probe.report.diagnosis import Diagnosis, diagnosis_json, diagnosis_words
 
@@ -29,7 +30,19 @@ def test_a_healthy_server() -> None:
     assert "max_num_seqs=64 (process)" in words
     assert "Unknown:    max_num_batched_tokens:" in words
     assert "Users:      1.5 requests/s, 30 output tokens/s; 100 + 20 tokens in the mean request" in words
-    assert "Capacity:   unknown: it takes longer than this command may; `kneewatch ramp`" in words
+    assert "Capacity:   unknown: computing it takes longer than this command may; run `kneewatch forecast`" in words
+
+
+def test_a_forecast_and_the_headroom_that_it_leaves() -> None:
+    found = Capacity("forecast", 3.0, 2.5, 3.5, limiting="tpot", bottleneck="weights", reason="experimental")
+    words = diagnosis_words(_diagnosis(forecast=result(capacity=found)))
+    assert "Capacity:   3 requests/s (2.5 to 3.5) of" in words
+    assert "Headroom:   50 %: users send 1.5 requests/s; forecast, not measured" in words
+    assert "Limited by: tpot" in words
+    assert "Bottleneck: weights;" in words
+    none = Capacity("forecast", reason="not enough evidence")
+    quiet = diagnosis_words(_diagnosis(forecast=result(capacity=none)))
+    assert "Capacity:   unknown: not enough evidence; `kneewatch ramp` measures it" in quiet
 
 
 def test_one_failed_canary_is_not_healthy_and_is_the_one_that_is_shown() -> None:
