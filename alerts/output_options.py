@@ -31,8 +31,8 @@ class RulesFormat(StrEnum):
 
 
 def check_address(url: str, option: str, example: str) -> str:
-    """Return the address if it is valid. Raises ConfigError."""
-    if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url:
+    """Return the address if it is valid and no template of Prometheus. Raises ConfigError."""
+    if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url or "{" in url:
         raise ConfigError(f"{option} {one_line(url)}: expected an address such as {example}")
     return url
 

@@ -9,10 +9,11 @@ callers do not expect, or takes longer than five seconds. tests/unit/test_fuzz_c
 
 import argparse
 import ast
+import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -26,11 +27,13 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import msgspec  # noqa: E402 - after the path to what follows
 
+from probe.client.server_times import server_times  # noqa: E402
 from probe.client.sse import EventSplitter  # noqa: E402
 from probe.client.stream_parser import read_stream  # noqa: E402
 from probe.core.errors import TargetError  # noqa: E402
 from probe.core.foreign_json import ForeignJsonError, read_json  # noqa: E402
 from probe.core.request import Api  # noqa: E402
+from probe.core.vllm_command import MAX_VALUE, count, served_port, vllm_flags  # noqa: E402
 from probe.discovery import kubernetes_watch, target_groups  # noqa: E402
 from probe.discovery.documents import LIMITS, read_yaml  # noqa: E402
 from probe.discovery.endpointslices import EndpointSlice, Slices  # noqa: E402
@@ -39,7 +42,7 @@ from probe.discovery.pods import Pod, Pods  # noqa: E402
 from probe.gpu import dcgm  # noqa: E402
 from probe.kubernetes.client import KubernetesError, _checked, _utf8  # noqa: E402
 from probe.prometheus import queries  # noqa: E402
-from probe.scrape import engines  # noqa: E402
+from probe.scrape import engines, server_info  # noqa: E402
 from probe.web.auth import _given  # noqa: E402
 
 # Only modules that are imported while the engine looks are guided by coverage.
@@ -153,8 +156,65 @@ def authorization(data: bytes) -> None:
     assert given is None or all(isinstance(part, bytes | str) for part in given)
 
 
+def command_line(data: bytes) -> None:
+    """A process's or a pod's command line: the flags known, each short and printable."""
+    text = data.decode("utf-8", "replace")
+    words = text.split("\0")
+    for line in (words, ["sh", "-c", text], ["vllm", "serve", *words]):
+        _check_flags(vllm_flags(line, [], {"A": text}))
+        port = served_port(line)
+        assert port is None or port >= 0
+    number = count(text)
+    assert number is None or number >= 0
+
+
+def startup_flags(data: bytes) -> None:
+    """vLLM's answer of /server_info: the flags known, or ForeignJsonError."""
+    with suppress(ForeignJsonError):
+        _check_flags(server_info.flags_of(data))
+
+
+def _check_flags(flags: Mapping[str, str]) -> None:
+    assert all(value.isprintable() and len(value) <= MAX_VALUE for value in flags.values()), flags
+
+
+def request_times(data: bytes) -> None:
+    """The times of a request in a server's answer: those that can be, or None."""
+    times = server_times(msgspec.Raw(data))
+    assert times is None or 0 <= times.queue_s + times.prefill_s < math.inf
+
+
 PARSERS: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each for each in (stream, metrics, gpus, http_sd, file_sd, prometheus, kubernetes, authorization)
+    each.__name__: each
+    for each in (
+        stream, metrics, gpus, http_sd, file_sd, prometheus, kubernetes, authorization,
+        command_line, startup_flags, request_times,
+    )
+}  # fmt: skip
+
+
+# Where the tests have no file of a real answer.
+BEGINNINGS = {
+    "command_line": [
+        b"python3\0-m\0vllm.entrypoints.openai.api_server\0--port=8001\0--max-num-seqs\x0064\0--no-enable-chunked-prefill",
+        b"vllm serve m --max-num-batched-tokens=8k -tp 2 --dtype $(A) && sleep 1; bash -c 'x'",
+        b'--speculative-config\0{"method": "ngram", "num_speculative_tokens": 3, "hf_token": "x"}',
+        b'--kv-transfer-config\0{"kv_connector": "NixlConnector", "kv_role": "kv_both"}\0-q\0fp8\0--enforce-eager',
+    ],
+    "startup_flags": [
+        b'{"vllm_config": {"scheduler_config": {"max_num_seqs": 256}, "model_config": {"dtype": "torch.bfloat16"}}}',
+        b'{"vllm_config": {"speculative_config": {"method": "ngram", "hf_token": "x"}}, "env": {"A": "x"}}',
+        b'{"vllm_config": {"kv_transfer_config": {"kv_role": "kv_both"}, "cache_config": {"block_size": 16.5}}}',
+    ],
+    "metrics": [  # with the sums of Kneewatch's plugin for vLLM
+        b'vllm:num_requests_running{engine="0"} 1\nkneewatch_vllm_steps_total{engine="0",up_to_tokens="8"} 5\n'
+        + b"".join(
+            b'kneewatch_vllm_step_%s_total{up_to_tokens="8"} 7\n' % kind
+            for kind in (b"seconds", b"requests", b"decode_tokens", b"prefill_tokens", b"kv_tokens")
+        )
+        + b'kneewatch_vllm_scheduler_limit{flag="max_num_seqs"} 64\n',
+    ],
+    "request_times": [b'{"queue_time_ms": 0.1, "time_to_first_token_ms": 12.5, "mean_itl_ms": 7.1}'],
 }
 
 
@@ -167,7 +227,7 @@ def inputs(name: str) -> list[bytes]:
 def seeds(name: str) -> list[bytes]:
     """Return what the tests have of real answers, the first bytes of each."""
     files = {"stream": GOLDEN.glob("*stream*.txt"), "metrics": PAGES.glob("*.prom"), "gpus": (PAGES / "gpu").iterdir()}
-    return [path.read_bytes()[:MAX_BYTES] for path in sorted(files.get(name, ()))]
+    return [path.read_bytes()[:MAX_BYTES] for path in sorted(files.get(name, ()))] + BEGINNINGS.get(name, [])
 
 
 def reached(parse: Callable[[bytes], None], data: bytes) -> frozenset[tuple[str, int, int]]:

@@ -3,7 +3,10 @@
 import pytest
 from fuzz.fuzz_parsers import CORPUS, MAX_BYTES, PARSERS, inputs
 
-NAMES = ["stream", "metrics", "gpus", "http_sd", "file_sd", "prometheus", "kubernetes", "authorization"]
+NAMES = [
+    "stream", "metrics", "gpus", "http_sd", "file_sd", "prometheus", "kubernetes", "authorization",
+    "command_line", "startup_flags", "request_times",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

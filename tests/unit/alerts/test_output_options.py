@@ -18,7 +18,8 @@ PLAIN, OPERATOR = RulesFormat.PROMETHEUS, RulesFormat.OPERATOR
 def test_runbooks_lie_under_an_address() -> None:
     example = "https://example.org/runbooks/"
     assert check_address("https://wiki.example/kneewatch", "--runbooks", example) == "https://wiki.example/kneewatch"
-    for text in ("docs", "ftp://a", "https://a b", "https://a\nb"):
+    # Prometheus takes two braces for a template, and refuses all rules for one that is none.
+    for text in ("docs", "ftp://a", "https://a b", "https://a\nb", "https://a/{{", "https://a/{{.}}"):
         with pytest.raises(
             ConfigError, match=r"^--runbooks .*: expected an address such as https://example.org/[^\n]*$"
         ):
