@@ -77,6 +77,11 @@ def chromium(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
+def nginx(request: pytest.FixtureRequest) -> str:
+    return _program(request, "nginx", "apt-get install nginx-light")
+
+
+@pytest.fixture(scope="session")
 def kubectl(request: pytest.FixtureRequest) -> str:
     return _program(request, "kubectl", "install kubectl 1.27 or later")
 
