@@ -36,6 +36,7 @@ _NO_MISSES, _MAX_ALPHA = 1e-6, 0.5
 _NARROWEST, _WIDEST = 0.5, 3.0  # of the factor
 _JUDGES = 0.1  # the widest half-width of a capacity that judges a forecast
 _WORTH_SAYING = 0.01
+_MOST_LOG_RATIO = math.log(1e4)  # no forecast is that wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,12 @@ class ForecastError:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether these can be values of a forecast and of a run."""
+        """Whether these can be values of a forecast and of a run. A damaged file may have values of another type."""
         values = (self.at_s, self.log_ratio, self.half_width, self.measured_half_width)
-        return all(map(math.isfinite, values)) and 0 < self.half_width <= 1 and 0 <= self.measured_half_width <= 1
+        if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
+            return False
+        is_ratio = abs(self.log_ratio) <= _MOST_LOG_RATIO
+        return is_ratio and 0 < self.half_width <= 1 and 0 <= self.measured_half_width <= 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,24 @@ def test_the_oldest_errors_of_a_setup_are_deleted(tmp_path: Path) -> None:
         assert db.execute("SELECT count(*) FROM forecast_errors").fetchall() == [(KEEP + 1,)]
 
 
-@pytest.mark.parametrize("damage", ["log_ratio = 9e999", "half_width = -1", "at = -9e999", "measured_half_width = 7"])
+@pytest.mark.parametrize("column", ["at", "log_ratio", "half_width", "measured_half_width"])
+@pytest.mark.parametrize("value", ["'text'", "NULL", "x'00'"])
+def test_a_row_with_values_of_another_type_is_left_out(tmp_path: Path, column: str, value: str) -> None:
+    """A damaged page may have them: SQLite checks types as it writes, not as it reads."""
+    path = tmp_path / "kneewatch.db"
+    _stored(path, _judged(1), _judged(2))
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("CREATE TABLE of_any_type AS SELECT * FROM forecast_errors")
+        db.execute("DROP TABLE forecast_errors")
+        db.execute("ALTER TABLE of_any_type RENAME TO forecast_errors")
+        db.execute(f"UPDATE forecast_errors SET {column} = {value} WHERE result = 'a-1'")  # noqa: S608 - the test's own
+    assert [error.at_s for error in errors_in_file(path, OF)] == [_judged(2).ended_s]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["log_ratio = 9e999", "log_ratio = -1e6", "half_width = -1", "at = -9e999", "measured_half_width = 7"],
+)
 def test_a_damaged_row_is_left_out_and_the_others_count(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "kneewatch.db"
     _stored(path, _judged(1), _judged(2))
