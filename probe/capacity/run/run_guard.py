@@ -1,21 +1,25 @@
 """The guard of one run: applies observe/guard.py to what happens, and ends the step or the run for it."""
 
+import asyncio
 from array import array
 from collections import Counter
 
 from probe.capacity.run.job import GUARD_S, LoadPlan, RunJob
-from probe.capacity.run.server_watch import ServerWatch
+from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.core import objectives as slo
 from probe.core.clock import Clock
 from probe.core.request import NO_FAILURES, Outcome, RequestRecord
+from probe.core.result import Stopped
 from probe.core.step import StepPlan, StepRun
 from probe.load.messages import WORKER_LOST_S
 from probe.load.protocol import Load
 from probe.observe.guard import (
+    ASLEEP,
     IN_FLIGHT_CAP,
     OBJECTIVE_BROKEN,
     OVERLOAD,
+    SERVER_RESTARTED,
     SEVERAL_SERVERS,
     broken_for_certain,
     decide,
@@ -27,6 +31,11 @@ from probe.observe.guard import (
 _OLD_S = 0.5
 _TOO_LONG_OLD_S = WORKER_LOST_S - _OLD_S + GUARD_S
 CLIENT_LATE = "client_late"
+# After an overload: how long the server may take to empty its queue before load goes on.
+_CALM_S = 30.0
+_RESTARTED = Stopped("guard", SERVER_RESTARTED)
+# After a restart: if there are several servers, the old one answers again within so many polls.
+_AGAIN_POLLS = 6
 
 
 class RunGuard:
@@ -71,8 +80,16 @@ class RunGuard:
             self._trip(IN_FLIGHT_CAP)
         self._is_loading = False
 
-    def reset(self) -> None:
-        """Forget the overload that ended a step."""
+    async def wait_until_calm(self) -> None:
+        """Wait for the server to have no queue, and forget the overload; stop the run where it stays."""
+        ends = self._clock.monotonic_ns() + int(_CALM_S * 1e9)
+        while not self._switch.is_on:
+            snapshot = await self._watch.poll()
+            if snapshot is not None and not snapshot.waiting:
+                break
+            if self._clock.monotonic_ns() > ends:
+                self._switch.stop("guard", self.tripped)
+            await self._switch.pause(POLL_S)
         self._watch.forget_polls()
         self.tripped = None
 
@@ -115,6 +132,23 @@ class RunGuard:
         if self._watch.has_restarted:  # its counters began again, so they lack requests anyway
             return self._watch.has_alternated
         return page_fault(self._answered_ns, self._watch.snapshots) == SEVERAL_SERVERS
+
+    def stopped(self) -> Stopped:
+        """Return what ended the run. A server that falls asleep fails its requests before a poll shows why; one of
+        several seems to restart before the first one answers again.
+        """
+        stopped, snapshots = self._switch.stopped, self._watch.snapshots
+        if stopped == _RESTARTED and self._watch.has_alternated:
+            return Stopped("guard", SEVERAL_SERVERS)
+        is_asleep = bool(snapshots) and snapshots[-1].is_asleep
+        return Stopped("guard", ASLEEP) if stopped.by == "guard" and is_asleep else stopped
+
+    async def watch_after_restart(self) -> None:
+        """Watch on without load after a restart: behind a load balancer the old server answers again."""
+        for _ in range(_AGAIN_POLLS):
+            if self.stopped() != _RESTARTED:
+                break
+            await asyncio.sleep(POLL_S)
 
     def may_lack_requests(self) -> bool:
         """Return whether the metrics page has not counted the run's requests yet; `check` decides later."""

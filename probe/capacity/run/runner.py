@@ -22,22 +22,18 @@ from probe.capacity.run.stop_switch import StopSwitch
 from probe.capacity.search.knee import MODE, TOGETHER, describe_load
 from probe.core.clock import Clock
 from probe.core.request import NO_FAILURES, RequestRecord
-from probe.core.result import Capacity, CapacityResult, Phase, Stopped
+from probe.core.result import Capacity, CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.load import step_summary as summary
 from probe.load.protocol import Load
-from probe.observe.guard import ASLEEP, OWN_COUNTED_S, SERVER_RESTARTED, SEVERAL_SERVERS
+from probe.observe.guard import OWN_COUNTED_S
 from probe.observe.user_load import mean
 
 _T = TypeVar("_T")
 
 # A server that has no users for this long is not watched for longer.
 _IDLE_S = 10.0
-# After an overload: how long the server may take to empty its queue before load goes on.
-_CALM_S = 30.0
-# After a restart: if there are several servers, the old one answers again within so many polls.
-_AGAIN_POLLS = 6
 _FIRST, _WATCHING = Phase("a first request"), "watching live traffic"
 _NEXT_LOAD, _RESULT = Phase("computing the next load level"), Phase("computing the result")
 _COUNTING = Phase("waiting for the server to count the requests", OWN_COUNTED_S)
@@ -100,7 +96,7 @@ class CapacityRun:
             watcher.add_done_callback(lambda _: self._switch.halt())  # without a watcher, whatever the reason: no load
         try:
             await self._take_steps()
-            await self._watch_after_restart()
+            await self._guard.watch_after_restart()
         finally:
             self._switch.halt()
             for watcher in watchers:
@@ -121,24 +117,14 @@ class CapacityRun:
 
     async def _capacity(self) -> Capacity:
         if not self._guard.has_several_servers():
-            return await self._compute(partial(self._plan.capacity, self._steps, self._stopped()), _RESULT)
+            return await self._compute(partial(self._plan.capacity, self._steps, self._guard.stopped()), _RESULT)
         # One server's counters less the requests to all of them say nothing of users.
         self._users.clear()
         self._steps = [replace(step, users=UserLoad()) for step in self._steps]
-        found = await self._compute(partial(self._plan.capacity, self._steps, self._stopped()), _RESULT)
+        found = await self._compute(partial(self._plan.capacity, self._steps, self._guard.stopped()), _RESULT)
         if found.requests_per_second is None:
             return found
         return replace(found, reason="; ".join(filter(None, (TOGETHER, found.reason))))
-
-    def _stopped(self) -> Stopped:
-        """Return what ended the run. A server that falls asleep fails its requests before a poll shows why; one of
-        several seems to restart before the first one answers again.
-        """
-        stopped, snapshots = self._switch.stopped, self._watch.snapshots
-        if stopped == Stopped("guard", SERVER_RESTARTED) and self._watch.has_alternated:
-            return Stopped("guard", SEVERAL_SERVERS)
-        is_asleep = bool(snapshots) and snapshots[-1].is_asleep
-        return Stopped("guard", ASLEEP) if stopped.by == "guard" and is_asleep else stopped
 
     def _result(self, capacity: Capacity) -> CapacityResult:
         return CapacityResult(
@@ -150,7 +136,7 @@ class CapacityRun:
             steps=tuple(self._steps),
             capacity=capacity,
             cost=self._cost.cost(is_over=self._switch.is_on),
-            stopped=self._stopped(),
+            stopped=self._guard.stopped(),
             users=mean(self._users),
             confirms=self._job.confirms,
             first_failure=self._first_failure,
@@ -171,13 +157,6 @@ class CapacityRun:
             await self._switch.pause(OWN_COUNTED_S + POLL_S)
         if (reason := self._plan.end_reason()) is not None:
             self.stop("done", reason)
-
-    async def _watch_after_restart(self) -> None:
-        """Watch on without load after a restart: behind a load balancer the old server answers again."""
-        for _ in range(_AGAIN_POLLS):
-            if self._stopped() != Stopped("guard", SERVER_RESTARTED):
-                break
-            await asyncio.sleep(POLL_S)
 
     async def _observe_idle(self) -> None:
         """Send the first request, and watch the server before there is load."""
@@ -224,7 +203,8 @@ class CapacityRun:
         self._observers.on_step(step)
         await self._compute(partial(self._plan.step_finished, step, run, snapshots, self._guard.tripped))
         if self._guard.tripped is not None:
-            await self._wait_until_calm()
+            self._observers.on_phase(_CALMING)
+            await self._guard.wait_until_calm()
 
     def _other_probes(self, since_ns: int) -> tuple[RequestRecord, ...]:
         return tuple(record for record in self._server.other_probes() if record.done_ns >= since_ns)
@@ -232,19 +212,6 @@ class CapacityRun:
     def _add_users(self, users: UserLoad, snapshots: Sequence[ServerSnapshot]) -> None:
         if snapshots:
             self._users.append((users, (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9))
-
-    async def _wait_until_calm(self) -> None:
-        """Wait for the server to have no queue, and forget the overload; stop the run where it stays."""
-        self._observers.on_phase(_CALMING)
-        ends = self._clock.monotonic_ns() + int(_CALM_S * 1e9)
-        while not self._switch.is_on:
-            snapshot = await self._watch.poll()
-            if snapshot is not None and not snapshot.waiting:
-                break
-            if self._clock.monotonic_ns() > ends:
-                self.stop("guard", self._guard.tripped)
-            await self._switch.pause(POLL_S)
-        self._guard.reset()
 
     async def _run_step(self, plan: StepPlan) -> StepRun:
         self._guard.step_started(plan)
