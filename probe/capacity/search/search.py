@@ -158,13 +158,20 @@ class Search:
         """Plan one more trial near the knee, which may verify it; None if it would not, or costs too much."""
         state = self.state
         has_failed = any(trial.step.reason not in _OF_THE_SERVER for trial in state.trials[-1:])
-        is_over = has_failed or self._doubted is not None or len(state.trials) >= _MAX_TRIALS
-        knee = self._estimate_knee(is_final=False) if not is_over else None
-        load = load_to_verify(state, knee, _BELOW * ceiling(state)) if knee is not None else None
+        if has_failed or self._doubted is not None or len(state.trials) >= _MAX_TRIALS:
+            return None
+        load = self._load_to_verify(self._estimate_knee(is_final=False))
+        if load is None:
+            # The estimate that is published decides. It takes longer, and is kept.
+            self._knee = self._estimate_knee()
+            load = self._load_to_verify(self._knee)
         plan = self._trial_plan(*load) if load is not None else None
         if plan is None:
             return None
         return plan if self._spent.plus(cost_of(plan, state.model.workload)).is_within(self._budget) else None
+
+    def _load_to_verify(self, knee: KneeEstimate | None) -> tuple[float, float] | None:
+        return load_to_verify(self.state, knee, _BELOW * ceiling(self.state)) if knee is not None else None
 
     def _pulse_size(self) -> int:
         """Return how many requests to send at once next; 0 where a trial comes next."""

@@ -66,6 +66,21 @@ def test_one_that_is_not_goes_on_near_the_knee_until_it_is() -> None:
     assert search.capacity([_MANY], DONE).mode == "verified"
 
 
+def test_it_goes_on_where_only_the_estimate_that_is_published_is_too_wide() -> None:
+    """An estimate between trials has fewer simulated requests than the one at the end."""
+    search = _search(0.07)
+    enough = len(_hold(search)) + 2
+
+    def estimate(*, is_final: bool = True) -> KneeEstimate:
+        half = 0.09 if is_final and len(search.state.trials) < enough else 0.07
+        return KneeEstimate(10.0, (10 * (1 - half), 10 * (1 + half)), "ttft", 4.0, None, 0.06)
+
+    search._estimate_knee = estimate  # type: ignore[assignment]
+    search._knee = None
+    assert len(_hold(search)) == 2
+    assert search.capacity([_MANY], DONE).mode == "verified"
+
+
 def test_it_ends_when_the_budget_has_no_room_for_another_trial_and_says_what_would_verify_it() -> None:
     search = _search(0.16, budget=Spending(60.0, 10**9))
     rates = _hold(search)
