@@ -15,6 +15,7 @@ from probe.core.request import RequestRecord
 
 _log = structlog.get_logger()
 _EVERY_S = 60.0
+_MOST = 2**31  # more than half hours since 1970, or canaries in one
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS canaries (
     target TEXT NOT NULL,
@@ -92,7 +93,7 @@ class HistoryStore:
             return CanaryHistory()
         try:
             with closing(_opened(self._path)) as db:
-                return CanaryHistory(db.execute(select, (target,)))
+                return CanaryHistory(filter(_is_possible, db.execute(select, (target,)).fetchall()))
         except (sqlite3.Error, ValueError) as error:
             self._failed(error)
             return CanaryHistory()
@@ -118,6 +119,11 @@ class HistoryStore:
         if not self._is_failing:
             _log.error("the history of canaries cannot be stored or read", detail=str(error))
         self._is_failing = True
+
+
+def _is_possible(row: Row) -> bool:
+    """Return whether a half hour can have these values. SQLite checks types as it writes, not as it reads."""
+    return all(isinstance(value, int) and 0 <= value < _MOST for value in row)
 
 
 def _opened(path: Path) -> sqlite3.Connection:

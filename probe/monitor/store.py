@@ -150,7 +150,8 @@ class Store:
             for each in self._unsaved.values()
             if each.target == target and each.started.timestamp() >= started_s
         }
-        return sum(({each: int(tokens or 0) for each, tokens in rows} | spent).values())
+        stored = {each: tokens for each, tokens in rows if isinstance(tokens, int) and tokens > 0}
+        return sum((stored | spent).values())
 
     def _rows(self, statement: str, values: Sequence[object] | Mapping[str, object]) -> list[tuple[Any, ...]]:
         """Return the rows, or none if the file cannot be read: pages must show what else there is."""

@@ -89,6 +89,21 @@ def test_rows_of_more_than_thirty_days_are_deleted(tmp_path: Path) -> None:
         assert db.execute("SELECT COUNT(*) FROM canaries").fetchone() == (1,)
 
 
+@pytest.mark.parametrize("value", ["NULL", "'text'", "x'ff'", "9e999", "1.5", "-1", "9000000000"])
+@pytest.mark.parametrize("column", ["slot", "sent", "ttft"])
+def test_a_half_hour_that_no_history_can_have_is_left_out(tmp_path: Path, column: str, value: str) -> None:
+    """A damaged page may have values of any type: SQLite checks types as it writes, not as it reads."""
+    before = _histories(tmp_path / "k.db", "a")
+    before.add(record(done_wall_s=NOW_S))
+    before.store_now()
+    with closing(sqlite3.connect(tmp_path / "k.db")) as db, db:
+        db.execute("CREATE TABLE of_any_type AS SELECT * FROM canaries UNION ALL SELECT * FROM canaries")
+        db.execute("DROP TABLE canaries")
+        db.execute("ALTER TABLE of_any_type RENAME TO canaries")
+        db.execute(f"UPDATE canaries SET {column} = {value} WHERE rowid = 1")  # noqa: S608 - the test's own
+    assert _sent(_histories(tmp_path / "k.db", "a"), "a") == 1
+
+
 def test_a_file_that_is_no_store_costs_the_history_only(tmp_path: Path) -> None:
     (tmp_path / "k.db").write_text("no database" * 100)
     of = _histories(tmp_path / "k.db", "a")

@@ -149,6 +149,15 @@ def test_a_row_that_cannot_be_read_hides_itself_alone(tmp_path: Path, text: str)
         assert store.get("odd") is None
 
 
+@pytest.mark.parametrize("tokens", ['"text"', "12e456", "{}", "[1]", "null", "-5"])
+def test_tokens_that_no_run_can_have_spent_are_left_out(tmp_path: Path, tokens: str) -> None:
+    with _store(tmp_path / "kneewatch.db") as store:
+        store.add(result(result_id="good", started_s=WALL_S))
+        odd = f'{{"cost": {{"tokens": {tokens}}}}}'
+        store._db.execute("INSERT INTO results VALUES ('odd', 'a', ?, ?)", (WALL_S + 1, odd))
+        assert store.tokens_since("a", 0.0) == 57_600
+
+
 def test_tokens_of_runs_are_summed_from_a_time_on(tmp_path: Path) -> None:
     """It outlives a restart, and a row of another version is no reason to spend more."""
     path = tmp_path / "kneewatch.db"
