@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import structlog
+
 from probe.client.client import Client
 from probe.client.transcript import judge_name
 from probe.core import latency
@@ -23,6 +25,8 @@ from probe.load.loop_lag import watch_lag
 from probe.load.step_executor import StepExecution
 from probe.monitor.client_stop import excuse_stop
 from probe.monitor.known_answer import KnownAnswer
+
+_log = structlog.get_logger()
 
 # The model's label before the server has reported its model.
 UNKNOWN_MODEL = "unknown"
@@ -110,7 +114,10 @@ class Canary:
         return answered in self.aliases
 
     def keep(self, record: RequestRecord) -> None:
-        """Keep the record as the newest."""
+        """Keep the record as the newest, and log an outcome that is not that of the one before."""
+        if not self._recent or self._recent[0].outcome is not record.outcome:
+            log = _log.info if record.outcome is Outcome.OK else _log.warning
+            log("canary outcome changed", target=self._target, outcome=record.outcome.value, detail=record.detail)
         self._recent.appendleft(record)
         self.failure_log.add(record)
         if record.outcome is not Outcome.OK:

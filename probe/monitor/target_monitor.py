@@ -129,10 +129,6 @@ class TargetMonitor:
         if not self._startup.is_starting(record):
             self._sink.record(record)
             self._admission.canary(record)
-        before = self._canary.recent[1:2]  # the one that ended before, which may have been sent after
-        if not before or before[0].outcome is not record.outcome:
-            log = _log.info if record.outcome is Outcome.OK else _log.warning
-            log("canary outcome changed", target=self.config.name, outcome=record.outcome.value, detail=record.detail)
 
     async def on_demand(self, name: str | None) -> RequestRecord:
         """Send a request on demand. `name`: its workload; None: the canary's.

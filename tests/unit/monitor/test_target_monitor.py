@@ -1096,7 +1096,7 @@ def test_a_day_that_is_spent_has_no_run(host: Host) -> None:
         assert sink.refusals == ["budget_spent"]
         assert server.generated == 1
 
-    _against(host, work, spent=lambda _: 2_000_000)
+    _against(host, work, spent=lambda _: 10**9)
 
 
 def test_a_server_that_restarted_just_now_has_no_run(host: Host) -> None:
