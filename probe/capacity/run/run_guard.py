@@ -59,6 +59,7 @@ class RunGuard:
         self._answered_ns = array("q")
         self._missed: Counter[str] = Counter()  # by the objective's name
         self._old_since_ns: int | None = None  # since when reports on the load are too old
+        self._polls_again = _AGAIN_POLLS
         self.is_warm = False  # a cold server's first request may take long
         self.tripped: str | None = None
 
@@ -95,7 +96,7 @@ class RunGuard:
 
     def trip_reason(self, run: StepRun) -> str | None:
         """Return why the guard ended a step early, if it did."""
-        stopped = self._switch.stopped
+        stopped = self.stopped()
         return self.tripped or (stopped.reason if run.is_cut_short and stopped.by == "guard" else None)
 
     def request_ended(self, record: RequestRecord) -> None:
@@ -145,9 +146,8 @@ class RunGuard:
 
     async def watch_after_restart(self) -> None:
         """Watch on without load after a restart: behind a load balancer the old server answers again."""
-        for _ in range(_AGAIN_POLLS):
-            if self.stopped() != _RESTARTED:
-                break
+        while self._polls_again > 0 and self.stopped() == _RESTARTED:
+            self._polls_again -= 1
             await asyncio.sleep(POLL_S)
 
     def may_lack_requests(self) -> bool:

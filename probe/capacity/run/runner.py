@@ -193,6 +193,7 @@ class CapacityRun:
         self._observers.on_phase(Phase(text, plan.warm_up_s + plan.seconds if plan.requests is None else None))
         run = await self._run_step(plan)
         await self._watch.poll()
+        await self._guard.watch_after_restart()
         run = replace(run, other_probes=self._other_probes(began_ns))
         snapshots = sorted(self._watch.snapshots[first:], key=lambda snapshot: snapshot.at_ns)
         users, gpus = self._server.users_between(run.records, snapshots), self._watch.take_gpus()

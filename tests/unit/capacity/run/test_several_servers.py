@@ -49,6 +49,7 @@ def test_pages_that_alternate_are_several_servers_and_no_restart() -> None:
     server = FakeServer()
     result = _run(Balanced(), server=server)
     assert result.stopped == Stopped("guard", "several_servers")
+    assert [step.tripped for step in result.steps] == [None, "several_servers"]
     assert server.sent_s[-1] - server.sent_s[0] < 6.5, "the load ends at the first sign"
     assert result.capacity.requests_per_second is None
     assert "several servers answer at this address" in str(result.capacity.reason)
