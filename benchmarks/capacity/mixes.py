@@ -3,6 +3,7 @@
 In virtual time. Users of equal mean lengths (600 in, 200 out) send another mix each, at 55 % of what the server can
 take, and its page is scraped every 5 s for half an hour. Prints, and writes as JSON, the true capacity for that mix,
 and two forecasts: with the lengths learnt from the page (`users`), and with fixed lengths of the same means (`fixed`).
+With `--search` a search on the idle server sends the learnt lengths instead, which costs a minute or more of a core.
 """
 
 import argparse
@@ -10,16 +11,23 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from benchmarks.capacity.cases import CASES
+from benchmarks.capacity.play import play
 from probe.capacity.model.forecast import forecast
 from probe.capacity.model.hints import Hints
+from probe.capacity.run.job import Budget
+from probe.capacity.search.search import Search
+from probe.capacity.search.unverified import Spending
+from probe.config.capacity import BudgetConfig
 from probe.core.objectives import Objective, Objectives
 from probe.core.percentiles import percentile
 from probe.core.request import Api
+from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload
 from probe.observe.user_mix import users_workload
@@ -30,6 +38,7 @@ Pairs = Callable[[Random], tuple[int, int]]
 _CASE = "8b-a100"
 _OBJECTIVES = Objectives("mixes", ttft=Objective(0.95, 1.0), tpot=Objective(0.95, 0.05))
 _REQUESTS, _WARM_UP, _PRECISION = 6_000, 1_000, 0.01
+_BUDGET = Budget(BudgetConfig().tokens_per_run, 300.0, 20.0)  # the default
 _LOAD, _WATCH_S, _SCRAPE_S, _WARM_UP_S = 0.55, 1800.0, 5.0, 120.0
 _LONGEST = 8000
 
@@ -73,19 +82,20 @@ MIXES: Mapping[str, Pairs] = {
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.capacity.mixes", description=__doc__)
     parser.add_argument("mixes", nargs="*", metavar="MIX", help=", ".join(MIXES))
+    parser.add_argument("--search", action="store_true", help="search for the capacity instead of forecasting it")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(argv)
     rows = []
     for name in options.mixes or MIXES:
-        rows.append(compare(name))
+        rows.append(compare(name, is_search=options.search))
         print(json.dumps(rows[-1]), flush=True)
     if options.out:
         options.out.write_text(json.dumps(rows, indent=1) + "\n")
     return 0
 
 
-def compare(name: str) -> dict[str, Any]:
-    """Return the true capacity for a mix, and the forecasts of it."""
+def compare(name: str, *, is_search: bool) -> dict[str, Any]:
+    """Return the true capacity for a mix, and the forecasts of it or what a search finds."""
     case, pairs = CASES[_CASE], MIXES[name]
     true_rps = truth(case.profile, pairs, _OBJECTIVES)
     watched = list(_watched(case.profile, pairs, _LOAD * true_rps))
@@ -96,17 +106,22 @@ def compare(name: str) -> dict[str, Any]:
     if users is None:
         raise ValueError(f"{name}: too few requests")
     row: dict[str, Any] = {"mix": name, "case": case.name, "truth_rps": true_rps}
+    if is_search:
+        most = Spending(_BUDGET.seconds, _BUDGET.tokens)
+        search = Search(users, _OBJECTIVES, budget=most, observe_s=30.0, explain=False)
+        sent = replace(case, workload=users, objectives=_OBJECTIVES)
+        run = play(sent, true_rps, 0, search, live_share=0.0, budget=_BUDGET).result
+        return row | {"mode": run.capacity.mode, "cost": asdict(run.cost), "search": _found(run.capacity, true_rps)}
     for label, workload in (("users", users), ("fixed", Workload("fixed", Api.COMPLETIONS, *_MEANS))):
         found = forecast(watched, workload, _OBJECTIVES, Hints(max_num_seqs=case.profile.max_num_seqs))
-        rps = found.requests_per_second
-        row[label] = {
-            "rps": rps,
-            "error": rps / true_rps - 1 if rps else None,
-            "lower": found.lower,
-            "upper": found.upper,
-            "reason": found.reason,
-        }
+        row[label] = _found(found, true_rps)
     return row
+
+
+def _found(found: Capacity, true_rps: float) -> dict[str, Any]:
+    rps = found.requests_per_second
+    error = rps / true_rps - 1 if rps else None
+    return {"rps": rps, "error": error, "lower": found.lower, "upper": found.upper, "reason": found.reason}
 
 
 def truth(profile: Profile, pairs: Pairs, objectives: Objectives) -> float:

@@ -100,7 +100,7 @@ def users_workload_of(recent: UserLengths, configured: Workload, flags: Mapping[
 def lacking_lengths(recent: UserLengths | None) -> str:
     """Return why no workload of users is known, and what would help."""
     if recent is None:
-        return "the server's metrics show no lengths of requests; use another workload"
+        return "the server's metrics have shown no lengths of requests; use another workload if they never do"
     known = min(recent.prompts.count, recent.outputs.count)
     return (
         f"the server's metrics show the lengths of {known:.0f} requests, {MIN_REQUESTS} needed; wait, or use another"

@@ -65,7 +65,10 @@ def stored(workload: Workload) -> CapacityResult:
 
 def test_too_few_requests_are_no_workload_and_say_so() -> None:
     workload, lengths = watched(config_of())
-    assert workload.lacking() == "the server's metrics show no lengths of requests; use another workload"
+    assert (
+        workload.lacking()
+        == "the server's metrics have shown no lengths of requests; use another workload if they never do"
+    )
     assert learnt(workload, lengths, [300.0] * 37) is None
     assert workload.lacking() == (
         "the server's metrics show the lengths of 37 requests, 200 needed; wait, or use another workload"
@@ -141,5 +144,5 @@ def test_a_command_learns_from_all_requests_since_the_servers_start() -> None:
     assert workload_since_start(config, target, "default", page([]), {}).prompt_tokens == 256
     with pytest.raises(TargetError, match=r"a: no workload users: .* 7 requests, 200 needed"):
         workload_since_start(config, target, "users", page([300.0] * 7), {})
-    with pytest.raises(TargetError, match="show no lengths of requests; use another workload"):
+    with pytest.raises(TargetError, match="have shown no lengths of requests; use another workload"):
         workload_since_start(config, target, "users", snapshot(), {})

@@ -1112,6 +1112,38 @@ def test_a_server_that_restarted_just_now_has_no_run(host: Host) -> None:
     _against(host, work)
 
 
+def _lengths_page(requests: int) -> str:
+    """Return a page of a server on which users have sent this many requests of 300 + 90 tokens."""
+    lines = ["vllm:num_requests_running 0", "vllm:num_requests_waiting 0"]
+    for name, tokens in (("prompt", 300), ("generation", 90)):
+        series = f"vllm:request_{name}_tokens"
+        counts = {100: requests * (tokens <= 100), 200: requests * (tokens <= 200), 500: requests, 1000: requests}
+        lines += [f"# TYPE {series} histogram", f"{series}_sum {tokens * requests}", f"{series}_count {requests}"]
+        lines += [f'{series}_bucket{{le="{bound}"}} {count}' for bound, count in (*counts.items(), ("+Inf", requests))]
+    return "\n".join(lines) + "\n"
+
+
+def test_capacity_for_users_waits_until_their_lengths_are_known(host: Host) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
+        await watch.scrape()
+        await watch.canary()
+        await watch.capacity()
+        assert sink.refusals == ["no_user_lengths"]
+        assert server.generated == 1
+        await watch.forecast()
+        assert "0 requests, 200 needed" in (sink.forecasts[-1].capacity.reason or "")
+        for requests in (0, 10, 400):  # the buckets are others than the mock server's, so the second page is the first
+            server.says_on_metrics(_lengths_page(requests))
+            await watch.scrape()
+        await watch.forecast()
+        found = sink.forecasts[-1].context.workload
+        assert found["name"] == "users"
+        assert isinstance(found["prompt_tokens"], dict)
+        assert (found["prompt_tokens"]["tokens"][0], found["prompt_tokens"]["tokens"][-1]) == (200.0, 500.0)
+
+    _against(host, work, capacity={"mode": "verify", "workload": "users"})
+
+
 # On demand.
 
 
