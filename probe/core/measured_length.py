@@ -2,8 +2,11 @@
 
 import math
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+
+_SHOWN = (0.5, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +18,11 @@ class MeasuredLength:
 
     tokens: tuple[float, ...]
     shares: tuple[float, ...]
+
+    def __str__(self) -> str:
+        """Return the mean and percentiles in tokens, as a person reads them."""
+        found = {"mean": self.mean, **{f"p{share * 100:.0f}": self.quantile(share) for share in _SHOWN}}
+        return ", ".join(f"{name} {round(tokens):,}" for name, tokens in found.items())
 
     @property
     def maximum(self) -> int:
@@ -38,6 +46,16 @@ class MeasuredLength:
         before, width = self.shares[i - 1], self.shares[i] - self.shares[i - 1]
         inside = (share - before) / width if width else 1.0
         return low * math.exp(math.log(high / low) * min(max(inside, 0.0), 1.0))
+
+
+def stored_length(values: Mapping[str, object]) -> MeasuredLength | None:
+    """Return the length with these fields, as a result in JSON has them; None for anything else."""
+    tokens, shares = values.get("tokens"), values.get("shares")
+    if not isinstance(tokens, list) or not isinstance(shares, list) or not 1 < len(tokens) == len(shares):
+        return None
+    if not all(isinstance(value, int | float) and 0 <= value < math.inf for value in (*tokens, *shares)):
+        return None
+    return MeasuredLength(tuple(max(float(one), 1.0) for one in tokens), tuple(map(float, shares)))
 
 
 def _capped_mean(low: float, high: float, most: float) -> float:

@@ -18,6 +18,7 @@ from probe import __version__
 from probe.charts import ECHARTS, data_text, digest, echarts, notice, values_script
 from probe.core import latency
 from probe.core import objectives as slo
+from probe.core.measured_length import stored_length
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
@@ -28,7 +29,6 @@ from probe.report.knee_text import knee_line, limit_words
 from probe.report.result_text import capacity_words, result_lines
 from probe.report.run_charts import charts, loads
 from probe.report.steps import step_verdict
-from probe.report.workload_text import length_words
 
 _HERE = Path(__file__).parent / "page"
 _OBJECTIVES = TypeAdapter(Objectives)
@@ -169,6 +169,7 @@ def _facts(values: Mapping[str, object]) -> list[tuple[str, str]]:
             continue
         text = str(value)
         if isinstance(value, Mapping):
-            text = length_words(value) or ", ".join(f"{k} {v}" for k, v in value.items())
+            length = stored_length(value)
+            text = str(length) if length is not None else ", ".join(f"{k} {v}" for k, v in value.items())
         found.append((key.replace("_", " "), text if len(text) <= _LONG else f"{text[:_LONG]}..."))
     return found

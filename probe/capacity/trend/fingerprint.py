@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 
+from probe.core.measured_length import stored_length
 from probe.core.result import CapacityResult, RunContext
 from probe.core.shift import CapacitySample
 
@@ -91,7 +92,9 @@ def _flat(prefix: str, value: object) -> Iterator[tuple[str, str]]:
     """Yield the leaves with their paths, as text that is the same before and after a round trip through JSON."""
     if value is None:
         return
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and (length := stored_length(value)) is not None:
+        yield prefix, str(length)
+    elif isinstance(value, Mapping):
         for key in value:
             yield from _flat(f"{prefix}.{key}" if prefix else str(key), value[key])
     elif isinstance(value, int | float) and not isinstance(value, bool):

@@ -5,7 +5,7 @@ from statistics import fmean
 
 import pytest
 
-from probe.core.measured_length import MeasuredLength
+from probe.core.measured_length import MeasuredLength, stored_length
 from probe.core.request import Api
 from probe.core.workload import Workload, lengths, longest_request, requests
 
@@ -29,6 +29,28 @@ def test_the_mean_is_that_of_its_quantiles(most: float) -> None:
 def test_equal_lengths_are_drawn_as_often_as_their_share() -> None:
     point = MeasuredLength((7.0, 7.0), (0.0, 1.0))
     assert (point.mean, point.quantile(0.3), point.maximum) == (7.0, 7.0, 7)
+
+
+def test_a_length_is_read_back_from_json_and_printed_for_people() -> None:
+    values = {"tokens": list(TWO_HUMPS.tokens), "shares": list(TWO_HUMPS.shares)}
+    assert stored_length(values) == TWO_HUMPS
+    assert str(TWO_HUMPS) == "mean 707, p50 147, p95 5,657, p99 7,464"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"median": 5},
+        {"tokens": [1, 2], "shares": [1.0]},
+        {"tokens": [1], "shares": [1.0]},
+        {"tokens": [1, "2"], "shares": [0.0, 1.0]},
+        {"tokens": [1, math.nan], "shares": [0.0, 1.0]},
+        {"tokens": "12", "shares": "01"},
+    ],
+)
+def test_anything_else_is_no_length(values: dict[str, object]) -> None:
+    assert stored_length(values) is None
 
 
 def test_requests_have_the_measured_lengths_and_fit_the_context() -> None:
