@@ -106,14 +106,15 @@ def compare(name: str, *, is_search: bool) -> dict[str, Any]:
     if users is None:
         raise ValueError(f"{name}: too few requests")
     row: dict[str, Any] = {"mix": name, "case": case.name, "truth_rps": true_rps}
+    hints = Hints(max_num_seqs=case.profile.max_num_seqs)
     if is_search:
         most = Spending(_BUDGET.seconds, _BUDGET.tokens)
-        search = Search(users, _OBJECTIVES, budget=most, observe_s=30.0, explain=False)
+        search = Search(users, _OBJECTIVES, hints, budget=most, observe_s=30.0, explain=False)
         sent = replace(case, workload=users, objectives=_OBJECTIVES)
         run = play(sent, true_rps, 0, search, live_share=0.0, budget=_BUDGET).result
         return row | {"mode": run.capacity.mode, "cost": asdict(run.cost), "search": _found(run.capacity, true_rps)}
     for label, workload in (("users", users), ("fixed", Workload("fixed", Api.COMPLETIONS, *_MEANS))):
-        found = forecast(watched, workload, _OBJECTIVES, Hints(max_num_seqs=case.profile.max_num_seqs))
+        found = forecast(watched, workload, _OBJECTIVES, hints)
         row[label] = _found(found, true_rps)
     return row
 
