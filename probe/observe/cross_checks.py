@@ -94,8 +94,8 @@ class CrossChecker:
             for _, both in self._state.comparisons
             if both.server_requests == both.requests and both.server_ttft_s is not None
         ]
-        if matched:
-            yield "matched", median(matched)
+        if matched and (gap_s := median(matched)) >= 0:  # else the server measured something else: it cannot be later
+            yield "matched", gap_s
         client = [first for record in self._canaries if (first := ttft_s(record)) is not None]
         server = self._growth("ttft")
         if client and server is not None:

@@ -138,6 +138,7 @@ def _compare(last: ServerSnapshot, server: ServerSnapshot, probe: ProbeTraffic) 
     if any(snapshot.running or snapshot.waiting for snapshot in (last, server)):
         return None
     before, after = (snapshot.histograms.get("ttft") for snapshot in (last, server))
+    has_same = before is not None and after is not None and after.count - before.count == probe.ended
     finished = sum(server.finished.values()) - sum(last.finished.values()) if server.finished else requests
     return CountedTraffic(
         requests=probe.ended,
@@ -147,5 +148,5 @@ def _compare(last: ServerSnapshot, server: ServerSnapshot, probe: ProbeTraffic) 
         server_requests=max(requests, finished),
         server_prompt_tokens=difference(last.prompt_tokens, server.prompt_tokens),
         server_output_tokens=difference(last.generation_tokens, server.generation_tokens),
-        server_ttft_s=after.sum - before.sum if before is not None and after is not None else None,
+        server_ttft_s=after.sum - before.sum if has_same and before is not None and after is not None else None,
     )

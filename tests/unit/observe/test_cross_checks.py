@@ -80,6 +80,9 @@ class TestGap:
         target = Target(counted(), counted(requests=2), counted(ttft_s=0.9))
         assert target.view().ttft_gap_s == {"matched": pytest.approx(0.002)}
 
+    def test_a_first_token_that_arrives_before_the_server_has_it_is_not_compared(self) -> None:
+        assert Target(counted(server_ttft_s=0.15)).view().ttft_gap_s == {}
+
     def test_beside_users_only_means_can_be_compared(self) -> None:
         target = Target(counted(server_requests=2))
         target.checker.add_canary(record(at_ms=1000, ttft_ms=300))

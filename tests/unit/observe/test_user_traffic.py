@@ -225,6 +225,17 @@ def test_both_sides_of_a_settlement_are_reported() -> None:
     )
 
 
+def test_first_tokens_of_other_requests_are_not_compared() -> None:
+    """A user's request that was cancelled after its first token is in that histogram, and not among those answered."""
+    traffic, server = UserTraffic(), Server()
+    traffic.add(server.read(0))
+    canary(traffic, server, at_s=1, ttft_s=0.1)
+    server.ttft.append(0.5)
+    both = traffic.add(server.read(5))
+    assert both is not None
+    assert both.server_ttft_s is None
+
+
 @pytest.mark.parametrize("outcome", [Outcome.ABORTED, Outcome.TIMEOUT, Outcome.SERVER_ERROR])
 def test_nothing_is_compared_if_a_probe_request_failed(outcome: Outcome) -> None:
     traffic, server = UserTraffic(), Server()
