@@ -21,12 +21,12 @@ from functools import partial
 
 from probe.capacity.model.hints import Hints
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
+from probe.capacity.search.next_rate import between, climb, first_rates, towards_forecast
 from probe.capacity.search.pulses import Room, next_size, pulse_plan
-from probe.capacity.search.search_state import SAME_RATE, TOP_SHARE, VERIFYING_SHARE, SearchState
+from probe.capacity.search.search_state import SAME_RATE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.trial_plan import cost_of, trial_plan
 from probe.capacity.search.unverified import UNLIMITED, Spending, advice, load_to_verify, shortcoming
 from probe.capacity.search.verdict import (
-    CLIMB_FACTOR,
     FORECAST,
     ceiling,
     empirical_capacity,
@@ -45,20 +45,12 @@ from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
 from probe.load.step_summary import CLIENT_BOUND, CUT_SHORT, TOO_FEW
 
-# Shares of the forecast to try. The last is so near the knee that nothing unexpected lies beyond it.
-_FORECAST_SHARES = (0.5, 0.72, TOP_SHARE)
 _BELOW = 0.95  # of a load that broke an objective: the highest load still tried
-# The most by which a trial's load exceeds the last that held, since the forecast may be wrong; early: far below it.
-_MAX_GROWTH, _MAX_EARLY_GROWTH = 1.45, 1.7
 _MAX_TRIALS, _MAX_FAILED = 9, 2
 _MOST_TO_NARROW = 13, 4  # the same, where only trials bound the knee: the bracket between two early ones is wide
 _OF_THE_SERVER = (None, TOO_FEW, CUT_SHORT)  # reasons of a step whose outcome is not the client's fault
 _MAX_LATE = 2  # trials that this machine was late in, and that are repeated
-_MIN_INFORMATIVE = 2  # one trial is enough for a step cost model, but not for its uncertainty
-_MIN_GROWTH = 1.06  # the least by which a trial's load exceeds the last that held
-# Without a model: the ratio of the lowest failed to the highest held rate at which the search is done, the largest step
-# between them, and the most trials.
-_DONE_RATIO, _MAX_GAP_GROWTH, _MAX_EMPIRICAL_TRIALS = 1.08, 1.3, 7
+_MAX_EMPIRICAL_TRIALS = 7  # without a model
 
 
 class Search:
@@ -205,7 +197,7 @@ class Search:
         if len(state.trials) >= most or sum(trial.has_broken for trial in state.trials) >= most_failed:
             return None
         if state.forecast_rps is not None:
-            return self._towards(state.forecast_rps, held_rps, failed_rps)
+            return towards_forecast(state, held_rps, min(state.forecast_rps, _BELOW * failed_rps))
         # A twin without a forecast means that no rate holds the objectives.
         return self._rate_without_forecast(held_rps, failed_rps) if state.twin is None else None
 
@@ -228,36 +220,13 @@ class Search:
         return self._doubted is not None or (is_blind and ceiling(self.state) < math.inf)
 
     def _rate_without_forecast(self, held_rps: float, failed_rps: float) -> float | None:
-        """Raise the rate quickly from about one request at a time, and half way back after a failure."""
-        if failed_rps < math.inf:
-            # An early trial that held may have had too few requests to be judged by itself.
-            if highest_held_rps(self.state) < held_rps and self._tries(held_rps) == 1:
-                return held_rps
-            return (held_rps + failed_rps) / 2 if failed_rps > held_rps * _DONE_RATIO else None
-        if self.state.trials:
-            return held_rps * _MAX_EARLY_GROWTH
-        if self._guess is not None:
-            return max(_FORECAST_SHARES[0] * self._guess[0], held_rps * _MIN_GROWTH)
-        return max(held_rps * _MAX_GROWTH, held_rps + 0.7 / self.state.unloaded_s)
-
-    def _towards(self, forecast_rps: float, held_rps: float, failed_rps: float) -> float | None:
-        """Return the next share of the forecast, below the lowest failure and not far above what held."""
-        limit_rps = min(forecast_rps, _BELOW * failed_rps)
-        for share in _FORECAST_SHARES:
-            rate = share * limit_rps
-            if rate > held_rps * _MIN_GROWTH and (
-                share > _FORECAST_SHARES[0] or rate > self.state.live_equivalent_rps * 1.2
-            ):
-                growth = _MAX_EARLY_GROWTH if held_rps < 0.4 * limit_rps else _MAX_GROWTH
-                return min(rate, held_rps * growth) if held_rps else rate
-        is_uninformed = sum(trial.is_informative for trial in self.state.trials) < _MIN_INFORMATIVE
-        return TOP_SHARE * limit_rps if is_uninformed else None
+        if failed_rps == math.inf:
+            return first_rates(self.state, held_rps, self._guess[0] if self._guess is not None else None)
+        # An early trial that held may have had too few requests to be judged by itself.
+        if highest_held_rps(self.state) < held_rps and self._tries(held_rps) == 1:
+            return held_rps
+        return between(held_rps, failed_rps)
 
     def _climb(self, held_rps: float, failed_rps: float) -> float | None:
-        """Go up in small steps, then between the highest rate that held and the lowest that did not."""
         self._climbs += 1
-        if self._climbs > _MAX_EMPIRICAL_TRIALS or failed_rps < held_rps * _DONE_RATIO:
-            return None
-        if failed_rps == math.inf:
-            return held_rps * CLIMB_FACTOR
-        return min(math.sqrt(held_rps * failed_rps), held_rps * _MAX_GAP_GROWTH)
+        return climb(held_rps, failed_rps) if self._climbs <= _MAX_EMPIRICAL_TRIALS else None
