@@ -114,14 +114,17 @@ class Canary:
         return answered in self.aliases
 
     def keep(self, record: RequestRecord) -> None:
-        """Keep the record as the newest, and log an outcome that is not that of the one before."""
-        if not self._recent or self._recent[0].outcome is not record.outcome:
-            log = _log.info if record.outcome is Outcome.OK else _log.warning
-            log("canary outcome changed", target=self._target, outcome=record.outcome.value, detail=record.detail)
+        """Keep the record as the newest."""
         self._recent.appendleft(record)
         self.failure_log.add(record)
         if record.outcome is not Outcome.OK:
             self._failures.appendleft(record)
+
+    def log_change(self, record: RequestRecord) -> None:
+        """Log an outcome that is not that of the newest record."""
+        if not self._recent or self._recent[0].outcome is not record.outcome:
+            log = _log.info if record.outcome is Outcome.OK else _log.warning
+            log("canary outcome changed", target=self._target, outcome=record.outcome.value, detail=record.detail)
 
     async def _ask(self, spec: RequestSpec) -> RequestRecord:
         """Run a step of one request."""

@@ -125,6 +125,7 @@ class TargetMonitor:
         if slept:
             self._sink.record(record)
             return
+        self._canary.log_change(record)
         self._canary.keep(record)
         if not self._startup.is_starting(record):
             self._sink.record(record)
@@ -190,8 +191,7 @@ class TargetMonitor:
         self._sink.record(record)
 
     def _run_request(self, load: LoadConfig | None, confirms: str | None) -> RunRequest:
-        # The same lengths in every run; prompts are new.
-        source = RequestSource(
+        source = RequestSource(  # the same lengths in every run; prompts are new
             self._endpoint,
             self.model,
             self._capacity_load.current() or self._capacity_load.configured,  # admission requires that it is known
