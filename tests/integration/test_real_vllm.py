@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from stub_server import stub_server
 
 from probe.client.stream_parser import read_stream
 from probe.core.request import Api
+from probe.core.snapshot import ServerSnapshot
+from probe.scrape.metrics_parser import samples
+from probe.scrape.vllm import ENGINE
 
 pytestmark = pytest.mark.vllm
 
@@ -55,8 +59,8 @@ def _value(monitor: Monitor, series: str) -> float | None:
     return float(found[1]) if found else None
 
 
-def _ask(vllm: RealVllm, tokens: int) -> None:
-    body = {"model": MODEL, "prompt": [7, 8, 9], "max_tokens": tokens, "ignore_eos": True}
+def _ask(vllm: RealVllm, tokens: int, prompt_tokens: int = 3) -> None:
+    body = {"model": MODEL, "prompt": [7 + prompt_tokens] * prompt_tokens, "max_tokens": tokens, "ignore_eos": True}
     httpx.post(f"{vllm.base_url}/v1/completions", json=body, timeout=60, trust_env=False).raise_for_status()
 
 
@@ -285,3 +289,32 @@ def test_a_question_shows_that_a_model_of_random_weights_makes_no_sense_and_othe
         assert _value(monitor, series % ("not-asked", "corrupt")) == 0
         assert "the answer to the question" in monitor.output
         assert "capital" not in monitor.output
+
+
+def _steps_page(vllm: RealVllm) -> ServerSnapshot:
+    page = httpx.get(f"{vllm.base_url}/metrics", trust_env=False).text
+    return ENGINE.snapshot(samples(page, ENGINE.wanted))
+
+
+def test_the_plugin_exports_the_steps_of_the_engine(vllm: RealVllm) -> None:
+    vllm.settled_metrics()
+    before = _steps_page(vllm)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: _ask(vllm, 40, 60 + 20 * number), range(16)))
+    vllm.settled_metrics()
+    after = _steps_page(vllm)
+    assert after.scheduler_limits == {"max_num_seqs": 16, "max_num_batched_tokens": 512, "max_model_len": 1024}
+
+    def grown(field: str) -> float:
+        new, old = (sum(getattr(one, field) for one in each.step_sums.values()) for each in (after, before))
+        return new - old
+
+    assert after.generation_tokens is not None
+    assert before.generation_tokens is not None
+    # All tokens but the first one of each answer are decoded. Steps without a decoding request are left out.
+    decoded = after.generation_tokens - before.generation_tokens - 16
+    assert grown("decode_tokens") == pytest.approx(decoded, rel=0.05)
+    assert 0 < grown("prefill_tokens") <= sum(60 + 20 * number for number in range(16))
+    assert grown("requests") >= grown("decode_tokens")
+    assert 0 < grown("seconds") / grown("steps") < 1
+    assert 0 < grown("kv_tokens") / grown("requests") < 1024
