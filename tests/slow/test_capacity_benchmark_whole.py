@@ -30,4 +30,5 @@ def test_all_of_it_on_one_case(
         assert (run["tokens"] > 0) == (run["method"] != FORECAST)
         assert run["users"] > 0
         assert run["seconds"] > 60
-        assert (run["answer_rps"] is None) == (run["reason"] is not None)
+        # A figure that is not verified has one too: what it lacks.
+        assert run["reason"] is not None or run["answer_rps"] is not None
