@@ -27,7 +27,7 @@ class SlowAnswer(FakeAnswer):
 
 
 async def _never(*_: object) -> RequestRecord:
-    raise NotImplementedError
+    raise AssertionError("the response is already there: nothing is sent")
 
 
 def test_parsing_too_much_for_memory_lets_the_loop_go_on() -> None:
