@@ -7,7 +7,7 @@ idle time. The fit is a robust non-negative least squares, so that a hiccup does
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +49,10 @@ class Measurements(Protocol):
 
     slowdown: Floats
     guess: Floats
+    kv_tokens: Floats  # of each measurement
+
+    def errors(self, terms: Floats) -> Floats:
+        """Return each measurement's error in units of what is expected of it."""
 
     def offsets(self, terms: Floats) -> Floats:
         """Return the logarithm of each measurement over its prediction, ordered by segment."""
@@ -76,19 +80,39 @@ def fit(
     if sum(w.prompts for s in good for w in s) < 1 or sum(computed_tokens(w) for s in good for w in s) < 1:
         return None
     data = FitData(good, segments, chunk_tokens, prompts, pair_s)
-    terms, jacobian, drift = solve(data, [len(s) for s in good])
+    return fitted_model(
+        data,
+        [len(s) for s in good],
+        pair_s,
+        residuals=lambda terms: np.abs(data.gaps(terms) / data.itl_s - 1),
+        batches=data.batch,
+    )
+
+
+def fitted_model(
+    data: Measurements,
+    lengths: Sequence[int],
+    pair_s: float,
+    *,
+    residuals: Callable[[Floats], Floats],
+    batches: Floats,
+) -> StepCostModel:
+    """Solve for the terms, and return the model. `lengths`: of the segments, in windows; `residuals`: relative ones, of
+    terms; `batches`: the batch of each window.
+    """
+    terms, jacobian, drift = solve(data, lengths)
     spread = max(float(np.median(np.abs(data.errors(terms)))) / 0.6745, 0.2)
     covariance = np.linalg.pinv(jacobian.T @ jacobian)[:TERMS, :TERMS] * spread**2
     if not data.kv_tokens.any():
         terms[-1] = 0.0  # no KV cache use was measured, so this is still the guess; the other terms hold its cost
     return StepCostModel(
         cost=step_cost(terms, pair_s),
-        residual=float(np.median(np.abs(data.gaps(terms) / data.itl_s - 1))),
+        residual=float(np.median(residuals(terms))),
         drift=drift,
         covariance=tuple(tuple(float(v) for v in row) for row in covariance),
         slowdown=tuple(float(one) for one in np.exp(data.slowdown)),
-        batches=(float(data.batch.min()), float(data.batch.max())),
-        windows=len(data.batch),
+        batches=(float(batches.min()), float(batches.max())),
+        windows=len(batches),
     )
 
 

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from probe.capacity.model.fit_data import TERMS, Floats, step_seconds
-from probe.capacity.model.step_cost_fit import MIN_BATCH, MIN_WINDOWS, StepCostModel, solve, step_cost
+from probe.capacity.model.fit_data import Floats, step_seconds
+from probe.capacity.model.step_cost_fit import MIN_BATCH, MIN_WINDOWS, StepCostModel, fitted_model
 from probe.core.snapshot import ServerSnapshot, StepSums
 
 _MIN_STEPS = 100
@@ -96,19 +96,12 @@ def fit_steps(
     data = StepData(grown, pair_s, prompts)
     if float(np.max(data.decodes)) < MIN_BATCH:
         return None
-    terms, jacobian, drift = solve(data, [len(segment) for segment in grown])
-    spread = max(float(np.median(np.abs(data.errors(terms)))) / 0.6745, 0.2)
-    covariance = np.linalg.pinv(jacobian.T @ jacobian)[:TERMS, :TERMS] * spread**2
-    if not data.kv_tokens.any():
-        terms[-1] = 0.0  # no KV cache use was measured, so this is still the guess; the other terms hold its cost
-    return StepCostModel(
-        cost=step_cost(terms, pair_s),
-        residual=float(np.median(np.abs(np.expm1(data.offsets(terms))))),
-        drift=drift,
-        covariance=tuple(tuple(float(v) for v in row) for row in covariance),
-        slowdown=tuple(float(one) for one in np.exp(data.slowdown)),
-        batches=(float(data.decodes.min()), float(data.decodes.max())),
-        windows=len(every),
+    return fitted_model(
+        data,
+        [len(segment) for segment in grown],
+        pair_s,
+        residuals=lambda terms: np.abs(np.expm1(data.offsets(terms))),
+        batches=data.decodes,
     )
 
 
