@@ -62,8 +62,9 @@ class Interval:
         return -self.late_s()
 
     def advance(self) -> None:
-        # Whole intervals, so that targets spread over an interval stay so after a pause.
-        missed = max(self.late_s(), 0.0) // self._seconds
+        # Whole intervals, so that targets spread over an interval stay so after a pause. The nearest number of them:
+        # the next run is never in less than half an interval, however late this one is.
+        missed = round(max(self.late_s(), 0.0) / self._seconds)
         apart = random.uniform(1 - _JITTER / 2, 1 + _JITTER / 2)  # noqa: S311 - it spreads load, it guards no secret
         self._due_ns += int((missed + apart) * self._seconds * 1e9)
 

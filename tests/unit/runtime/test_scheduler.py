@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from virtual_time import VirtualClock, virtually
 
+from probe.runtime.due_times import Interval
 from probe.runtime.scheduler import Scheduler, TaskId
 
 CANARY = TaskId("canary", "a")
@@ -254,6 +255,23 @@ def test_after_a_pause_there_is_one_run_and_the_targets_stay_spread(pause_s: flo
     assert all(3 <= len(work.began) <= 5 for work in works)
     last = [work.began[-1] for work in works]
     assert max(last) - min(last) > 5.0
+
+
+@pytest.mark.parametrize("late_s", [0.1, 4.9, 5.1, 9.9, 4009.9])
+def test_a_late_run_is_not_followed_by_another_at_once(late_s: float) -> None:
+    """Whatever the jitter, which is at random: so it is tried many times."""
+
+    async def run() -> list[float]:
+        clock, waits = VirtualClock(), []
+        for _ in range(50):
+            due = Interval(clock, 10.0, -late_s)
+            due.advance()
+            waits.append(due.wait_s())
+        return waits
+
+    waits = virtually(run())
+    assert min(waits) >= 4.0
+    assert max(waits) <= 16.0
 
 
 def test_a_cron_task_follows_a_wall_clock_that_is_set_forward() -> None:
