@@ -26,7 +26,7 @@ class StepStatLogger(StatLoggerBase):  # type: ignore[misc]
         self._recorder: _Recorder | None = None
         try:
             self._recorder = _Recorder(vllm_config, engine_index)
-        except Exception:
+        except Exception:  # whatever is wrong here, vLLM has to start
             _log.exception("kneewatch: engine steps are not exported")
 
     def record(
@@ -41,7 +41,7 @@ class StepStatLogger(StatLoggerBase):  # type: ignore[misc]
             return
         try:
             self._recorder.record(scheduler_stats, iteration_stats)
-        except Exception:
+        except Exception:  # in vLLM's event loop: an error would end the server
             self._recorder = None
             _log.exception("kneewatch: engine steps are no longer exported")
 

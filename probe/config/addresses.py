@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 _MAX_PORT = 65535
 _MAX_LABEL = 63
@@ -85,9 +85,9 @@ def _listen(text: str) -> str:
     return text
 
 
-Url = Annotated[str, AfterValidator(_url)]
-ExternalUrl = Annotated[str, AfterValidator(_external_url)]
-BaseUrl = Annotated[str, AfterValidator(_base_url)]
-Proxy = Annotated[str, AfterValidator(_proxy)]
+Url = Annotated[str, AfterValidator(_url), Field(title="address")]
+ExternalUrl = Annotated[str, AfterValidator(_external_url), Field(title="address")]
+BaseUrl = Annotated[str, AfterValidator(_base_url), Field(title="address")]
+Proxy = Annotated[str, AfterValidator(_proxy), Field(title="address")]
 SocketPath = Annotated[Path, AfterValidator(_socket_path)]
-Listen = Annotated[str, AfterValidator(_listen)]
+Listen = Annotated[str, AfterValidator(_listen), Field(title="HOST:PORT")]

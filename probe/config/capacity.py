@@ -34,8 +34,13 @@ class ScheduleConfig(ConfigSection):
     """When scheduled load may start."""
 
     cron: Cron = "0 4 * * *"
+    """Start times of runs: minute, hour, day, month, weekday (0 is Sunday; or `mon-fri`); not both day and weekday."""
     timezone: Timezone = "UTC"
+    """Time zone of the schedule and its windows, such as `Europe/Berlin`."""
     windows: tuple[WindowText, ...] = ()
+    """When load is allowed, such as `["01:00-05:00", "Sat,Sun 00:00-24:00"]`; always if empty. No run starts outside,
+    and a run still going at the end is stopped. A window over midnight belongs to the day it starts on.
+    """
 
 
 _RUN_TOKENS = 5_000_000
@@ -45,13 +50,21 @@ class BudgetConfig(ConfigSection):
     """Maximum cost of one capacity run, and of all runs of a day."""
 
     tokens_per_day: Count | None = None
+    """Maximum tokens of all scheduled runs of a day, at least `tokens_per_run`; a run gets what is left. Default: four
+    times that.
+    """
     # By default a run may spend no more than a day may.
     tokens_per_run: Count = Field(
         default_factory=lambda data: min(_RUN_TOKENS, data.get("tokens_per_day") or _RUN_TOKENS),
         json_schema_extra={"default": _RUN_TOKENS},
     )
+    """Maximum prompt and output tokens of a run. Default: 5000000, or `tokens_per_day` if that is less."""
     seconds: Positive = 300.0
+    """Maximum duration of a run, in seconds."""
     over_objective_seconds: Positive = 20.0
+    """Maximum total time, in seconds, in which requests of a run are late, slow or failing; hanging requests count only
+    if both TTFT and TPOT have objectives.
+    """
 
     @property
     def daily_tokens(self) -> int:
@@ -60,18 +73,33 @@ class BudgetConfig(ConfigSection):
 
 
 class ServerLimitsConfig(ConfigSection):
-    """Startup flags and hardware of the server that vLLM's metrics do not show.
-
-    `flags`: further startup flags, which only distinguish one setup from another.
-    """
+    """Startup flags and hardware of the server that vLLM's metrics do not show."""
 
     max_num_seqs: Count | None = None
+    """Max concurrent sequences (`--max-num-seqs`) of the server, for the search; vLLM's metrics do not show it.
+    Default: as the server or its pod shows it ([discovery.md](discovery.md#startup-flags)), or inferred if it can be
+    observed.
+    """
     max_num_batched_tokens: Count | None = None
+    """`--max-num-batched-tokens` of the server. Default: as the server or its pod shows it; otherwise 2048 is assumed.
+    """
     gpu: GpuName | None = None
+    """GPU model of the server, named as by `nvidia-smi -L`, such as `NVIDIA H100 80GB HBM3`: for its hardware limits
+    ([capacity.md](capacity.md#beside-what-the-gpu-can-do), which lists the GPUs) and as a condition of each capacity.
+    """
     parameters: Parameters | None = None
+    """Parameters of the model that are active per token (of a mixture of experts, only the active ones), such as `8B`,
+    `700M` or `8e9`. With `gpu`.
+    """
     weight_bits: Literal[4, 8, 16] = 16
+    """Bits per weight; 8 implies FP8 compute if the GPU supports it. With `parameters`."""
     gpus: Count = 1
+    """GPUs of one engine that share each step (`--tensor-parallel-size`). With `parameters`."""
     flags: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
+    """Further startup flags of the server, such as `{tensor_parallel_size: "4"}`. They are conditions of each capacity:
+    a changed flag begins a new baseline. Flags that the server or its pod shows are added
+    ([discovery.md](discovery.md#startup-flags)).
+    """
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)  # of the flags that are not from the configuration
 
     @property
@@ -114,14 +142,36 @@ class CapacityConfig(ConfigSection):
     """
 
     mode: Annotated[Literal["off", "forecast", "verify"], SwitchedOff] = "forecast"
+    """`forecast` adds no load; `verify` also runs step-up load on schedule; with `off` only commands measure."""
     forecast_every: ForecastInterval = default_duration("30m")
+    """Interval of forecasts, at least `1m`; each takes some seconds of one core, in a separate process. While the
+    evidence is too thin, a forecast is also made each time the evidence has doubled.
+    """
     history: MatcherText | None = None
+    """Label matchers that select only this server's own series in Prometheus, such as `job="vllm",pod="llama-0"`, for
+    `kneewatch forecast --history`. Default: `instance="HOST:PORT"` of its metrics.
+    """
     schedule: ScheduleConfig = ScheduleConfig()
+    """When scheduled load may start."""
     workload: Name | None = None
+    """Workload of capacity runs and forecasts: a name under `workloads`, a preset, or `users` for [what users
+    send](capacity.md#capacity-for-what-users-send). Default: the canary's.
+    """
     concurrency: Steps | None = None
+    """Fixed load levels of a closed loop: requests in flight, rising. Not together with `rates`."""
     rates: Rates | None = None
+    """Fixed load levels of an open loop: requests per second with Poisson arrivals, rising. Not together with
+    `concurrency`.
+    """
     step: Duration = default_duration("15s")
+    """Duration of a fixed load level; extended up to three times until 20 requests have been sent."""
     confirm: Duration = default_duration("180s")
+    """For how long, or for 1000 requests, the highest fixed load level that held is repeated, since queues near the
+    knee grow for minutes. If it breaks now, the next lower one is repeated. Not repeated if `step` is as long.
+    """
     observe: Duration = default_duration("30s")
+    """How long a search watches live traffic before it adds load."""
     server: ServerLimitsConfig = ServerLimitsConfig()
+    """Startup flags and hardware of the server that vLLM's metrics do not show."""
     budget: BudgetConfig = BudgetConfig()
+    """Maximum cost of one capacity run, and of all runs of a day."""

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from probe.config.addresses import ExternalUrl, Listen, Url
-from probe.config.discovery import ObjectName
+from probe.config.discovery_types import ObjectName
 from probe.config.load import LoadConfig
 from probe.config.messages import did_you_mean
 from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
@@ -20,42 +20,72 @@ from probe.core.objectives import Objectives
 
 
 class LeaseConfig(ConfigSection):
-    """Step-up load needs a Kubernetes Lease, one per server, in this namespace.
-
-    Default of `namespace`: that of Kneewatch's own pod.
-    """
+    """Step-up load needs a Kubernetes Lease, one per server."""
 
     namespace: ObjectName | None = None
+    """Namespace of the Leases. Default: the pod's own."""
 
 
 class PrometheusConfig(ConfigSection):
     """The Prometheus that is asked whether an alert fires for the target, before load is added."""
 
     url: Url
+    """Address of the Prometheus."""
     ca_file: Path | None = None
+    """CA certificates that sign the certificate of that Prometheus, in a readable PEM file; read again when it changes.
+    Default: the usual authorities.
+    """
 
 
 class StoreConfig(ConfigSection):
     """Where results are stored. Without a path they are lost when the process ends."""
 
     path: Path | None = None
+    """SQLite file that keeps capacity results across restarts, the newest 2200 per target, and the counts of canaries
+    for the pages' uptime, 30 days. New results are compared with earlier ones. Its directory must exist and be
+    writable.
+    """
 
 
 class Config(ConfigSection):
     """The whole configuration."""
 
     listen: Listen = "127.0.0.1:9876"
+    """Address of the pages and metrics, HOST:PORT with IPv6 in brackets; in a container `0.0.0.0:9876`."""
     web_config_file: Path | None = None
+    """TLS and passwords of the pages, in the format of the Prometheus exporters
+    ([pages.md](pages.md#tls-client-certificates-and-passwords)). Must be readable at startup; may change at run time.
+    """
     web_allowed_hosts: tuple[HostName, ...] = ()
+    """Host names, without a port, under which browsers reach the pages, such as an Ingress's, in addition to the
+    private names that are always allowed ([pages.md](pages.md#allowed-host-names)). `.example.org` allows every name
+    below it.
+    """
     web_external_url: ExternalUrl | None = None
+    """The address of the pages for people, such as an Ingress's: alerts link the page of their target (`page_url`), and
+    its host name is an allowed one. http or https, without credentials.
+    """
     prometheus: PrometheusConfig | None = None
+    """A Prometheus that is asked before each capacity run whether an alert with severity `page` fires for the target;
+    if one does, or if there is no complete answer within 5 s, no load is sent. It also provides a target's capacity
+    history if the store has none, and the firing alerts on the pages. Without the section nothing is asked.
+    """
     store: StoreConfig = StoreConfig()
+    """Where results are stored. Without a path they are lost when the process ends."""
     lock_dir: Path | None = None
+    """Directory of the locks that keep two probers from loading one server. Must be writable, and the same for every
+    Kneewatch on the machine. Default: `/tmp`.
+    """
     lease: LeaseConfig | None = None
+    """Use Kubernetes Leases, one per server, instead of locks on this machine ([discovery.md](discovery.md))."""
     load: LoadConfig | None = None
+    """Where step-up load is generated."""
     objectives: dict[Name, ObjectivesConfig] = Field(default_factory=dict)
+    """Service level objectives, by name."""
     workloads: dict[Name, WorkloadConfig] = Field(default_factory=dict)
+    """Kinds of requests, by name."""
     targets: Annotated[tuple[AnyTarget, ...], Field(min_length=1)]
+    """The servers to monitor, with unique names; no other server gets traffic."""
 
     @property
     def servers(self) -> tuple[TargetConfig, ...]:

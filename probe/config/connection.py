@@ -22,21 +22,43 @@ class TlsConfig(ConfigSection):
     """How the target's certificate is verified, and the client certificate."""
 
     ca_file: Path | None = None
+    """CA certificates to trust instead of Mozilla's public list, as PEM. Must be readable at startup."""
     verify: bool = True
+    """`false` accepts any certificate."""
     cert_file: Path | None = None
+    """Client certificate with its chain, for servers that require one, as PEM; https only. Must be readable at startup.
+    """
     key_file: Path | None = None
+    """Private key of the client certificate, if `cert_file` does not contain it, as PEM without a passphrase. Must be
+    readable at startup.
+    """
 
 
 class ConnectionConfig(ConfigSection):
     """Route of the requests, and time limits of their parts."""
 
     unix_socket: SocketPath | None = None
+    """Socket on which the server listens; `base_url` still gives scheme, `Host` and path. A path of at most 107 bytes;
+    the socket may be created later. Not together with `proxy`.
+    """
     proxy: Proxy | None = None
+    """HTTP proxy, an address without a path; https is tunnelled through it. No SOCKS."""
     proxy_auth_file: Path | None = None
+    """File with one line for the proxy, `USER:PASSWORD`. Must be readable at startup. Only with `proxy`."""
     http2: bool = False
+    """`true` uses HTTP/2 if the server offers it in TLS, as gateways do; vLLM itself does not. https only; needs `pip
+    install 'kneewatch[http2]'`.
+    """
     connect_timeout: Duration = default_duration("5s")
+    """Limit for opening a connection, including the lookup of the name and TLS. `canary.timeout` applies if it is
+    shorter.
+    """
     first_byte_timeout: Duration | None = None
+    """Limit from sending the request to the first byte of the answer; at most `canary.timeout`."""
     between_bytes_timeout: Duration | None = None
+    """Limit between two parts of an answer, at most `canary.timeout`. vLLM sends the HTTP head at once, so the wait for
+    the first token counts.
+    """
 
     def limits(self) -> dict[str, float]:
         """Return the time limits within a request that are set, in seconds."""

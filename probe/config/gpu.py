@@ -13,9 +13,19 @@ class GpuConfig(ConfigSection):
     """The dcgm-exporters of the target's nodes, or the driver of this machine (NVML)."""
 
     dcgm_urls: tuple[Url, ...] = ()
+    """Metrics address of the dcgm-exporter on each node of the target, such as `http://10.0.0.7:9400/metrics`. Not
+    together with `nvml`.
+    """
     nvml: bool = False
+    """`true` reads the driver of this machine, for a sidecar that shares the server's GPUs. Needs `pip install
+    'kneewatch[nvml]'`.
+    """
     labels: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
+    """Selects the target's GPUs: those with all of these labels, of `gpu`, `UUID`, `device`, `modelName`, `Hostname`,
+    `GPU_I_ID`, `GPU_I_PROFILE`, `pod`, `namespace` and `container`. Without labels, all GPUs that are read.
+    """
     every: Duration = default_duration("15s")
+    """Read interval; dcgm-exporter itself updates every 30 s by default."""
 
     @property
     def is_read(self) -> bool:

@@ -49,7 +49,10 @@ class SecretHeader(ConfigSection):
     """A header's value that is not shown: from a file, which is read again and again, or given here."""
 
     file: Path | None = None
+    """File that contains only the value; read again like `api_key_file`. Must be readable at startup. This or `secret`.
+    """
     secret: SecretStr | None = None
+    """The value as a secret, preferably as `${NAME}`. This or `file`."""
 
     def value(self) -> str:
         """Return the value. Raises OSError or UnicodeError for a file that cannot be read."""
@@ -58,12 +61,12 @@ class SecretHeader(ConfigSection):
         return self.secret.get_secret_value().strip() if self.secret is not None else ""
 
 
-HeaderName = Annotated[str, AfterValidator(_header_name)]
-PlainValue = Annotated[str, AfterValidator(_header_value)]
+HeaderName = Annotated[str, AfterValidator(_header_name), Field(title="header name")]
+PlainValue = Annotated[str, AfterValidator(_header_value), Field(title="text")]
 HeaderValue = Annotated[
     Annotated[PlainValue, Tag("plain")] | Annotated[SecretHeader, Tag("mapping")], Discriminator(arm)
 ]
-AuthHeaderText = Annotated[str, AfterValidator(_auth_header)]
+AuthHeaderText = Annotated[str, AfterValidator(_auth_header), Field(title="NAME or NAME WORD")]
 HeadersConfig = Annotated[dict[HeaderName, HeaderValue], Field(max_length=_MAX_HEADERS)]
 
 

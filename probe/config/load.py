@@ -23,23 +23,29 @@ def _address(text: str) -> str:
     return text
 
 
-RayAddress = Annotated[str, AfterValidator(_address)]
+RayAddress = Annotated[str, AfterValidator(_address), Field(title="address of a Ray cluster")]
 # No run can keep more workers busy.
-WorkerCount = Annotated[int, NotASwitch, Field(ge=1, le=256)]
+WorkerCount = Annotated[int, Field(ge=1, le=256), NotASwitch]
 
 
 class RayConfig(ConfigSection):
     """A Ray cluster whose nodes generate the load."""
 
     address: RayAddress
+    """`HOST:PORT`, or `auto` for the cluster of this node; `ray://HOST:PORT` from elsewhere."""
     workers: WorkerCount | None = None
+    """Number of worker processes, one CPU each. Default: one per 128 streams."""
     start_timeout: Duration = default_duration("60s")
+    """How long the cluster may take to start them."""
 
 
 class LoadConfig(ConfigSection):
     """Where the load workers run."""
 
     ray: RayConfig | None = None
+    """A Ray cluster that sends step-up load instead of this machine ([ray.md](ray.md)). Without the section this
+    machine sends the load.
+    """
 
 
 def load_problems(load: LoadConfig | None) -> Iterator[str]:

@@ -8,7 +8,9 @@ class LatencyObjective(ConfigSection):
     """At least `ratio` of requests take at most `within`."""
 
     ratio: Ratio
+    """Ratio of answered requests that must be within the limit."""
     within: Duration
+    """The limit."""
 
     def objective(self) -> Objective:
         return Objective(ratio=self.ratio, within_s=self.within)
@@ -18,9 +20,13 @@ class ObjectivesConfig(ConfigSection):
     """Service level objectives."""
 
     window: Duration = default_duration("30d")
+    """Window of the error budget."""
     availability: Ratio | None = 0.999
+    """Ratio of requests that must succeed; `null` for no such objective."""
     ttft: LatencyObjective | None = None
+    """Limit of the time to first token. Not judged if left out."""
     tpot: LatencyObjective | None = None
+    """Limit of the time per output token after the first. Not judged if left out."""
 
 
 # The objectives of `--base-url`, and of targets without `objectives`: an interactive chat.

@@ -38,6 +38,15 @@ class RequestConfig(ConfigSection):
     """What servers want that do not take all of vLLM's API."""
 
     extra_body: Annotated[dict[str, JsonValue], AfterValidator(_extra_body)] = Field(default_factory=dict)
+    """Fields that are added to the body of each request, such as `chat_template_kwargs`; not for secrets. At most 8 KiB
+    as JSON, 8 levels deep; no field that Kneewatch sets itself.
+    """
     omit: tuple[Omittable, ...] = ()
+    """Fields to leave out, for servers that refuse them ([engines.md](engines.md#servers-that-do-not-take-all-fields)).
+    """
     prompt: PromptForm = PromptForm.TOKEN_IDS
+    """`text` sends words instead of token ids in completions, for servers that take no ids, such as LiteLLM's
+    `hosted_vllm/`; lengths are then approximate.
+    """
     expect_done: bool = True
+    """`false` accepts streams that end with a finish reason instead of `[DONE]`."""

@@ -19,9 +19,9 @@ from probe.config.types import (
     Duration,
     EngineName,
     Name,
+    NotASwitch,
     Pattern,
     ServerName,
-    Tokens,
     default_duration,
 )
 from probe.core.errors import ConfigError
@@ -40,27 +40,37 @@ MAX_CANARIES = 64
 
 
 class KnownAnswerConfig(ConfigSection):
-    """A question with a known answer, asked beside the canaries. `expect`: a regular expression for the answer."""
+    """A question with a known answer, asked beside the canaries."""
 
     prompt: Annotated[str, Field(min_length=1, max_length=4000)] = "What is the capital of France? Answer in one word."
+    """The question. Set it together with `expect`."""
     expect: Pattern = "(?i)paris"
+    r"""What the answer has to match, anywhere in it, in Python's syntax; for an exact answer `\A42\Z`."""
     every: CanaryInterval = default_duration("5m")
+    """Interval of the question while it is answered well; at least `1s`."""
     api: Api = Api.CHAT
-    max_tokens: Annotated[Tokens, Field(le=4096)] = 256
+    """API of the question; `completions` for a base model, with a prompt that it continues."""
+    max_tokens: Annotated[int, Field(ge=1, le=4096), NotASwitch] = 256
+    """Most tokens of the answer; a reasoning model needs room to think."""
 
 
 class CanaryConfig(ConfigSection):
-    """Synthetic requests at a low rate.
-
-    `startup_grace`: for this long after Kneewatch starts, failures before the first success are not counted. It is for
-    a sidecar, which starts minutes before its server has loaded the weights.
-    """
+    """Synthetic requests at a low rate."""
 
     every: CanaryInterval = default_duration("15s")
+    """Interval of the canaries, plus or minus 10 %, however slow the server is: canaries overlap. At least `1s`."""
     workload: Name = "default"
+    """Workload of the canaries: a name under `workloads`, or a preset."""
     timeout: Duration = default_duration("30s")
+    """Maximum duration of a request, also in capacity runs. At most 64 times `every`, which is the number of canaries
+    in flight when a server is stuck.
+    """
     startup_grace: Duration | None = None
+    """For this long after Kneewatch starts, failures before the first success are not counted. It is for a sidecar,
+    which starts minutes before its server has loaded the weights.
+    """
     known_answer: KnownAnswerConfig | None = None
+    """A question with a known answer, asked beside the canaries. Without the section none is asked."""
 
     @property
     def valid_s(self) -> float:
@@ -72,42 +82,67 @@ class NamedEntry(ConfigSection):
     """A target, or a discovery of targets."""
 
     name: Name
+    """The `target` label of every series; with `discover` the first part of it."""
 
 
 class LocatedEntry(NamedEntry):
     """An entry with a server's address."""
 
     base_url: BaseUrl
+    """The server's address; a trailing `/v1` is dropped. Required unless `discover` is set."""
 
 
 class DiscoveredEntry(NamedEntry):
     """An entry with a discovery."""
 
     discover: DiscoverConfig
+    """Servers that come and go, instead of `base_url`."""
 
 
 class WatchConfig(NamedEntry):
-    """How a target is monitored.
-
-    `passive`: it gets no requests except for its metrics, its version and its GPU metrics.
-    """
+    """How a target is monitored."""
 
     model: Annotated[str, Field(min_length=1, max_length=256)] = "auto"
+    """Model name in requests; `auto` takes the first model that the server lists. A name need not be listed."""
     api_key: SecretStr | None = None
+    """The API key, preferably as `${NAME}`. Not together with `api_key_file`."""
     api_key_file: Path | None = None
+    """File that contains only the API key; read again for every request. Must be readable at startup."""
     auth_header: AuthHeaderText = "Authorization Bearer"
+    """The header that carries the API key, and the word before the key; `api-key` for Azure, `x-api-key` for Kong."""
     headers: HeadersConfig = Field(default_factory=dict)
+    """Further headers of every request below `base_url`, such as a tenant's or a route's: a text, which is shown, or a
+    secret. At most 16, of printable ASCII, none that Kneewatch sets itself. A name like that of a secret needs `file`
+    or `secret`.
+    """
     request: RequestConfig = RequestConfig()
+    """How requests differ from those to vLLM."""
     tls: TlsConfig = TlsConfig()
+    """How the server's certificate is verified, and the client certificate."""
     connection: ConnectionConfig = ConnectionConfig()
+    """How Kneewatch connects to the target; by default directly."""
     passive: bool = False
+    """`true` sends no requests, neither canaries nor load; Kneewatch reads only the metrics, the GPUs and `/version`.
+    Not with `capacity.mode: verify`.
+    """
     metrics_url: Url | None = None
+    """Address of the server's metrics, if it is not `base_url` + `/metrics` (or, with `engine`, that engine's path).
+    Gets the API key only if it is below `base_url`.
+    """
     engine: EngineName = "auto"
+    """The inference engine ([engines.md](engines.md)): `auto` detects it from the metric names; or `vllm`, `sglang`,
+    `tgi`, `trtllm`, `triton`, `nim` or `litellm`.
+    """
     gpu: GpuConfig = GpuConfig()
+    """The target's GPUs. Without this section no GPU is read."""
     scrape: Duration = default_duration("5s")
+    """Scrape interval of the server's metrics."""
     objectives: Name = "default"
+    """Objectives of the target: a name under `objectives`."""
     canary: CanaryConfig = CanaryConfig()
+    """The small requests that are sent continuously."""
     capacity: CapacityConfig = CapacityConfig()
+    """How capacity is determined."""
 
     @property
     def known_as(self) -> str:
@@ -136,6 +171,10 @@ class TargetConfig(WatchConfig, LocatedEntry):
     """One server. Only configured and discovered servers get traffic. Its name may have a group: `GROUP/NAME`."""
 
     name: ServerName
+    """The `target` label of every series. Targets with a common `GROUP/`, such as replicas of a service or models
+    behind one gateway, are one group: one notification when they fail together, one choice in the dashboards. With
+    `discover` a name without a group.
+    """
 
     @property
     def server(self) -> str:

@@ -21,9 +21,9 @@ _MAKERS = re.compile(r"^((NVIDIA|AMD|Tesla|GeForce|Instinct)[ -])+", re.IGNORECA
 
 
 class ConfigSection(BaseModel):
-    """A mapping in the file. Unknown keys are errors."""
+    """A mapping in the file. Unknown keys are errors. The text below a key describes it, in the schema and the docs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), use_attribute_docstrings=True)
 
 
 # One or more of name="value", with any of PromQL's four operators, between commas.
@@ -175,33 +175,36 @@ Duration = Annotated[
     BeforeValidator(parse_duration),
     AfterValidator(_positive),
     PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema({"type": "string", "pattern": DURATION_PATTERN, "examples": ["500ms", "15s", "1h"]}),
+    WithJsonSchema(
+        {"title": "duration", "type": "string", "pattern": DURATION_PATTERN, "examples": ["500ms", "15s", "1h"]}
+    ),
 ]
 CanaryInterval = Annotated[Duration, AfterValidator(_a_second_at_least)]
 ForecastInterval = Annotated[Duration, AfterValidator(_a_minute_at_least)]
-MatcherText = Annotated[str, AfterValidator(_matchers)]
+MatcherText = Annotated[str, AfterValidator(_matchers), Field(title="label matchers")]
 Steps = Annotated[
     tuple[Annotated[int, Field(ge=1, le=1024), NotASwitch], ...], Field(min_length=1), AfterValidator(_rising)
 ]
 Rates = Annotated[
     tuple[Annotated[float, Field(gt=0, le=10_000), NotASwitch], ...], Field(min_length=1), AfterValidator(_rising)
 ]
-Name = Annotated[str, AfterValidator(_name)]
-ServerName = Annotated[str, AfterValidator(_server_name)]
-Cron = Annotated[str, AfterValidator(_cron)]
-WindowText = Annotated[str, AfterValidator(_window)]
-Pattern = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_pattern)]
-Timezone = Annotated[str, AfterValidator(_timezone)]
+Name = Annotated[str, AfterValidator(_name), Field(title="name")]
+ServerName = Annotated[str, AfterValidator(_server_name), Field(title="name")]
+Cron = Annotated[str, AfterValidator(_cron), Field(title="five cron fields")]
+WindowText = Annotated[str, AfterValidator(_window), Field(title="window")]
+Pattern = Annotated[str, Field(title="regular expression", min_length=1, max_length=1000), AfterValidator(_pattern)]
+Timezone = Annotated[str, AfterValidator(_timezone), Field(title="time zone")]
 SwitchedOff = BeforeValidator(_switched_off)
-Ratio = Annotated[float, Field(gt=0, lt=1), NotASwitch]
+Ratio = Annotated[float, Field(title="ratio", gt=0, lt=1), NotASwitch]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NotASwitch]
-EngineName = Annotated[str, AfterValidator(_engine)]
-GpuName = Annotated[str, AfterValidator(_gpu)]
+EngineName = Annotated[str, AfterValidator(_engine), Field(title="engine")]
+GpuName = Annotated[str, AfterValidator(_gpu), Field(title="GPU model")]
 Parameters = Annotated[
     float,
     BeforeValidator(_parameters),
     WithJsonSchema(
         {
+            "title": "number of parameters",
             "type": ["number", "string"],
             "minimum": min(_SIZES.values()),
             "pattern": r"^[0-9.]+(e[0-9]+|[MBTmbt])$",
@@ -210,4 +213,4 @@ Parameters = Annotated[
     ),
 ]
 Count = Annotated[int, Field(ge=1), NotASwitch]
-Tokens = Annotated[int, Field(ge=1, le=1_000_000), NotASwitch]
+Tokens = Annotated[int, Field(title="tokens", ge=1, le=1_000_000), NotASwitch]

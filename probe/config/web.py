@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from probe.config.messages import shown
 from probe.config.path_checks import file_problem
@@ -21,7 +21,7 @@ def _host_name(text: str) -> str:
     return text
 
 
-HostName = Annotated[str, AfterValidator(_host_name)]
+HostName = Annotated[str, AfterValidator(_host_name), Field(title="host name")]
 
 
 def web_problems(file: Path | None, raw: object) -> list[str]:

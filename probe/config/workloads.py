@@ -12,8 +12,11 @@ class Lognormal(ConfigSection):
     """Lengths from a log-normal distribution, cut at `max`."""
 
     median: Tokens
-    sigma: Annotated[float, NotASwitch, Field(gt=0, le=3)]
+    """Median of varying lengths; at most `max`."""
+    sigma: Annotated[float, Field(gt=0, le=3), NotASwitch]
+    """Standard deviation of the logarithm."""
     max: Tokens
+    """Maximum; longer lengths are cut to it."""
 
     @model_validator(mode="after")
     def _median_below_max(self) -> "Lognormal":
@@ -26,12 +29,14 @@ class LognormalTokens(ConfigSection):
     """The long form of a token count: a distribution."""
 
     lognormal: Lognormal
+    """Lengths from a log-normal distribution."""
 
 
 class SharedPrefix(ConfigSection):
     """Prompts share their first tokens, so that the server's prefix cache hits."""
 
     shared_tokens: Tokens
+    """Number of tokens at the start that all prompts share; at most `prompt_tokens`."""
 
 
 TokenCount = Annotated[Annotated[Tokens, Tag("plain")] | Annotated[LognormalTokens, Tag("mapping")], Discriminator(arm)]
@@ -44,9 +49,13 @@ class WorkloadConfig(ConfigSection):
     """The shape of requests."""
 
     api: Api = Api.COMPLETIONS
+    """`completions` sends token ids, so lengths are exact; `chat` sends text of about the same length."""
     prompt_tokens: TokenCount = 256
+    """Length of the prompt, or `lognormal`."""
     output_tokens: TokenCount = 128
+    """Length of the answer, or `lognormal`; the request makes the server stop exactly there."""
     prefix: Prefix = "unique"
+    """`unique`: no prompt hits the server's prefix cache. Or `shared_tokens`."""
 
 
 DEFAULT_WORKLOAD = WorkloadConfig()

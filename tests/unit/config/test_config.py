@@ -19,6 +19,7 @@ from property_examples import examples
 from probe.config.config import Config
 from probe.config.config_file import config_from, config_hash, load_config, show
 from probe.config.path_checks import folder_problem
+from probe.config.schema import json_schema
 from probe.config.yaml_file import MAX_CONFIG_BYTES
 from probe.core.errors import ConfigError
 from probe.core.objectives import Objective
@@ -438,14 +439,14 @@ def test_no_promise_of_availability_survives_being_shown(tmp_path: Path) -> None
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_shipped_examples_are_valid_by_the_code_and_by_the_schema(path: Path) -> None:
     raw = yaml.safe_load(path.read_text())
-    jsonschema.validate(raw, Config.model_json_schema())
+    jsonschema.validate(raw, json_schema())
     loaded = config_from(raw, str(path), {"LLAMA_KEY": "x"})
     assert show(config_from(yaml.safe_load(show(loaded)), "shown", {})) == show(loaded)
 
 
 @pytest.mark.slow
 def test_the_schema_is_one_and_accepts_a_full_configuration() -> None:
-    schema = Config.model_json_schema()
+    schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(yaml.safe_load(FULL), schema)
 
@@ -463,14 +464,17 @@ def test_the_schema_is_one_and_accepts_a_full_configuration() -> None:
         "objectives: {a: {availability: 99}}\n" + TARGET,
         "zzz: 1\n" + TARGET,
         "workloads: {w: {prompt_tokens: 0}}\n" + TARGET,
+        "workloads: {w: {prompt_tokens: {lognormal: {median: 9, max: 9, sigma: 4}}}}\n" + TARGET,
+        "load: {ray: {address: auto, workers: 257}}\n" + TARGET,
+        TARGET + "    canary: {known_answer: {max_tokens: 4097}}\n",
     ],
 )
 def test_the_schema_refuses_what_the_code_refuses(text: str) -> None:
-    assert not jsonschema.Draft202012Validator(Config.model_json_schema()).is_valid(yaml.safe_load(text))
+    assert not jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(text))
 
 
 def test_the_defaults_in_the_schema_fit_the_schema() -> None:
-    schema = Config.model_json_schema()
+    schema = json_schema()
     for model in (schema, *schema["$defs"].values()):
         for name, part in model.get("properties", {}).items():
             fits = jsonschema.Draft202012Validator({**part, "$defs": schema["$defs"]}).is_valid
