@@ -53,6 +53,7 @@ def test_a_pair_that_does_not_hold_three_canaries_cannot_fire() -> None:
     assert found == ["6h", "1d", "3d"]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 2**32 - 1))  # the parser counts milliseconds in 32 bits; 49 days are enough
 def test_a_duration_is_what_promql_reads(ms: int) -> None:
     assert round(promql_parser.parse_duration(duration(ms / 1000)).total_seconds() * 1000) == ms

@@ -291,6 +291,7 @@ def test_config_schema_is_a_schema_that_takes_a_valid_file(config: Path) -> None
         jsonschema.validate({"targets": [{"name": "a", "base_url": "http://a", "nope": 1}]}, schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "ends"), [("dashboards", ".json"), ("alerts", ".yml")])
 def test_generated_files_are_written_where_asked_and_named(
     config: Path, tmp_path: Path, command: str, ends: str

@@ -82,6 +82,7 @@ def test_a_discovery_without_servers_is_an_error_of_a_check(tmp_path: Path) -> N
     assert str(refused.value) == "--target pods: the discovery pods finds no servers; check its selection"
 
 
+@pytest.mark.slow
 def test_a_discovery_that_cannot_be_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(targets, "_ANSWER_S", 3.0)  # the first attempt fails long before
     config = config_from({"targets": [{"name": "pods", "discover": {"http": {"url": f"{URL}/list"}}}]}, "test")

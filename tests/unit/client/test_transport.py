@@ -491,6 +491,7 @@ def test_each_wait_has_its_limit(run: Run, mode: str, said: bytes, limits: dict[
     run(main())
 
 
+@pytest.mark.slow
 def test_an_answer_whose_bytes_keep_coming_is_within_the_limits(run: Run) -> None:
     async def converse(peer: Peer) -> None:
         await peer.ask()
@@ -808,6 +809,7 @@ def test_a_server_that_never_reads_is_sent_no_more_than_it_takes(run: Run, mode:
     run(main())
 
 
+@pytest.mark.slow
 def test_an_upload_that_takes_longer_than_the_answer_may_is_no_failure(run: Run) -> None:
     async def body() -> AsyncIterator[bytes]:
         for _ in range(4):
@@ -885,6 +887,7 @@ def test_for_a_reader_who_does_not_read_the_server_has_to_wait(run: Run) -> None
     run(both())
 
 
+@pytest.mark.slow
 def test_a_reader_who_was_slow_does_not_make_the_server_late(run: Run) -> None:
     """The wait for the next byte begins when he has taken what there was."""
     just_too_much = 2**20 + 1  # so the socket is left alone, and nothing is in it

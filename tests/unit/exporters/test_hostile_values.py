@@ -2,6 +2,7 @@
 
 from dataclasses import fields, replace
 
+import pytest
 from example_records import whole_snapshot
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,7 @@ def strict_names(*relays: RenderedSamples) -> set[str]:
     return {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
 
 
+@pytest.mark.slow
 @examples(200)
 @given(
     st.dictionaries(st.sampled_from(PLAIN), numbers, min_size=1),

@@ -174,6 +174,7 @@ def test_every_value_is_in_the_units_of_dcgm_exporter() -> None:
     assert h100.values.keys() == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fake")
 def test_labels_are_those_of_dcgm_exporter() -> None:
     gpus = with_nvml(_read).gpus

@@ -112,6 +112,7 @@ def test_a_python_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     assert "driver did not start" in _said("auto")
 
 
+@pytest.mark.slow
 def test_a_driver_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     async def silent(*_: object, **__: object) -> asyncio.subprocess.Process:
         process = await asyncio.create_subprocess_exec("sleep", "60", pass_fds=[there.fileno() for there in _[1:]])

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import pytest
 from example_records import record
 from example_records import spec as one_spec
 from fake_request import FakeAnswer, FakeRequest
@@ -30,6 +31,7 @@ async def _never(*_: object) -> RequestRecord:
     raise AssertionError("the response is already there: nothing is sent")
 
 
+@pytest.mark.slow
 def test_parsing_too_much_for_memory_lets_the_loop_go_on() -> None:
     """A worker that does not report for 2.5 s is given up, and all of its load with it."""
     records: list[RequestRecord] = []

@@ -304,6 +304,7 @@ def test_prompts_that_begin_alike_hit_the_prefix_cache_from_the_third_on(*, chat
         assert 'enable_prefix_caching="True"' in server.get("/metrics")
 
 
+@pytest.mark.slow
 def test_a_slow_front_end_is_seen_by_clients_and_not_by_the_servers_own_ttft() -> None:
     with running(replace(FAST, front_end=FrontEnd(per_request_s=0.2))) as server:
         began = time.monotonic()

@@ -450,6 +450,7 @@ def test_a_reload_keeps_what_is_unchanged_and_makes_the_rest_so(tmp_path: Path) 
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_configuration_that_is_refused_changes_nothing_and_is_reported(tmp_path: Path) -> None:
     async def run() -> None:
         gone = _target("http://127.0.0.1:9", "a")
@@ -568,6 +569,7 @@ def test_servers_that_are_found_are_watched_for_as_long_as_they_are_there(tmp_pa
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_on_demand_asks_a_configured_target_alone() -> None:
     async def run() -> None:
         async with mock_server() as server:

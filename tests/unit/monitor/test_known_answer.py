@@ -119,6 +119,7 @@ def test_without_the_section_no_question_is_asked() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_right_answer_leaves_the_canary_good_and_is_asked_for_again_only_when_due() -> None:
     async def main() -> None:
         async with mock_server() as server:
@@ -141,6 +142,7 @@ def test_a_right_answer_leaves_the_canary_good_and_is_asked_for_again_only_when_
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_garbage_fails_each_canary_until_the_answer_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     async def main() -> None:
         async with mock_server() as server:
@@ -218,6 +220,7 @@ def test_a_reasoning_model_is_judged_by_its_answer_and_a_limit_within_the_reason
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_the_users_of_the_server_are_not_raised_by_the_question() -> None:
     async def main() -> None:
         async with mock_server() as server:

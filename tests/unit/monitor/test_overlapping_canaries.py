@@ -20,6 +20,8 @@ from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_tasks import TargetTasks
 from probe.runtime.scheduler import Scheduler, TaskId
 
+pytestmark = pytest.mark.slow
+
 # Seven canaries begin before the first is answered: a busy machine may miss some of them.
 EVERY_S, ANSWERS_AFTER_S = 0.2, 1.5
 

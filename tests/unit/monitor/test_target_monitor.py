@@ -214,6 +214,7 @@ def test_a_canary_shows_that_the_server_is_up_until_later_ones_should_have_ended
     _against(host, work)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_down_is_a_failing_canary_and_recovers_by_itself_with_another_model() -> None:
     async def run() -> None:
         port = free_port()
@@ -244,6 +245,7 @@ def test_a_server_that_is_down_is_a_failing_canary_and_recovers_by_itself_with_a
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_a_time_out(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
@@ -346,6 +348,7 @@ async def _asked(server: MockServer, times: int) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_a_server_that_sleeps_gets_no_canary_and_has_no_failure(host: Host, level: int) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
@@ -432,6 +435,7 @@ class _LaterClock(Clock):
         return 0
 
 
+@pytest.mark.slow
 def test_no_run_begins_while_the_server_sleeps_and_one_that_runs_is_stopped(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.canary()
@@ -1147,6 +1151,7 @@ def test_capacity_for_users_waits_until_their_lengths_are_known(host: Host) -> N
 # On demand.
 
 
+@pytest.mark.slow
 def test_a_request_on_demand_is_a_canary_of_any_workload_and_is_counted_apart(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         own = await watch.on_demand(None)

@@ -49,6 +49,7 @@ def _diurnal(history: SnapshotHistory, every_s: int, hours: int, peak_s: tuple[i
         history.add(_read(float(second), generation_tokens=tokens, prompt_tokens=2 * tokens, **busy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every_s", "before"), [(5, 1440), (15, 481), (60, 121)])
 def test_the_last_hour_and_the_episodes_take_less_than_two_hours_would(every_s: int, before: int) -> None:
     history = SnapshotHistory()
@@ -59,6 +60,7 @@ def test_the_last_hour_and_the_episodes_take_less_than_two_hours_would(every_s: 
     assert len(history.packed.series) > 1
 
 
+@pytest.mark.slow
 def test_last_night_s_peak_is_there_when_it_is_seven_hours_ago_and_the_quiet_hours_do_not_displace_it() -> None:
     history = SnapshotHistory()
     _diurnal(history, every_s=30, hours=9, peak_s=(HOUR_S, 2 * HOUR_S))
@@ -68,6 +70,7 @@ def test_last_night_s_peak_is_there_when_it_is_seven_hours_ago_and_the_quiet_hou
     assert history.seconds == pytest.approx(HOUR_S + 24 * 120, rel=0.35)
 
 
+@pytest.mark.slow
 def test_episodes_of_the_night_before_last_friday_are_gone() -> None:
     history = SnapshotHistory()
     _diurnal(history, every_s=240, hours=80, peak_s=(0, 2 * HOUR_S))
@@ -81,6 +84,7 @@ def test_an_idle_server_leaves_no_episodes() -> None:
     assert history.seconds <= HOUR_S + 120
 
 
+@pytest.mark.slow
 def test_a_spliced_history_has_neither_the_time_nor_the_tokens_between_its_episodes() -> None:
     """A rate over the hours that were dropped would be no rate of any load."""
     history = SnapshotHistory()
@@ -97,6 +101,7 @@ def test_a_spliced_history_has_neither_the_time_nor_the_tokens_between_its_episo
     assert (kept[-1].at_ns - kept[0].at_ns) * 1e-9 < 2 * HOUR_S
 
 
+@pytest.mark.slow
 def test_a_snapshot_takes_some_hundred_bytes() -> None:
     """The sizes in docs/operations.md follow from it; two hundred targets have nearly a hundred thousand snapshots."""
     history, random = SnapshotHistory(), Random(0)

@@ -100,6 +100,7 @@ def learnt(median: float, seed: int = 1) -> Workload:
     return found
 
 
+@pytest.mark.slow
 def test_two_days_of_the_same_users_are_alike_and_another_mix_is_not() -> None:
     assert are_alike(learnt(400), learnt(400, seed=2))
     assert not are_alike(learnt(400), learnt(600))

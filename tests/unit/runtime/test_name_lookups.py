@@ -85,6 +85,7 @@ def test_connections_take_the_addresses_of_the_preferred_family_in_turn(names: N
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_hundred_names_that_hang_leave_room_for_one_that_answers(names: Names) -> None:
     async def main() -> None:
         lookups = NameLookups(names)

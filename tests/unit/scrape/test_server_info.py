@@ -131,6 +131,7 @@ def test_a_server_without_the_page_is_asked_once_until_a_scrape_fails() -> None:
     assert len(asked) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("info", [[whole(503, b"")], [whole(200, b"<html>")], [HANG]], ids=["503", "no JSON", "hangs"])
 def test_a_server_that_cannot_answer_now_is_asked_again(info: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrapes, "_INFO_TIMEOUT_S", 0.2)

@@ -22,6 +22,8 @@ from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, UserLoad
 from probe.web import pages
 from probe.web.openapi import document
 
+pytestmark = pytest.mark.slow
+
 URI = "urn:kneewatch"
 
 

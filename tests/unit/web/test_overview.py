@@ -132,6 +132,7 @@ def test_ago_in_the_largest_unit(seconds: float, words: str) -> None:
     assert ago(time.time() - seconds) == words
 
 
+@pytest.mark.slow
 def test_a_known_verdict_makes_the_same_row() -> None:
     for one in fleet(20, recent=10):
         assert row(one) == row(one, judged(one))

@@ -20,6 +20,7 @@ async def _get(url: str) -> str:
         return (await client.get(url)).text
 
 
+@pytest.mark.slow
 def test_it_answers_while_the_block_runs_and_not_after() -> None:
     async def run() -> None:
         async with serve(HELLO, "127.0.0.1", 0) as url:
@@ -39,6 +40,7 @@ def test_the_address_can_be_connected_to_as_soon_as_it_is_given() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["::1", "127.0.0.1"])
 def test_its_address_is_a_url_of_either_family(host: str) -> None:
     async def run() -> None:
@@ -74,6 +76,7 @@ def test_an_address_that_is_none_is_a_configuration_error(host: str, port: int) 
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_port_is_free_again_at_once() -> None:
     async def run() -> None:
         port = free_port()
@@ -99,6 +102,7 @@ def _address(url: str) -> tuple[str, int]:
     return "127.0.0.1", int(url.rsplit(":", 1)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [b"X-A: b\r\n", b"a"], ids=["headers", "one header"])
 def test_a_head_without_end_is_not_kept(piece: bytes) -> None:
     async def run() -> None:
@@ -119,6 +123,7 @@ def test_a_head_without_end_is_not_kept(piece: bytes) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_connection_without_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.web.connection.HEAD_S", 0.2)
 
@@ -151,6 +156,7 @@ def test_a_new_connection_takes_the_place_of_the_one_used_least_recently(monkeyp
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 def test_a_reader_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr("probe.web.connection.PART_S", 0.2)
@@ -172,6 +178,7 @@ def test_a_reader_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch,
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_a_response_has_a_limit_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.web.connection.RESPONSE_S", 0.5)
     monkeypatch.setattr("probe.web.connection.PART_S", 30.0)

@@ -51,6 +51,7 @@ def test_at_one_rate_a_queue_looks_like_a_constant_and_is_taken_for_one() -> Non
     assert front_of([DelaySample(20.0, 0.05, 100, 0.001)], 0.001) == FrontEndEstimate(FrontEnd(), pytest.approx(0.05))
 
 
+@pytest.mark.slow
 def test_a_constant_with_noise_is_most_often_no_queue_and_never_a_long_one() -> None:
     found = [front_of(delays(0.0, 0.005, 0.0005, seed), 0.001) for seed in range(60)]
     assert sum(one.front_end == FrontEnd() for one in found) > 30

@@ -140,6 +140,7 @@ def test_requests_that_we_cancelled_ourselves_are_no_failures() -> None:
     assert result.steps[0].requests.failed == 0
 
 
+@pytest.mark.slow
 def test_a_knee_below_a_guarded_stop_is_published_with_what_stopped_it() -> None:
     run = Run(_job(4, 8, 16, step_s=4.0), metrics=FakeMetrics(_at(6.0, {"waiting": 9.0})))
     result = run.to_its_end()

@@ -110,6 +110,7 @@ def test_users_leave_less_room() -> None:
     assert sizes[0] > sizes[1] > sizes[2] == 0
 
 
+@pytest.mark.slow
 def test_pulses_show_the_capacity_roughly() -> None:
     server, lengths, objectives = profile(FAST), workload(100, 50, 0), promise(0.5, 0.02)
     cost = guess_cost([_measured(sent) for sent in _pulses(server, lengths, objectives, Room())], lengths, 1)

@@ -255,6 +255,7 @@ def test_memory_that_runs_out_on_the_twin_too_caps_no_capacity_but_no_load_goes_
     assert again is None or (again.arrivals is not None and again.arrivals.rate_rps < plan.arrivals.rate_rps)
 
 
+@pytest.mark.slow
 def test_a_knee_that_an_unknown_max_num_seqs_may_limit_is_a_lower_bound() -> None:
     """The model says 10 requests/s with 40 running; 12 have run, and with no more it would be 6."""
     search = _search(10.0)
