@@ -3,7 +3,7 @@
 from alerts import sli
 from alerts.alert_labels import by
 from alerts.budget import step_s
-from alerts.objectives import KEEP_S
+from alerts.objectives import AVAILABILITY_KEEP_S
 from alerts.rules import Alert, RuleGroup
 from alerts.templates import COUNT, asked
 from alerts.windows import duration
@@ -62,10 +62,10 @@ def _down(scale: float) -> Alert:
 def _down_again(scale: float) -> Alert:
     """Page for an outage that begins while KneewatchAvailabilityBurn still fires for an earlier failure.
 
-    Without it, an outage within two hours of another, or of a server that fails one canary in fifty all day, would be
+    Without it, an outage within three hours of another, or of a server that fails one canary in fifty all day, would be
     no new notification. It never fires with the first page of an outage, which is not old enough then.
     """
-    window, paged = duration(_WINDOW_S * scale), duration((KEEP_S - _PAGED_AGO_S) * scale)
+    window, paged = duration(_WINDOW_S * scale), duration((AVAILABILITY_KEEP_S - _PAGED_AGO_S) * scale)
     every = duration(step_s(scale))
 
     def canaries(record: str, offset: str = "") -> str:
@@ -89,7 +89,7 @@ def _down_again(scale: float) -> Alert:
         description=(
             f"Over the last {window} most canaries of {{{{ $labels.target }}}} failed ({{{{ $value | {COUNT} }}}});"
             " before, they succeeded. KneewatchAvailabilityBurn has fired since an earlier failure, and fires for"
-            f" {duration(KEEP_S * scale)} longer than its cause, so it does not notify of this outage."
+            f" {duration(AVAILABILITY_KEEP_S * scale)} longer than its cause, so it does not notify of this outage."
         ),
     )
 

@@ -8,6 +8,9 @@ forecasts differ too much to have one.
 One run may be disturbed: headroom that is low by last night's capacity and not by that of the night before, of the same
 server with the same flags, waits for the next run. A drop of 20 % is confirmed at once (KneewatchKneeDropped).
 
+A forecast may be 10 % wrong and more, as its bounds say. Where no run has measured the capacity, headroom is low if it
+is by the forecast's upper bound.
+
 During a capacity run, user traffic cannot be separated from the run's load, and headroom keeps its last value.
 """
 
@@ -69,7 +72,8 @@ def _low(scale: float) -> Alert:
         f"  unless {_enough_before(mean, scale)}\n"
         f")\n"
         f"or (\n"
-        f"  min {by(*_LABELS, 'mode')} (avg_over_time({names.HEADROOM.name}{{{_FORECAST}}}[{mean}])) < {LOW:g}\n"
+        f"  min {by(*_LABELS, 'mode')} (avg_over_time({names.HEADROOM.name}{{{_FORECAST}}}[{mean}]))\n"
+        f"  and {_least_share(mean)} > {1 - LOW:g}\n"
         f"  unless {on('target')} {_HEADROOM}\n"
         f")\n"
         f", 0.01)"
@@ -89,7 +93,8 @@ def _low(scale: float) -> Alert:
             f"{{{{ if lt $value 0.0 }}}}Users ask for {_UNSIGNED} more than {_WHICH} can carry,"
             f" {{{{ else }}}}The headroom of {_WHICH} is {_UNSIGNED} of its capacity, {{{{ end }}}}"
             f'{{{{ if eq $labels.mode "forecast" }}}}{_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s by'
-            f" forecast (no run has measured it){{{{ else }}}}{_now(names.CAPACITY_RPS.name, _MEASURED)} requests/s"
+            f" forecast, at most {_now(names.CAPACITY_RPS_UPPER.name, _FORECAST)} (no run has measured it)"
+            f"{{{{ else }}}}{_now(names.CAPACITY_RPS.name, _MEASURED)} requests/s"
             f" as measured{{{{ end }}}}{_pace(trend)}. Beyond capacity, requests queue and every user's latency"
             " misses the objectives."
         ),
@@ -104,6 +109,14 @@ def _enough_before(mean: str, scale: float) -> str:
         f"(avg_over_time({LOAD}[{mean}]) <= {1 - LOW:g} * max {_BY} ({capacity}{ago})"
         f" and max {_BY} ({setup}) == max {_BY} ({setup}{ago}))"
     )
+
+
+def _least_share(mean: str) -> str:
+    """Return the PromQL: users' share of the forecast capacity's upper bound."""
+    headroom, capacity, upper = (
+        f"{series.name}{{{_FORECAST}}}" for series in (names.HEADROOM, names.CAPACITY_RPS, names.CAPACITY_RPS_UPPER)
+    )
+    return f"min {by(*_LABELS, 'mode')} ((1 - avg_over_time({headroom}[{mean}])) * {capacity} / {upper})"
 
 
 def _pace(trend: str) -> str:

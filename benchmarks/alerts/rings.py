@@ -103,7 +103,7 @@ def down_again(keep: int) -> Design:
     Most canaries of five minutes failed, fewer than a tenth of the five that ended ten minutes ago, and the page has
     fired for a quarter of an hour.
     """
-    paged = sustained(120, 720)
+    paged = sustained(180, 720)
 
     def design(failures: Floats) -> list[Bools]:
         (page,) = paged(failures)
@@ -126,6 +126,8 @@ DESIGNS: Mapping[str, Design] = {
     "sustained, remembered 12 h, kept 30 min": sustained(30, 720),
     "sustained, remembered 12 h, kept 1 h": sustained(60, 720),
     "sustained, remembered 12 h, kept 2 h": sustained(120, 720),
+    "sustained, remembered 12 h, kept 3 h": sustained(180, 720),
+    "sustained, remembered 12 h, kept 4 h": sustained(240, 720),
     "the same, and a page for another outage (chosen)": down_again(60),
 }
 

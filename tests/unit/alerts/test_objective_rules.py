@@ -10,7 +10,7 @@ import yaml
 from alerts import build, sli
 from alerts.budget import BUDGET_WINDOWS_S
 from alerts.windows import duration
-from benchmarks.alerts.rules import selectors
+from benchmarks.alerts.rules import seconds_of, selectors
 from exporters import names
 
 pytestmark = pytest.mark.slow
@@ -128,3 +128,15 @@ def test_each_record_is_made_once_and_read() -> None:
 def test_every_expression_is_promql() -> None:
     for rule in RULES:
         promql_parser.parse(rule["expr"])
+
+
+def test_what_pages_meanwhile_covers_the_time_for_which_a_page_outlasts_its_cause() -> None:
+    found = [rule for group in yaml.safe_load(build.render()[build.FILE])["groups"] for rule in group["rules"]]
+    pages = {rule["alert"]: rule for rule in found if "alert" in rule and rule["labels"]["severity"] == "page"}
+    kept = {
+        name: seconds_of(pages[f"Kneewatch{name}"].get("keep_firing_for")) for name in ("AvailabilityBurn", "TTFTBurn")
+    }
+    paged_s = max(s.range_s for s in selectors(pages["KneewatchTargetDown"]["expr"]) if s.name.endswith("burn:page"))
+    assert paged_s + 900 == kept["AvailabilityBurn"]  # and it looks back from a quarter of an hour ago
+    # A collapse inhibits the burn, which would page at its end.
+    assert seconds_of(pages["KneewatchTTFTCollapse"]["keep_firing_for"]) > kept["TTFTBurn"]
