@@ -142,13 +142,14 @@ bench-dashboards: .venv/.installed ## every query of the dashboards on 30 days o
 pictures: .venv/.installed ## draw docs/pictures again (needs prometheus and chromium; three minutes)
 	@PYTHONPATH=.:tests/integration $(BIN)/python benchmarks/pictures.py --out docs/pictures
 
-generate: .venv/.installed ## write dashboards and rules from the shipped configurations, the tables of docs/, and docs/pictures/layers.svg
+generate: .venv/.installed ## write dashboards and rules from the shipped configurations, the tables of docs/ and of the chart's values, and docs/pictures/layers.svg
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated
 	@$(BIN)/kneewatch alerts -o alerts/generated
 	@$(BIN)/kneewatch dashboards -c $(BASE) -o deploy/kustomize/components/dashboards --configmap
 	@$(BIN)/kneewatch alerts -o deploy/kustomize/components/operator --format operator
 	@$(BIN)/python -m exporters.reference > docs/metrics.md
 	@$(BIN)/python -m probe.config.reference docs/configuration.md
+	@$(BIN)/python benchmarks/chart_readme.py
 	@$(BIN)/python benchmarks/layers.py
 
 lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin them in constraints.txt

@@ -26,6 +26,28 @@ SHAPES: dict[str, Values] = {
         "prometheusRule": {"enabled": True, "labels": {"release": "r"}},
         "dashboards": {"enabled": True, "annotations": {"grafana_folder": "vLLM"}},
     },
+    "ingress": {
+        "externalUrl": "https://kneewatch.example.org",
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "annotations": {"cert-manager.io/cluster-issuer": "letsencrypt"},
+            "tlsSecretName": "kneewatch-tls",
+        },
+        "config": {"web_config_file": WEB},
+        "web": {"secretName": "web"},
+        "networkPolicy": {"extraIngress": [{"from": [{"namespaceSelector": {}}]}]},
+        "serviceMonitor": {"enabled": True, "labels": {"release": "r"}},
+    },
+    "gateway": {
+        "externalUrl": "https://kneewatch.example.org",
+        "externalAuthentication": True,
+        "httpRoute": {"enabled": True, "parentRefs": [{"name": "public", "namespace": "gateways"}]},
+        "service": {"port": 80},
+        "replicas": 2,
+        "shard": True,
+        "serviceMonitor": {"enabled": True},
+    },
     "secrets": {
         "keys": {"secretName": "keys"},
         "config": {"web_config_file": WEB},

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import kubernetes_validate
 import yaml
 from typer.main import get_command
@@ -17,6 +18,7 @@ Manifest = dict[str, Any]
 # The oldest that is promised, and a recent one.
 KUBERNETES = ("1.29", "1.35")
 KEYS = "/run/secrets/kneewatch"
+_HTTP_ROUTE = Path(__file__).parent / "crds/httproute.yml"
 _OPERATOR = "cloudcoil.models.prometheus_operator.v1"
 # Pod Security Standards, "restricted": kinds of volume that it allows and that are of use here.
 _VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
@@ -25,11 +27,14 @@ _APPLIED = 256 * 1024
 
 
 def check(manifest: Manifest) -> None:
-    """Raise if Kubernetes or the operator would refuse the object, unknown fields included."""
+    """Raise if Kubernetes, the operator or the Gateway API would refuse the object, unknown fields included."""
     if manifest["apiVersion"].startswith("monitoring.coreos.com/"):
         model = getattr(importlib.import_module(_OPERATOR), manifest["kind"])
         # It drops what it does not know, so what comes back tells whether there was such a thing.
         assert model.model_validate(manifest).model_dump(by_alias=True, exclude_none=True, mode="json") == manifest
+        return
+    if manifest["apiVersion"].startswith("gateway.networking.k8s.io/"):
+        jsonschema.validate(manifest, yaml.safe_load(_HTTP_ROUTE.read_text()))
         return
     for version in KUBERNETES:
         kubernetes_validate.validate(manifest, version, strict=True)

@@ -30,6 +30,24 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{ merge (dict) $selector (index . 1) $labels | toYaml }}
 {{- end -}}
 
+{{/* The label that tells the Service of the pages from that of the pods' names, so that no pod is scraped twice. */}}
+{{- define "kneewatch.scrapedService" -}}
+app.kubernetes.io/component: monitor
+{{- end -}}
+
+{{/* What a PodMonitor's and a ServiceMonitor's endpoint have in common. Arguments: the context, the monitor's values. */}}
+{{- define "kneewatch.metricsEndpoint" -}}
+{{- $monitor := index . 1 -}}
+path: /metrics
+{{- if (index . 0).Values.web.tls }}
+scheme: https
+{{- end }}
+{{- with $monitor.interval }}
+interval: {{ . }}
+{{- end }}
+{{- with $monitor.endpoint }}{{ toYaml . | nindent 0 }}{{ end }}
+{{- end -}}
+
 {{/* Labels of a Job's pods; they do not match the Service. Arguments: the context, the name. */}}
 {{- define "kneewatch.jobLabels" -}}
 {app.kubernetes.io/name: {{ index . 1 }}, app.kubernetes.io/instance: {{ include "kneewatch.instance" (index . 0) }}}
