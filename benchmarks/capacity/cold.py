@@ -1,13 +1,15 @@
 """Searches that start cold, on servers of known timing in virtual time: `python -m benchmarks.capacity.cold`.
 
-    NAME                names of benchmarks/timed/cases.py; else all ten. Names of benchmarks/capacity work too
+    NAME                names of benchmarks/timed/cases.py, and with -tight (timed_cases.py); else the ten without.
+                        Names of benchmarks/capacity work too
     --seeds 1           runs of each
     --processes 2
     --out FILE          the record; else none is written
 
 No live traffic, nothing configured but the objectives, and the budget that `kneewatch ramp` has by default. Prints a
 line for each run: error, half of the interval, time, tokens and harm. Tokens are compared with a sweep of ten steps of
-60 s, evenly spaced up to 120 % of the true capacity. Exits 1 if a wrong capacity was called verified.
+60 s, evenly spaced up to 120 % of the true capacity. That is of vLLM's own scheduler (benchmarks/timed/truth.json)
+where it is on file, else of the simulated one. Exits 1 if a wrong capacity was called verified.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -27,7 +29,8 @@ from statistics import median
 
 from benchmarks.capacity import truth_file
 from benchmarks.capacity.play import play
-from benchmarks.capacity.timed_cases import PREFIX
+from benchmarks.capacity.timed_cases import PREFIX, TIGHT
+from benchmarks.timed import cases as timed
 from benchmarks.timed.cases import CASES
 from probe import __version__
 from probe.capacity.model.lengths import mean_length
@@ -42,15 +45,20 @@ from probe.core.workload import Workload
 _SWEEP_S, _SWEEP_SHARES = 60.0, [0.12 * step for step in range(1, 11)]
 _WRONG = 0.1
 _VERIFIED = "verified"
+_BY_VLLM = Path(timed.__file__).with_name("truth.json")
 
 
 @dataclass(frozen=True, slots=True)
 class ColdRun:
-    """One search. `cpu_s`: arithmetic, which a real run has on top of `seconds`; `steps`: rate, seconds, result."""
+    """One search. `cpu_s`: arithmetic, which a real run has on top of `seconds`; `steps`: rate, seconds, result.
+
+    `truth_by`: whose scheduler the truth is of, "vllm" or "simulator".
+    """
 
     case: str
     seed: int
     truth_rps: float
+    truth_by: str
     answer_rps: float | None
     lower_rps: float | None
     upper_rps: float | None
@@ -111,8 +119,15 @@ class _Timed(Search):
         self.cpu_s += time.process_time() - begun_s
 
 
-def run(name: str, truth_rps: float, seed: int) -> ColdRun:
-    """Search once."""
+def true_rps(name: str, simulated: Mapping[str, truth_file.Known]) -> tuple[float, str]:
+    """Return the true capacity of a case, and whose scheduler it is of."""
+    by_vllm = json.loads(_BY_VLLM.read_text()).get(name.removeprefix(PREFIX))
+    return (by_vllm["requests_per_second"], "vllm") if by_vllm else (simulated[name].truth.rps, "simulator")
+
+
+def run(name: str, truth: tuple[float, str], seed: int) -> ColdRun:
+    """Search once on a case of that truth (`true_rps`)."""
+    truth_rps, truth_by = truth
     case, limits = truth_file.named(name), BudgetConfig()
     budget = Budget(limits.tokens_per_run, limits.seconds, limits.over_objective_seconds)
     most = Spending(budget.seconds, budget.tokens)
@@ -123,6 +138,7 @@ def run(name: str, truth_rps: float, seed: int) -> ColdRun:
         case=name,
         seed=seed,
         truth_rps=truth_rps,
+        truth_by=truth_by,
         answer_rps=found.requests_per_second,
         lower_rps=found.lower,
         upper_rps=found.upper,
@@ -150,7 +166,7 @@ def _words(step: StepSummary) -> str:
     return f"{step.plan.load:.3g}{kind}({step.plan.warm_up_s + step.plan.seconds:.0f}s{': ' + why if why else ''})"
 
 
-def run_all(jobs: Sequence[tuple[str, float, int]], processes: int) -> Iterator[ColdRun]:
+def run_all(jobs: Sequence[tuple[str, tuple[float, str], int]], processes: int) -> Iterator[ColdRun]:
     """Run all jobs and yield their results as they end."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(run, *job) for job in jobs]):
@@ -181,11 +197,11 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    names = [PREFIX + name if name in CASES else name for name in options.names]
+    names = [PREFIX + name if name.removesuffix(TIGHT) in CASES else name for name in options.names]
     known = truth_file.read()
     if missing := truth_file.stale(names, known):
         parser.error(f"no truth of {', '.join(missing)}; python -m benchmarks.capacity --truth {' '.join(missing)}")
-    jobs = [(name, known[name].truth.rps, seed) for seed, name in product(range(options.seeds), names)]
+    jobs = [(name, true_rps(name, known), seed) for seed, name in product(range(options.seeds), names)]
     runs = []
     for done in run_all(jobs, options.processes):
         print(done, flush=True)

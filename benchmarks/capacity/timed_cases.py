@@ -2,9 +2,11 @@
 
 Their scheduler is the simulator's, which plans every step as vLLM's does. The length of a step is the law's: memory or
 compute, whichever takes longer, without the smooth maximum of the model.
+
+`NAME-tight` is a deployment whose TPOT objective is so near the TPOT of a single request that no pulse is safe.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.capacity.cases import Case
 from benchmarks.timed import cases as timed
@@ -14,6 +16,8 @@ from probe.core.workload import LognormalLength, Workload
 from probe.simulator.cost import Batch, FrontEnd, Jitter, Profile, StepCost
 
 PREFIX = "timed-"
+TIGHT = "-tight"
+_TIGHT_RATIO = 1.3  # of the TPOT of a single request
 _FRONT_END_S = 0.005  # of vLLM's API server, for a request
 _RATIO = 0.95  # of requests that have to meet an objective
 
@@ -29,7 +33,10 @@ class LawCost(StepCost):
 
 def timed_case(name: str) -> Case:
     """Return the deployment of that name in benchmarks/timed/cases.py. KeyError if there is none."""
-    case = timed.CASES[name]
+    case = timed.CASES[name.removesuffix(TIGHT)]
+    if name.endswith(TIGHT):
+        alone_s = case.law.mean_s(1, 1, case.prompt_tokens + case.output_tokens // 2)
+        case = replace(case, tpot_ms=_TIGHT_RATIO * 1e3 * alone_s)
     return Case(
         PREFIX + name,
         _profile(case),

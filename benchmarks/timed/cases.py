@@ -8,7 +8,7 @@ A step takes, in milliseconds,
     host + seq * R + max(weights + kv * C / 1000, tok * T) + pair * P / 1e6
 
 times log-normal noise, times 1 + drift * sin(2 pi t / period): R requests in the step, T tokens computed, C tokens in
-their caches before it, P the sum over prompts of tokens computed times tokens before them.
+their caches before it, P the pairs of a prompt's token computed with one before it.
 """
 
 import math

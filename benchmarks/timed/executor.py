@@ -59,11 +59,11 @@ class TimedExecutor(UniProcExecutor):  # type: ignore[misc]
         if not scheduler_output.total_num_scheduled_tokens:
             return _Due(0.0, EMPTY_MODEL_RUNNER_OUTPUT) if non_block else EMPTY_MODEL_RUNNER_OUTPUT
         computed = self._computed(scheduler_output)
-        names, sampled, cached, pairs = [], [], 0, 0
+        names, sampled, cached, pairs = [], [], 0, 0.0
         for name, count in scheduler_output.num_scheduled_tokens.items():
             before = computed[name]
             cached += before
-            pairs += count * before if count > 1 else 0
+            pairs += count * (before + count / 2) if count > 1 else 0
             names.append(name)
             is_sampling = before + count >= self._known[name]
             self._known[name] += is_sampling

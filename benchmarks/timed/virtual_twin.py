@@ -11,7 +11,6 @@ from benchmarks.timed.arrivals import Arrival, Timed
 from benchmarks.timed.cases import BLOCK_SIZE, MAX_MODEL_LEN, Case
 from probe.simulator.cost import Profile, StepCost
 from probe.simulator.engine import SimulatedEngine
-from probe.simulator.engine_step import ScheduledStep
 
 
 def profile(case: Case) -> Profile:
@@ -44,16 +43,10 @@ def serve(case: Case, arrivals: Sequence[Arrival], *, seed: int = 1) -> list[Tim
                 return served
             now_s = served[submitted].arrival.at_s
             continue
-        now_s += clock(_mean_s(case, step), now_s)
+        batch = step.batch
+        now_s += clock(case.law.mean_s(batch.sequences, batch.tokens, batch.kv_tokens, batch.pairs), now_s)
         outcome = engine.complete_step()
         for number in outcome.prefilled:
             served[number].add(now_s, 1, has_ended=False)
         for number in outcome.finished:
             served[number].add(now_s, 1, has_ended=True)
-
-
-def _mean_s(case: Case, step: ScheduledStep) -> float:
-    """Return what the law says of a step. The simulator's pairs include those within a chunk, the law's do not."""
-    batch = step.batch
-    within = sum(tokens * tokens / 2 for _, tokens in step.prefills)
-    return case.law.mean_s(batch.sequences, batch.tokens, batch.kv_tokens, batch.pairs - within)

@@ -52,7 +52,7 @@ class Step:
     tokens: dict[int, int]
     preempted: frozenset[int]
     cached: int
-    pairs: int
+    pairs: float
     sampling: frozenset[int]  # the requests that get a token from it
     output: SchedulerOutput
 
@@ -96,13 +96,13 @@ class VirtualVllm:
         output = self._scheduler.schedule()
         for name in output.scheduled_cached_reqs.resumed_req_ids:
             self._known[int(name)] = self._requests[int(name)].num_tokens
-        cached = pairs = 0
+        cached, pairs = 0, 0.0
         sampling = set()
         tokens = {int(name): count for name, count in output.num_scheduled_tokens.items()}
         for number, count in tokens.items():
             before = self._requests[number].num_computed_tokens - count  # which schedule() has counted already
             cached += before
-            pairs += count * before if count > 1 else 0
+            pairs += count * (before + count / 2) if count > 1 else 0
             if before + count >= self._known[number]:
                 sampling.add(number)
                 self._known[number] += 1

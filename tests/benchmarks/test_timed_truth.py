@@ -1,26 +1,47 @@
 """The truth of servers of known timing: the simulated scheduler in virtual time, and the knee found on it."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.capacity.cold import true_rps
+from benchmarks.capacity.timed_cases import timed_case
+from benchmarks.capacity.truth import Truth
+from benchmarks.capacity.truth_file import Known
 from benchmarks.timed.arrivals import Arrival, Timed, judged, poisson, scores
 from benchmarks.timed.cases import CASES
 from benchmarks.timed.truth import knee_rps
 from benchmarks.timed.virtual_twin import serve
+from probe.capacity.search.pulses import Pulse, Room, next_size
+from probe.simulator.cost import Batch, FrontEnd, Jitter
+from probe.simulator.virtual_server import VirtualServer
 
 _QUIET = replace(CASES["long-prompts"], law=replace(CASES["long-prompts"].law, noise=0.0))
 
 
-def test_a_lone_request_takes_as_long_as_the_law_says() -> None:
+def test_a_single_request_takes_as_long_as_the_law_says() -> None:
     (only,) = serve(_QUIET, [Arrival(1.0, 3000, 3)])
     law = _QUIET.law
-    prompt_s = law.mean_s(1, 2048, 0) + law.mean_s(1, 952, 2048, pairs=952 * 2048)
+    first_s = law.mean_s(1, 2048, 0, pairs=2048 * 1024)
+    prompt_s = first_s + law.mean_s(1, 952, 2048, pairs=952 * (2048 + 476))
     assert only.ttft_s == pytest.approx(prompt_s)
     assert only.last_s - only.first_s == pytest.approx(law.mean_s(1, 1, 3000) + law.mean_s(1, 1, 3001))
     assert only.has_ended
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_searches_are_judged_on_servers_as_fast_as_those_of_the_truth(name: str) -> None:
+    """A single request of two chunks shows it: attention within a chunk takes time too."""
+    case = replace(CASES[name], law=replace(CASES[name].law, noise=0.0, drift=0.0))
+    (only,) = serve(case, [Arrival(0.0, 3000, 3)])
+    played = timed_case(name).profile
+    server = VirtualServer(replace(played, jitter=Jitter(), front_end=FrontEnd()))
+    request = server.submit(0.0, 3000, 3)
+    server.advance(60.0)
+    assert (request.ttft_s, request.tpot_s) == pytest.approx((only.ttft_s, only.tpot_s))
 
 
 def test_arrivals_at_twice_the_rate_are_the_same_requests_in_half_the_time() -> None:
@@ -47,3 +68,20 @@ def test_every_recorded_truth_is_of_a_case_and_says_how_sure_it_is() -> None:
         assert name in CASES
         assert 0 <= found["error"] < 0.05 * found["requests_per_second"]
         assert found["requests_per_second"] == pytest.approx(found["synchronous"]["knee"], rel=0.1)
+
+
+def test_cold_searches_are_judged_by_vllm_s_own_scheduler_where_its_truth_is_known() -> None:
+    simulated = {"1b-l4": Known(Truth(22.0, 0.1, "tpot"), "", 0.0, "")}
+    by_vllm = json.loads(Path("benchmarks/timed/truth.json").read_text())["l4-8b"]["requests_per_second"]
+    assert true_rps("timed-l4-8b", simulated) == (by_vllm, "vllm")
+    assert true_rps("1b-l4", simulated) == (22.0, "simulator")
+
+
+def test_no_pulse_is_safe_on_a_tight_case() -> None:
+    plain, tight = timed_case("h100-8b"), timed_case("h100-8b-tight")
+    assert tight.profile == plain.profile
+    assert plain.objectives.tpot is not None
+    assert tight.objectives.tpot is not None
+    alone_s = plain.profile.cost.step_seconds(Batch(1, 1, 256 + 64))
+    assert tight.objectives.tpot.within_s == pytest.approx(1.3 * alone_s)
+    assert next_size([Pulse(1, 0.008, alone_s)], tight.workload, tight.objectives, Room(), math.inf) == 0
