@@ -19,6 +19,7 @@ from probe.cli import (
     doctor_commands,
     generate_commands,
     monitor_commands,
+    plan_commands,
 )
 from probe.cli.output import NAME, discard_output, open_closed_streams, print_error
 from probe.core.errors import KneewatchError
@@ -46,6 +47,7 @@ app.command()(capacity_commands.ramp)
 app.command()(capacity_commands.forecast)
 app.command(short_help="Compare two results of ramp or vllm bench serve.")(capacity_commands.compare)
 app.command(short_help="Print results of ramp as one table.")(capacity_commands.table)
+app.command(short_help="Plan replicas for a peak from results of ramp.")(plan_commands.plan)
 app.command(short_help="Write the Grafana dashboards.")(generate_commands.dashboards)
 app.command(short_help="Write the Prometheus alert rules.")(generate_commands.alerts)
 app.command(short_help="Run a mock vLLM server.")(demo_commands.sim)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from probe.core.fitted_server import FittedServer
 from probe.core.snapshot import UserLoad
 from probe.core.step import StepSummary
 
@@ -71,6 +72,7 @@ class Capacity:
     roofline: Roofline | None = None
     prefill_tokens_per_second: float | None = None  # of one engine in steps full of prompts, by the step cost model
     correction: Correction | None = None
+    fitted_server: FittedServer | None = None  # the simulated copy that a forecast or verified capacity is from
 
     @property
     def is_lower_bound(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
@@ -17,9 +17,9 @@ from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import workload
 from probe.observe.length_history import LengthHistory, UserLengths, lengths_since_start
 from probe.observe.user_mix import MIN_REQUESTS, USERS, are_alike, users_workload
+from probe.report.result_json import workload_of
 
 _CONTEXT = "max_model_len"
-_STORED: TypeAdapter[Workload] = TypeAdapter(Workload)
 
 
 class CapacityWorkload:
@@ -42,7 +42,7 @@ class CapacityWorkload:
         if self._lengths is None or values.get("name") != USERS:
             return
         with suppress(ValidationError):  # a workload of the configuration that had this name
-            self._users = _STORED.validate_python(values)
+            self._users = workload_of(values)
 
     def current(self) -> Workload | None:
         """Return the workload; None while too little is known of what users send."""

@@ -1,6 +1,7 @@
 """Opens the store's file. A damaged one is set aside, so that a monitor starts whatever happened to its disk."""
 
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,6 +40,19 @@ def open_store(path: Path | None) -> sqlite3.Connection:
             f"store.path: {path} cannot be used as a store ({error}); give a file in a directory that exists and "
             "can be written"
         ) from None
+
+
+def stored_texts(path: Path, target: str, limit: int) -> list[str]:
+    """Return the JSON of a target's newest results, newest first, from a file that a monitor may be writing.
+
+    Raises ConfigError if the file cannot be read.
+    """
+    query = "SELECT result FROM results WHERE target = ? ORDER BY started DESC LIMIT ?"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            return [text for (text,) in db.execute(query, (target, limit))]
+    except sqlite3.Error as error:
+        raise ConfigError(f"store.path: {path} cannot be read ({error}); run this where the monitor runs") from None
 
 
 def _opened(path: Path | None) -> sqlite3.Connection:

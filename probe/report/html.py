@@ -12,7 +12,7 @@ from typing import Any
 
 import jinja2
 from markupsafe import Markup
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from probe import __version__
 from probe.charts import ECHARTS, data_text, digest, echarts, notice, values_script
@@ -26,12 +26,12 @@ from probe.core.step import Distribution
 from probe.report import figures as words
 from probe.report.figures import MISSING, milliseconds, number, percent, promises, when
 from probe.report.knee_text import knee_line, limit_words
+from probe.report.result_json import objectives_of
 from probe.report.result_text import capacity_words, result_lines
 from probe.report.run_charts import charts, loads
 from probe.report.steps import step_verdict
 
 _HERE = Path(__file__).parent / "page"
-_OBJECTIVES = TypeAdapter(Objectives)
 _LONG = 60  # maximum characters of a value in a line of facts
 
 
@@ -156,7 +156,7 @@ def _was_answered(record: RequestRecord) -> bool:
 def _promised(objectives: Mapping[str, object]) -> str:
     """Return a run's objectives as text."""
     try:
-        return promises(_OBJECTIVES.validate_python(dict(objectives)))
+        return promises(objectives_of(objectives))
     except ValidationError:  # written by another version
         return ", ".join(f"{key} {value}" for key, value in _facts(objectives))
 

@@ -32,6 +32,7 @@ def said(
     found = forecast(snapshots, asked, objectives, hints, requests=requests)
     assert found.mode == "forecast"
     assert found.reason
+    assert (found.fitted_server is None) == (found.requests_per_second is None or found.is_lower_bound)
     whole = (found.requests_per_second, found.lower, found.upper, found.output_tokens_per_second, found.learnt_from)
     if found.requests_per_second is None:
         assert whole == (None,) * 5

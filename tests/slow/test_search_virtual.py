@@ -22,6 +22,9 @@ def test_a_low_max_num_seqs_is_found_without_harm_to_users() -> None:
     assert abs(math.log(found.requests_per_second / 14.43)) < 0.15
     assert played.spoilt <= 0.02 * played.users
     assert played.result.cost.over_objective_seconds < 10
+    assert found.fitted_server is not None
+    assert found.fitted_server.max_num_seqs == 8
+    assert len(found.fitted_server.step_costs_without) >= 3
     assert found.roofline is not None
     assert found.roofline.prefill_ratio is not None
     peak_tokens_s = 121e12 / 2e9

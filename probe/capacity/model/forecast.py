@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from probe.capacity.model.fitted_twin import fitted_server
 from probe.capacity.model.hints import SET_MAX_NUM_SEQS, Hints
 from probe.capacity.model.lengths import mean_length
 from probe.capacity.model.server_model import ServerModel
@@ -88,7 +89,14 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, cost_model: Step
         doubt = _max_num_seqs_doubt(evidence, model, twin, found)
     if doubt is not None:
         return _no_forecast(doubt)
-    half = _half_interval(model, cost_model, objectives, found, share, requests=requests)
+    without_parts = model.twins_without(range(model.parts))
+    half = _Z * math.hypot(
+        _jackknife_spread(without_parts, objectives, found, requests // 2),
+        _chunk_spread(model, objectives, found, requests),
+        cost_model.drift,
+        extrapolation_error(share),
+        _FLOOR,
+    )
     if half > _TOO_WIDE:
         spread = f"give or take {half:.0%}" if math.isfinite(half) else "with an unknown error"
         highest = f"the highest load measured was {share:.0%} of it"
@@ -105,6 +113,7 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, cost_model: Step
         learnt_from=(low, high),
         roofline=model.roofline(),
         prefill_tokens_per_second=model.prefill_tokens_per_second(),
+        fitted_server=None if is_bound else fitted_server(twin, model, without_parts, {}),
         reason=f"experimental until a verification has confirmed it{_bound_words(model, found) if is_bound else ''}",
     )
 
@@ -166,25 +175,6 @@ def _bound_words(model: ServerModel, found: float) -> str:
     )
 
 
-def _half_interval(
-    model: ServerModel,
-    cost_model: StepCostModel,
-    objectives: Objectives,
-    found: float,
-    share: float,
-    *,
-    requests: int,
-) -> float:
-    """Return half of the interval, relative to the capacity: all independent errors together."""
-    return _Z * math.hypot(
-        _jackknife_spread(model, objectives, found, requests // 2),
-        _chunk_spread(model, objectives, found, requests),
-        cost_model.drift,
-        extrapolation_error(share),
-        _FLOOR,
-    )
-
-
 def _no_forecast(reason: str) -> Capacity:
     return Capacity(mode=MODE, reason=reason)
 
@@ -217,15 +207,12 @@ def _relative_size(traffic: MetricsWindow, workload: Workload) -> float:
     return min(prompt, output, 1.0)
 
 
-def _jackknife_spread(model: ServerModel, objectives: Objectives, found: float, requests: int) -> float:
+def _jackknife_spread(without_parts: Sequence[Twin], objectives: Objectives, found: float, requests: int) -> float:
     """Return the relative standard deviation of a capacity, from its value without each part of the data.
 
     Infinite if there are no parts to leave out.
     """
-    twins = (model.twin(without=i) for i in range(model.parts))
-    values = [
-        find_capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None
-    ]
+    values = [find_capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in without_parts]
     return jackknife(values, found) if len(values) > 1 else math.inf
 
 

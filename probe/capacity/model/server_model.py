@@ -8,7 +8,7 @@ from all but one part (for the jackknife).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
 from probe.capacity.model.engine_shares import engine_shares
@@ -19,7 +19,7 @@ from probe.capacity.model.lengths import different_lengths, prompt_lengths, with
 from probe.capacity.model.roofline import compute_roofline, prefill_rate
 from probe.capacity.model.step_cost_fit import StepCostModel, fit
 from probe.capacity.model.step_sums_fit import fit_steps
-from probe.capacity.model.twin import UNLIMITED_SEQS, Twin
+from probe.capacity.model.twin import ENDLESS_KV, UNLIMITED_SEQS, Twin
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.result import Roofline
 from probe.core.snapshot import ServerSnapshot
@@ -34,7 +34,6 @@ _SPECULATES = 1.05  # mean tokens in a step of a request above which rounding is
 # except the A100 (vllm/engine/arg_utils.py, 0.32).
 CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
 _CHUNK = 2048
-_ENDLESS_KV = 1e9  # tokens: stands for an unknown size
 
 
 class ServerModel:
@@ -188,11 +187,15 @@ class ServerModel:
             self.cost_model = replace(cost_model, cost=without_bias(cost_model.cost, self._bias))
         return replace(twin, cost=without_bias(cost_model.cost, self._bias))
 
+    def twins_without(self, parts: Iterable[int]) -> list[Twin]:
+        """Return the twin without each of these parts, for the jackknife."""
+        return [twin for part in parts if (twin := self.twin(without=part)) is not None]
+
     def guessed_twin(self, cost: StepCost) -> Twin:
         """Return a twin with this cost and the limits that are known, for a server whose cost is not learnt yet."""
         return Twin(
             cost=cost,
-            kv_tokens=self.kv_tokens or _ENDLESS_KV,
+            kv_tokens=self.kv_tokens or ENDLESS_KV,
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
             chunk_tokens=self.chunk_tokens,
@@ -212,7 +215,7 @@ class ServerModel:
         together = traffic.tokens_per_gap
         return Twin(
             cost=cost,
-            kv_tokens=self.kv_tokens or _ENDLESS_KV,
+            kv_tokens=self.kv_tokens or ENDLESS_KV,
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
             chunk_tokens=chunk_tokens,

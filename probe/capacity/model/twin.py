@@ -18,6 +18,7 @@ from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, 
 
 NO_FRONT = FrontEnd()
 UNLIMITED_SEQS = 1024  # stands for an unknown max_num_seqs: more than any server allows
+ENDLESS_KV = 1e9  # tokens: stands for an unknown size of the KV cache
 _BLOCK = 16
 _FINE = 3000  # simulated requests that locate the capacity to about 2 %
 # Of a rate, as logarithms. Between two rates this near a line is good enough, but not to a rate without a steady state.

@@ -1,14 +1,17 @@
 """The knee by the twin of a search, its interval, and what limits the server there. Pure."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probe.capacity.model.bottleneck import Bottleneck, find_bottleneck
+from probe.capacity.model.fitted_twin import fitted_server
 from probe.capacity.model.spread import extrapolation_error, jackknife
 from probe.capacity.model.twin import Twin, predict
 from probe.capacity.search.calibrate import unexplained_tail
 from probe.capacity.search.search_state import QUICK_REQUESTS, VERIFYING_SHARE, SearchState
 from probe.capacity.search.trial_replay import with_front_end
+from probe.core.fitted_server import FittedServer
 
 FLOOR = 0.035  # standard deviation of a capacity that the jackknife cannot show
 _LATENCY = 0.012  # relative standard deviation of a latency of the twin
@@ -23,7 +26,7 @@ class KneeEstimate:
     """Where the twin breaks an objective. Rates are requests/s of all traffic, as if all of it were the workload's.
 
     `limiting`: the objective that breaks; `would_run`: mean requests in the batch there; `least_half`: half of the
-    interval, relative, however many trials there are.
+    interval, relative, however many trials there are; `fitted_server`: the twin, of a final estimate.
     """
 
     rate_rps: float
@@ -32,6 +35,7 @@ class KneeEstimate:
     would_run: float
     bottleneck: Bottleneck | None
     least_half: float = 0.0
+    fitted_server: FittedServer | None = None
 
 
 def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -> KneeEstimate | None:
@@ -47,7 +51,8 @@ def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -
     there = predict(twin, rate_rps, state.objectives, requests=requests)
     ratios = state.objective_ratios(there)
     slope = _latency_slope(state, twin, rate_rps, max(ratios.values(), default=1.0), requests)
-    half = _half_interval(state, rate_rps, slope)
+    without_parts = state.model.twins_without(state.model.informative_parts)
+    half = _half_interval(state, rate_rps, slope, without_parts)
     return KneeEstimate(
         rate_rps,
         (rate_rps * max(1 - half, 0.0), rate_rps * (1 + half)),
@@ -55,14 +60,15 @@ def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -
         there.running,
         find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain and is_final else None,
         _Z * _lasting_error(state, slope),
+        fitted_server(twin, state.model, without_parts, state.correction) if is_final else None,
     )
 
 
-def _half_interval(state: SearchState, rate_rps: float, slope: float) -> float:
+def _half_interval(state: SearchState, rate_rps: float, slope: float, without_parts: Sequence[Twin]) -> float:
     """Return half of the knee's interval, relative: all independent errors together."""
     left = min((unexplained_tail(top, state.correction, state.objectives) for top in state.top_trials()), default=0.0)
     return _Z * math.hypot(
-        _jackknife_spread(state, rate_rps),
+        _jackknife_spread(state, rate_rps, without_parts),
         left / slope,
         extrapolation_error(_highest_informative_rps(state) / rate_rps / VERIFYING_SHARE),
         _lasting_error(state, slope),
@@ -80,13 +86,11 @@ def _highest_informative_rps(state: SearchState) -> float:
     return max((trial.load_rps for trial in state.trials if trial.is_informative), default=state.model.live_rps)
 
 
-def _jackknife_spread(state: SearchState, rate_rps: float) -> float:
+def _jackknife_spread(state: SearchState, rate_rps: float, without_parts: Sequence[Twin]) -> float:
     """Return the relative standard deviation of the knee, from its value without each part of the data."""
-    twins = [state.model.twin(without=part) for part in state.model.informative_parts]
     found = [
         state.capacity(with_front_end(bare, state.front_end_estimate), rate_rps, QUICK_REQUESTS)
-        for bare in twins
-        if bare is not None
+        for bare in without_parts
     ]
     return jackknife(found, rate_rps) if len(found) >= FEWEST_PARTS else _UNKNOWN
 

@@ -167,6 +167,7 @@ def model_capacity(state: SearchState, knee: KneeEstimate, lacks: str | None) ->
         bottleneck_gain=limits.gain if limits else None,
         roofline=state.model.roofline(),
         prefill_tokens_per_second=state.model.prefill_tokens_per_second(),
+        fitted_server=knee.fitted_server,
         reason=lacks,
     )
 

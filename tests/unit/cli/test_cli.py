@@ -24,7 +24,7 @@ from probe.cli.main import app, main
 from probe.mock_server.profiles import PROFILES
 from probe.report.result_json import dumps
 
-COMMANDS = ["run", "check", "ramp", "compare", "table", "dashboards", "alerts", "sim", "demo", "config"]
+COMMANDS = ["run", "check", "ramp", "compare", "table", "plan", "dashboards", "alerts", "sim", "demo", "config"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def test_a_wrong_command_line_is_one_line_that_leads_to_the_help(arguments: list
 
 
 def test_help_fits_a_terminal_of_80_columns_and_has_a_short_option() -> None:
-    for command in ([], ["ramp"], ["alerts"], ["config", "check"]):
+    for command in ([], ["ramp"], ["plan"], ["alerts"], ["config", "check"]):
         short, long = (CliRunner().invoke(app, [*command, option], terminal_width=80) for option in ("-h", "--help"))
         assert short.stdout == long.stdout
         assert max(map(len, short.stdout.splitlines())) <= 80

@@ -1,0 +1,60 @@
+"""A twin as a result stores it, and back. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+
+from probe.capacity.model.server_model import ServerModel
+from probe.capacity.model.twin import ENDLESS_KV, UNLIMITED_SEQS, Twin
+from probe.core.fitted_server import FittedServer
+from probe.core.workload import Workload
+from probe.simulator.cost import FrontEnd, StepCost
+
+
+def fitted_server(
+    twin: Twin, model: ServerModel, without_parts: Iterable[Twin], latency_factors: Mapping[str, float]
+) -> FittedServer | None:
+    """Return the twin as a result stores it; None if its cost is not from the model.
+
+    `without_parts`: twins of the same model, each fitted without one part of the data.
+    """
+    if model.cost_model is None:
+        return None
+    return FittedServer(
+        step_cost=asdict(twin.cost),
+        step_costs_without=tuple(asdict(each.cost) for each in without_parts),
+        kv_tokens=model.kv_tokens,
+        max_num_seqs=model.max_num_seqs,
+        max_num_batched_tokens=twin.chunk_tokens,
+        is_chunk_known=model.is_chunk_known,
+        largest_batch=model.cost_model.batches[1],
+        engines=twin.engines,
+        engine_shares=twin.shares,
+        accepted_tokens=twin.accepted_tokens,
+        has_prefix_hits=twin.prefix_caching,
+        added_s=twin.added_s,
+        front_end=asdict(twin.front_end),
+        latency_factors=dict(latency_factors),
+    )
+
+
+def stored_twin(stored: FittedServer, workload: Workload) -> Twin:
+    """Return the twin that a result stores, for requests of this workload.
+
+    Raises ValueError or TypeError for one that no run can have written.
+    """
+    limits = (stored.kv_tokens, stored.max_num_seqs, stored.max_num_batched_tokens, stored.engines)
+    if min(limit for limit in limits if limit is not None) < 1:
+        raise ValueError("a limit is below 1")
+    return Twin(
+        cost=StepCost(**stored.step_cost),
+        kv_tokens=stored.kv_tokens or ENDLESS_KV,
+        workload=workload,
+        max_num_seqs=stored.max_num_seqs or UNLIMITED_SEQS,
+        chunk_tokens=stored.max_num_batched_tokens,
+        front_end=FrontEnd(**(stored.front_end or {})),
+        added_s=stored.added_s,
+        engines=stored.engines,
+        accepted_tokens=stored.accepted_tokens,
+        prefix_caching=stored.has_prefix_hits,
+        shares=stored.engine_shares,
+    )

@@ -1,0 +1,182 @@
+"""What `kneewatch plan` does: find results, and plan replicas for a peak from each. No parsing and no printing."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from probe.capacity.model.knobs import Knob, simulate_knobs, withheld_knobs
+from probe.capacity.trend.fingerprint import capacity_sample, is_comparable
+from probe.capacity.trend.replicas import Demand, Price, lower_end, replicas_for
+from probe.cli.targets import one_target
+from probe.config.config_file import load_config
+from probe.core.errors import ConfigError
+from probe.core.objectives import Objectives
+from probe.core.result import Capacity, CapacityResult, Phase
+from probe.core.text import one_line
+from probe.monitor.store_file import stored_texts
+from probe.report.figures import number
+from probe.report.measured_file import read_result
+from probe.report.replica_plan import ReplicaPlan
+from probe.report.result_json import loads, objectives_of, workload_of
+
+_LAST = 100  # results of a target that are looked through
+_KNOBS_S = 30.0  # about how long the simulations of a result take
+_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """A peak of `rate` requests/s, or output tokens/s if `is_of_tokens`. `source`: where it is from, in words."""
+
+    rate: float
+    is_of_tokens: bool
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a plan is for. `margin` and `spare`: as in Demand; `gpus`: of a replica, None: by the server's flags."""
+
+    peak: Peak
+    margin: float
+    spare: int
+    gpu_hour: float | None = None
+    gpus: int | None = None
+
+
+def peak_of(requests_per_second: float | None, output_tokens_per_second: float | None) -> Peak:
+    """Return the peak of the one option that was given. Raise ConfigError."""
+    given = {"--peak": requests_per_second, "--peak-output-tokens": output_tokens_per_second}
+    known = {option: rate for option, rate in given.items() if rate is not None}
+    if len(known) != 1:
+        raise ConfigError("expected either --peak or --peak-output-tokens; give one of them")
+    ((option, rate),) = known.items()
+    if not 0 < rate < math.inf:
+        raise ConfigError(f"{option} {rate:g}: expected a number above 0, per second")
+    return Peak(rate, is_of_tokens=option != "--peak", source=option)
+
+
+def sources(files: Sequence[Path], config: Path | None, target: str | None) -> list[tuple[str, CapacityResult]]:
+    """Return the results to plan with, and where each is from: files, or a target's last capacity in the store.
+
+    Raise ConfigError.
+    """
+    if files and config is None and target is None:
+        return [(str(file), read_result(file)) for file in files]
+    if config is None or files:
+        raise ConfigError("expected either result files, or -c FILE; give one of them")
+    loaded = load_config(config)
+    name = target or one_target(loaded, None).name
+    if loaded.store.path is None:
+        raise ConfigError("store.path: is not set, so the monitor keeps no results in a file; set it, or give a file")
+    return [(f"{loaded.store.path}", _last_capacity(loaded.store.path, name))]
+
+
+def _last_capacity(path: Path, target: str) -> CapacityResult:
+    """Return the target's last measured capacity; its last forecast where there is none, or none of that setup."""
+    found: dict[bool, CapacityResult] = {}
+    for text in stored_texts(path, target, _LAST):
+        with suppress(ValidationError):  # of another version
+            result = loads(text)
+            if capacity_sample(result) is not None:
+                found.setdefault(result.capacity.mode == "forecast", result)
+    measured, forecast = found.get(False), found.get(True)
+    if measured is not None and (
+        forecast is None or forecast.started < measured.started or is_comparable(forecast, measured)
+    ):
+        return measured
+    if forecast is None:
+        raise ConfigError(f"--target {target}: {path} has no capacity of it; expected one by `kneewatch run`")
+    return forecast
+
+
+def plan_replicas(
+    source: str, result: CapacityResult, options: PlanOptions, on_phase: Callable[[Phase], None] = lambda _: None
+) -> ReplicaPlan:
+    """Return the plan from one result. Raise ConfigError for a result that no plan may be made from."""
+    capacity = result.capacity
+    if (why := _unfit(result)) is not None:
+        raise ConfigError(f"{source}: {one_line(why, 400)}; plan with the result of a run that ended by itself")
+    objectives = _objectives(result)
+    demand = Demand(_peak_rps(source, capacity, options.peak), options.margin, options.spare)
+    on_phase(Phase("simulating other settings", _KNOBS_S))
+    return ReplicaPlan(
+        source=source,
+        result=result,
+        objectives=objectives,
+        peak=_peak_words(options.peak, demand.requests_per_second),
+        demand=demand,
+        replicas=replicas_for(demand, capacity),
+        knobs=_knobs(result, objectives),
+        price=Price(options.gpu_hour, options.gpus or _gpus(result)) if options.gpu_hour is not None else None,
+    )
+
+
+def _unfit(result: CapacityResult) -> str | None:
+    """Return why no plan may be made from a result, or None."""
+    capacity = result.capacity
+    if capacity.requests_per_second is None:
+        return f"has no capacity ({capacity.reason})"
+    if capacity_sample(result) is None:
+        reason = f" ({result.stopped.reason})" if result.stopped.reason else ""
+        return f"the run did not end by itself: {result.stopped.by}{reason}"
+    if not 0 < lower_end(capacity) <= capacity.requests_per_second < math.inf:
+        return f"the lower end of its capacity is {number(capacity.lower)} requests/s, of which nothing follows"
+    return None
+
+
+def _peak_rps(source: str, capacity: Capacity, peak: Peak) -> float:
+    """Return the peak in requests like those of the capacity. Raise ConfigError where tokens are no requests."""
+    if not peak.is_of_tokens:
+        return peak.rate
+    tokens, rate = capacity.output_tokens_per_second, capacity.requests_per_second
+    if not tokens or not rate:
+        raise ConfigError(f"{source}: has no output tokens/s; use --peak with requests/s")
+    return peak.rate * rate / tokens
+
+
+def _peak_words(peak: Peak, requests_per_second: float) -> str:
+    if peak.is_of_tokens:
+        tokens = f"{number(peak.rate)} output tokens/s"
+        return f"{tokens}, which are {number(requests_per_second)} requests/s of this workload ({peak.source})"
+    return f"{number(peak.rate)} requests/s ({peak.source})"
+
+
+def _objectives(result: CapacityResult) -> Objectives | None:
+    try:
+        return objectives_of(result.context.objectives)
+    except ValidationError:
+        return None
+
+
+def _knobs(result: CapacityResult, objectives: Objectives | None) -> Sequence[Knob]:
+    """Return what other settings would give, or for each why that is not known."""
+    capacity, stored = result.capacity, result.capacity.fitted_server
+    if stored is None:
+        return withheld_knobs(_why_no_model(capacity))
+    if objectives is None or not objectives.latencies():
+        return withheld_knobs("the result does not have its objectives", stored)
+    model_rps = capacity.correction.uncorrected.requests_per_second if capacity.correction is not None else None
+    try:
+        workload = workload_of(result.context.workload)
+        return simulate_knobs(stored, workload, objectives, model_rps or capacity.requests_per_second or 0.0)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        return withheld_knobs(f"the result's fitted_server cannot be simulated ({one_line(str(error))})", stored)
+
+
+def _why_no_model(capacity: Capacity) -> str:
+    if capacity.mode == "empirical":
+        return "this capacity is from load alone, without a model of the server; measure with a search"
+    if capacity.is_lower_bound:
+        return "the capacity is a lower bound; set capacity.server.max_num_seqs, then measure"
+    return "the result is from a version that did not store its model; measure again"
+
+
+def _gpus(result: CapacityResult) -> int:
+    """Return the GPUs of a replica by the server's flags; 1 where they do not say."""
+    sizes = [result.context.flags.get(name, "1") for name in _PARALLEL]
+    return math.prod(int(size) if size.isdecimal() and 0 < int(size) < 10**6 else 1 for size in sizes)

@@ -1,0 +1,62 @@
+"""A knob gains where its setting limits the server, gains nothing where it does not, and is withheld where unknown."""
+
+from dataclasses import asdict, replace
+
+import pytest
+from simulated_servers import CHAT, FAST, profile, promise
+
+from probe.capacity.model.fitted_twin import stored_twin
+from probe.capacity.model.knobs import simulate_knobs
+from probe.capacity.model.twin import find_capacity
+from probe.core.fitted_server import FittedServer
+from probe.simulator.cost import scaled
+
+pytestmark = pytest.mark.long
+
+OBJECTIVES = promise(0.5, 0.1)
+LIMITED = profile(FAST, max_num_seqs=12)
+STORED = FittedServer(
+    step_cost=asdict(FAST),
+    step_costs_without=tuple(asdict(scaled(FAST, factor)) for factor in (0.99, 1.0, 1.01)),
+    kv_tokens=float(LIMITED.usable_blocks * LIMITED.block_size),
+    max_num_seqs=12,
+    max_num_batched_tokens=2048,
+    is_chunk_known=True,
+    largest_batch=12.0,
+)
+_FEW = 200  # simulated requests
+
+
+def _capacity_rps(stored: FittedServer) -> float:
+    return find_capacity(stored_twin(stored, CHAT), OBJECTIVES, 5.0, seeds=(0,), requests=_FEW)
+
+
+def test_the_setting_that_limits_a_server_gains_and_the_others_do_not() -> None:
+    found = simulate_knobs(STORED, CHAT, OBJECTIVES, _capacity_rps(STORED), requests=_FEW)
+    knobs = {knob.name: knob for knob in found}
+    assert set(knobs) == {"max_num_seqs", "max_num_batched_tokens", "kv_cache", "memory_bandwidth"}
+    seqs, kv = knobs["max_num_seqs"], knobs["kv_cache"]
+    assert (seqs.before, seqs.after, seqs.reason) == (12, 24, None)
+    assert seqs.gain is not None
+    assert seqs.lower is not None
+    assert seqs.upper is not None
+    assert 0.2 < seqs.lower < seqs.gain < seqs.upper
+    assert seqs.upper - seqs.lower > 0.1  # twice as many requests in a step as were measured: an extrapolation
+    assert kv.gain == pytest.approx(0.0, abs=0.02)
+    assert "reading the weights" in str(knobs["memory_bandwidth"].reason)
+
+
+def test_an_unknown_setting_and_one_that_the_server_refuses_are_withheld() -> None:
+    stored = replace(STORED, kv_tokens=None, is_chunk_known=False)
+    knobs = {knob.name: knob for knob in simulate_knobs(stored, CHAT, OBJECTIVES, _capacity_rps(stored), requests=_FEW)}
+    assert "KV cache" in str(knobs["kv_cache"].reason)
+    assert "max_num_batched_tokens is not known" in str(knobs["max_num_batched_tokens"].reason)
+    assert knobs["max_num_batched_tokens"].before is None
+    many = replace(STORED, max_num_seqs=1500)
+    knobs = {knob.name: knob for knob in simulate_knobs(many, CHAT, OBJECTIVES, _capacity_rps(many), requests=_FEW)}
+    assert knobs["max_num_seqs"].reason == "vLLM would not start: max_num_batched_tokens is 2048"
+
+
+def test_nothing_is_said_where_the_capacity_is_not_the_models() -> None:
+    (first, *_) = simulate_knobs(STORED, CHAT, OBJECTIVES, 2.0 * _capacity_rps(STORED), requests=_FEW)
+    assert "the model of this server holds" in str(first.reason)

@@ -1,0 +1,55 @@
+"""Knobs without a gain say why. Gains of servers of known limits: tests/slow."""
+
+from dataclasses import asdict, replace
+
+import pytest
+from simulated_servers import CHAT, FAST, profile, promise, twin_of
+
+from probe.capacity.model.fitted_twin import stored_twin
+from probe.capacity.model.knobs import simulate_knobs, withheld_knobs
+from probe.core.fitted_server import FittedServer
+from probe.simulator.cost import scaled
+
+LIMITED = profile(FAST, max_num_seqs=12)
+OBJECTIVES = promise(0.5, 0.1)
+STORED = FittedServer(
+    step_cost=asdict(FAST),
+    step_costs_without=tuple(asdict(scaled(FAST, factor)) for factor in (0.99, 1.0, 1.01)),
+    kv_tokens=float(LIMITED.usable_blocks * LIMITED.block_size),
+    max_num_seqs=12,
+    max_num_batched_tokens=2048,
+    is_chunk_known=True,
+    largest_batch=12.0,
+)
+_FEW = 60  # simulated requests
+
+
+def test_a_stored_twin_is_the_twin() -> None:
+    assert stored_twin(STORED, CHAT) == twin_of(LIMITED, CHAT)
+
+
+def test_no_gain_is_said_where_max_num_seqs_is_not_known() -> None:
+    knobs = simulate_knobs(replace(STORED, max_num_seqs=None), CHAT, OBJECTIVES, 5.0, requests=_FEW)
+    assert {knob.gain for knob in knobs} == {None}
+    assert all("max_num_seqs is not known" in str(knob.reason) for knob in knobs)
+
+
+def test_no_gain_is_said_where_the_model_rests_on_few_parts() -> None:
+    few = replace(STORED, step_costs_without=STORED.step_costs_without[:2])
+    assert "too few load levels" in str(simulate_knobs(few, CHAT, OBJECTIVES, 5.0, requests=_FEW)[0].reason)
+
+
+def test_a_fitted_server_that_no_run_can_have_written_is_refused() -> None:
+    for wrong in (replace(STORED, engines=0), replace(STORED, max_num_seqs=0), replace(STORED, step_cost={"x": 1.0})):
+        with pytest.raises((ValueError, TypeError)):
+            simulate_knobs(wrong, CHAT, OBJECTIVES, 5.0, requests=_FEW)
+    with pytest.raises(ValueError, match="negative"):
+        simulate_knobs(
+            replace(STORED, step_cost={**STORED.step_cost, "host_s": -1.0}), CHAT, OBJECTIVES, 5.0, requests=_FEW
+        )
+
+
+def test_all_knobs_are_withheld_for_one_reason() -> None:
+    knobs = withheld_knobs("no model")
+    assert {(knob.gain, knob.before, knob.reason) for knob in knobs} == {(None, None, "no model")}
+    assert [knob.before for knob in withheld_knobs("no objectives", STORED)] == [12, 2048, STORED.kv_tokens, None]
