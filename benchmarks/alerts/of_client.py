@@ -61,6 +61,7 @@ def canaries(scene: Scene) -> Iterator[Line]:
     yield from page.gauge(names.TASK_LAST_SUCCESS, {"task": "canary", "target": target}, world.times[last])
     yield from page.gauge(names.TASK_INTERVAL, {"task": "canary", "target": target}, TICK_S)
     yield from page.gauge(names.CANARY_TIMEOUT, {"target": target}, 30.0)
+    yield from page.gauge(names.HELD_BACK, {"target": target}, 0.0)
     yield from _tasks(scene)
     yield from _promised(page, target, scene.objectives)
 

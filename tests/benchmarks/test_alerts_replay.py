@@ -7,6 +7,7 @@ import pytest
 
 from alerts.build import FILE, render
 from alerts.windows import DAY_S, HOUR_S
+from benchmarks.alerts import month
 from benchmarks.alerts.faults import ALERTS, Fault, Kind
 from benchmarks.alerts.inhibit import Inhibition, sent
 from benchmarks.alerts.judge import incidents, judge
@@ -127,3 +128,11 @@ def test_unneeded_recordings_are_not_replayed_and_missing_series_are_named() -> 
 def test_every_alert_of_the_generator_has_its_kinds_of_fault() -> None:
     names = {rule.alert for rule in rules_of(render()[FILE]) if rule.alert}
     assert names <= set(ALERTS)
+
+
+def test_a_month_has_every_series_that_the_rules_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(month, "BEGUN_S", START_S - HOUR_S)
+    monkeypatch.setattr(month, "END_S", START_S + 3 * HOUR_S)
+    wanted = asked(needed(rules_of(render()[FILE])))
+    short = month.Month(0, month.config(), scrape_s=60.0, faults=False)
+    assert unmet(wanted, [line.labels for line in short.lines({each.name for each in wanted})]) == []
