@@ -13,6 +13,7 @@ import yaml
 from alerts.build import render
 from benchmarks.alerts import inhibit
 from benchmarks.alerts.replay import Firing
+from benchmarks.alerts.rules import rules_of, seconds_of
 from probe.config.config_file import config_from
 
 _LABELS = ["alertname", "severity"]
@@ -190,3 +191,14 @@ def test_alerts_that_name_a_cause_are_never_inhibited_by_an_outage(
     # Canaries may fail on their own while users wait or fail: a burning budget is never hidden.
     kept = "Burn|GPU|Stalled|Knee(Dropped|Down)|Headroom|Probe|Config"
     assert not {name for name in silenced if re.search(kept, name)}
+
+
+def test_an_outage_of_two_hours_is_not_repeated_while_its_page_outlasts_it(config: dict[str, Any]) -> None:
+    (text,) = render().values()
+    (kept_s,) = {
+        rule.keep_s
+        for rule in rules_of(text)
+        if rule.alert == "KneewatchAvailabilityBurn" and rule.labels["severity"] == "page"
+    }
+    (pages,) = [route for route in config["route"]["routes"] if route.get("matchers") == ['severity="page"']]
+    assert seconds_of(pages["repeat_interval"]) > kept_s + 7200
