@@ -120,7 +120,9 @@ def ramp(
     from probe.cli.ramp import RampOptions, ResultFiles, measure, ramp_request
     from probe.cli.step_options import StepOptions
     from probe.cli.targets import one_target
+    from probe.runtime.logs import configure_logs
 
+    configure_logs(quiet=True)
     if workload is not None and (prompt_tokens is not None or output_tokens is not None):
         raise ConfigError("--workload, --prompt-tokens, --output-tokens: a workload has its lengths; remove one side")
     server = ServerOptions(
@@ -172,7 +174,9 @@ def forecast(
     from probe.report.result_json import dumps
     from probe.report.result_text import forecast_words
     from probe.runtime import event_loop
+    from probe.runtime.logs import configure_logs
 
+    configure_logs(quiet=True)
     server = ServerOptions(
         model=model, api_key_file=api_key_file, engine=engine, metrics_url=metrics_url, header=header or None
     )

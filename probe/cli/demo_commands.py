@@ -6,10 +6,13 @@ import typer
 
 from probe.core.errors import ConfigError
 
+# No variable: where a Service is named kneewatch-sim, Kubernetes sets KNEEWATCH_SIM_PORT=tcp://...
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.", allow_from_autoenv=False)]
+
 
 def sim(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
+    port: Port = 8000,
     profile: Annotated[str, typer.Option(help="Server to simulate; --list shows the choices.")] = "llama-8b",
     model: Annotated[str, typer.Option(help="Model name to serve.")] = "mock-model",
     seed: Annotated[int, typer.Option(help="Seed of the timing noise.")] = 0,
@@ -43,7 +46,7 @@ def sim(
 
 def demo(
     seconds: Annotated[float, typer.Option(min=5, max=3600, help="Seconds to run.")] = 60.0,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the pages; 0 takes a free one.")] = 9876,
+    port: Port = 9876,
 ) -> None:
     """Run a demo: a mock server, the monitor, canaries and a capacity run. No GPU needed."""
     import asyncio

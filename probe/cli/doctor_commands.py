@@ -41,7 +41,9 @@ def doctor(
     from probe.report.progress import following
     from probe.report.starter_config import starter_config
     from probe.runtime import event_loop
+    from probe.runtime.logs import configure_logs
 
+    configure_logs(quiet=True)
     options = ServerOptions(
         model=model, api_key_file=api_key_file, api=api, engine=engine, metrics_url=metrics_url, header=header or None
     )

@@ -5,11 +5,13 @@ Exit status: 0 done, or objectives met; 1 objectives missed, no knee found, or w
 """
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.main import get_command
 
 from probe import __version__
 from probe.cli import (
@@ -37,6 +39,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     help="SLO monitor and capacity probe for live vLLM deployments.",
+    epilog="Variables set options too: KNEEWATCH_RAMP_SEED is --seed of ramp.",
 )
 app.command()(monitor_commands.run)
 app.command()(monitor_commands.check)
@@ -60,11 +63,33 @@ config_app.command()(config_commands.schema)
 app.add_typer(config_app, name="config")
 
 
+def command() -> Any:  # noqa: ANN401 - of click, or of the one that Typer brings
+    """Return the command `kneewatch`, with the variables that its options are read from."""
+    group = get_command(app)
+    _name_variables(group, NAME.upper())
+    return group
+
+
+def _name_variables(command: Any, prefix: str) -> None:  # noqa: ANN401
+    """Name each option's variable by its command and itself: KNEEWATCH_RAMP_MAX_TOKENS."""
+    for option in command.params:
+        names = [name for name in option.opts if name.startswith("--")]
+        if names and option.allow_from_autoenv and option.expose_value and not option.is_eager:
+            option.envvar = f"{prefix}_{_variable(names[0])}"
+            option.show_envvar = False  # help would double; the end of `kneewatch --help` has the rule
+    for name, inner in getattr(command, "commands", {}).items():
+        _name_variables(inner, f"{prefix}_{_variable(name)}")
+
+
+def _variable(name: str) -> str:
+    return name.removeprefix("--").upper().replace("-", "_")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the `kneewatch` command with these arguments, or the process's own. Always raises SystemExit."""
     open_closed_streams()
     try:
-        sys.exit(app(arguments, prog_name=NAME, standalone_mode=False))
+        sys.exit(command()(arguments, prog_name=NAME, standalone_mode=False))
     except KneewatchError as error:
         print_error(error)
         sys.exit(2)
@@ -86,10 +111,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def kneewatch(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None,
+        typer.Option(help="Least severe lines of the log. Default: info for run, warning for other commands."),
+    ] = None,
+    log_format: Annotated[
+        Literal["json", "text"] | None, typer.Option(help="Format of the log. Default: text on a terminal, else json.")
+    ] = None,
 ) -> None:
     if version:
         typer.echo(f"{NAME} {__version__}")
         raise typer.Exit
+    # runtime/logs.py reads them, as do the processes that this one starts.
+    chosen = {"KNEEWATCH_LOG_LEVEL": log_level, "KNEEWATCH_LOG_FORMAT": log_format}
+    os.environ.update({name: value for name, value in chosen.items() if value is not None})
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
         raise typer.Exit(2)
@@ -110,4 +145,7 @@ def _print_usage_error(error: Exception) -> None:
     context: typer.Context | None = getattr(error, "ctx", None)
     command = context.command_path if context else NAME
     message = one_line(error.format_message() if hasattr(error, "format_message") else str(error)).rstrip(".")
-    typer.echo(f"{command}: {message}; see {command} --help", err=True)
+    option: Any = getattr(error, "param", None)
+    source = context.get_parameter_source(option.name) if context and option is not None else None
+    where = f" (from {option.envvar})" if source is not None and source.name == "ENVIRONMENT" else ""
+    typer.echo(f"{command}: {message}{where}; see {command} --help", err=True)

@@ -81,7 +81,9 @@ def check(
     from probe.cli.check import check_one
     from probe.cli.options import ServerOptions, configuration
     from probe.cli.targets import configured_targets, named_targets
+    from probe.runtime.logs import configure_logs
 
+    configure_logs(quiet=True)
     server_options = ServerOptions(
         model=model, api_key_file=api_key_file, api=api, engine=engine, metrics_url=metrics_url, header=header or None
     )

@@ -24,7 +24,11 @@ MetricsUrl = Annotated[
 ]
 Header = Annotated[
     list[str] | None,
-    typer.Option("--header", help="Further header, with --base-url: 'NAME: VALUE', or 'NAME: @FILE' for a secret."),
+    typer.Option(
+        "--header",
+        help="Further header, with --base-url: 'NAME: VALUE', or 'NAME: @FILE' for a secret.",
+        allow_from_autoenv=False,  # a variable would be split at the blank
+    ),
 ]
 OneTarget = Annotated[
     str | None, typer.Option("--target", help="Target, configured or discovered; required if there are several.")

@@ -1,12 +1,18 @@
-"""Logs: JSON lines in a container, readable on a terminal; always on standard error."""
+"""Logs: JSON lines in a container, readable on a terminal; always on standard error.
+
+KNEEWATCH_LOG_LEVEL and KNEEWATCH_LOG_FORMAT choose otherwise, for this process and those that it starts.
+"""
 
 import io
 import logging
+import os
 import sys
 from contextlib import suppress
 from typing import TextIO, cast
 
 import structlog
+
+LEVEL, FORMAT = "KNEEWATCH_LOG_LEVEL", "KNEEWATCH_LOG_FORMAT"
 
 
 class _Unfailing(io.TextIOBase):
@@ -26,8 +32,9 @@ class _Unfailing(io.TextIOBase):
 
 
 def configure_logs(*, quiet: bool = False) -> None:
-    """Configure structlog for the process. `quiet`: warnings and errors only."""
-    terminal = sys.stderr.isatty()
+    """Configure structlog for the process. `quiet`: warnings and errors only, unless a level is chosen."""
+    level = os.environ.get(LEVEL) or ("warning" if quiet else "info")
+    terminal = os.environ.get(FORMAT) == "text" or (os.environ.get(FORMAT) != "json" and sys.stderr.isatty())
     # A plain traceback: the pretty one shows the values of local variables, among them keys.
     readable = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     render = readable if terminal else structlog.processors.JSONRenderer()
@@ -38,7 +45,6 @@ def configure_logs(*, quiet: bool = False) -> None:
             *([] if terminal else [structlog.processors.format_exc_info]),
             render,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING if quiet else logging.INFO),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=structlog.PrintLoggerFactory(cast("TextIO", _Unfailing(sys.stderr))),
-        cache_logger_on_first_use=True,
     )
