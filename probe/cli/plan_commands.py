@@ -17,6 +17,11 @@ def plan(
         float | None, typer.Option(help="Peak in requests/s, of requests like those of the result's workload.")
     ] = None,
     peak_output_tokens: Annotated[float | None, typer.Option(help="Peak in output tokens/s instead.")] = None,
+    prometheus: Annotated[
+        str | None,
+        typer.Option(help="Prometheus to take the users' peak from instead: their highest five minutes in --weeks."),
+    ] = None,
+    weeks: Annotated[int, typer.Option(min=1, max=12, help="Weeks that --prometheus looks back.")] = 4,
     margin: Annotated[
         str,
         typer.Option(
@@ -42,7 +47,7 @@ def plan(
     Exit status: 0 done, 2 no plan can be made.
     """
     from probe.cli.options import share
-    from probe.cli.planning import PlanOptions, peak_of, plan_replicas, sources
+    from probe.cli.planning import PeakOptions, PlanOptions, plan_replicas, sources
     from probe.core.errors import ConfigError
     from probe.report.plan_markdown import plan_markdown
     from probe.report.progress import following
@@ -50,10 +55,14 @@ def plan(
 
     if as_markdown and as_json:
         raise ConfigError("--markdown, --json: expected one of them; remove the other")
-    options = PlanOptions(peak_of(peak, peak_output_tokens), share(margin, "--margin"), spare, gpu_hour_price, gpus)
+    options = PlanOptions(share(margin, "--margin"), spare, gpu_hour_price, gpus)
+    asked = PeakOptions(peak, peak_output_tokens, prometheus, weeks, target)
+    asked.check()
+    if target is not None and config is None and prometheus is None:
+        raise ConfigError("--target: needs -c FILE or --prometheus URL; give one, or remove it")
     found = sources(results or [], config, target)
     with following() as follow:
-        plans = [plan_replicas(source, result, options, follow.phase) for source, result in found]
+        plans = [plan_replicas(source, result, asked.peak(result), options, follow.phase) for source, result in found]
     if as_json:
         print_json({"schema": "kneewatch.plan/1", "plans": [plan_json(each) for each in plans]})
     else:

@@ -10,19 +10,24 @@ from pydantic import ValidationError
 
 from probe.capacity.model.knobs import Knob, simulate_knobs, withheld_knobs
 from probe.capacity.trend.fingerprint import capacity_sample, is_comparable
+from probe.capacity.trend.headroom import REQUESTS, CapacityShare, largest_share
 from probe.capacity.trend.replicas import Demand, Price, lower_end, replicas_for
 from probe.cli.targets import one_target
 from probe.config.config_file import load_config
-from probe.core.errors import ConfigError
+from probe.core.errors import ConfigError, TargetError
 from probe.core.objectives import Objectives
+from probe.core.request import Outcome
 from probe.core.result import Capacity, CapacityResult, Phase
+from probe.core.snapshot import UserLoad
 from probe.core.text import one_line
 from probe.monitor.store_file import stored_texts
 from probe.report.figures import number
 from probe.report.measured_file import read_result
 from probe.report.replica_plan import ReplicaPlan
 from probe.report.result_json import loads, objectives_of, workload_of
+from probe.runtime import event_loop
 
+_WEEK_S = 604_800.0
 _LAST = 100  # results of a target that are looked through
 _KNOBS_S = 30.0  # about how long the simulations of a result take
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -30,34 +35,58 @@ _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_si
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """A peak of `rate` requests/s, or output tokens/s if `is_of_tokens`. `source`: where it is from, in words."""
+    """A peak in requests/s or output tokens/s, or in both: then the larger share of a capacity counts."""
 
-    rate: float
-    is_of_tokens: bool
-    source: str
+    load: UserLoad
+    source: str  # in words
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a plan is for. `margin` and `spare`: as in Demand; `gpus`: of a replica, None: by the server's flags."""
+    """What a plan is for. `margin`, `spare`: as in Demand; `gpus`: of a replica, None: by the server's flags."""
 
-    peak: Peak
     margin: float
     spare: int
     gpu_hour: float | None = None
     gpus: int | None = None
 
 
-def peak_of(requests_per_second: float | None, output_tokens_per_second: float | None) -> Peak:
-    """Return the peak of the one option that was given. Raise ConfigError."""
-    given = {"--peak": requests_per_second, "--peak-output-tokens": output_tokens_per_second}
-    known = {option: rate for option, rate in given.items() if rate is not None}
-    if len(known) != 1:
-        raise ConfigError("expected either --peak or --peak-output-tokens; give one of them")
-    ((option, rate),) = known.items()
-    if not 0 < rate < math.inf:
-        raise ConfigError(f"{option} {rate:g}: expected a number above 0, per second")
-    return Peak(rate, is_of_tokens=option != "--peak", source=option)
+@dataclass(frozen=True, slots=True)
+class PeakOptions:
+    """Options that say what the peak is: one of the first three. `target`: its name in Prometheus."""
+
+    requests_per_second: float | None
+    output_tokens_per_second: float | None
+    prometheus: str | None
+    weeks: int
+    target: str | None
+
+    def check(self) -> None:
+        """Raise ConfigError for options of which no peak follows."""
+        given = {"--peak": self.requests_per_second, "--peak-output-tokens": self.output_tokens_per_second}
+        stated = {option: rate for option, rate in given.items() if rate is not None}
+        if len(stated) + (self.prometheus is not None) != 1:
+            raise ConfigError("expected one of --peak, --peak-output-tokens and --prometheus; give one of them")
+        for option, rate in stated.items():
+            if not 0 < rate < math.inf:
+                raise ConfigError(f"{option} {rate:g}: expected a number above 0, per second")
+        if self.prometheus is not None and not self.prometheus.startswith(("http://", "https://")):
+            address = one_line(self.prometheus)
+            raise ConfigError(f"--prometheus {address}: expected an address such as http://prometheus:9090")
+
+    def peak(self, result: CapacityResult) -> Peak:
+        """Return the peak for a result's target. Raise TargetError where Prometheus does not show it."""
+        if self.prometheus is None:
+            option = "--peak" if self.requests_per_second is not None else "--peak-output-tokens"
+            return Peak(UserLoad(self.requests_per_second, self.output_tokens_per_second), option)
+        from probe.prometheus.queries import Prometheus
+
+        target = self.target or result.target
+        load = event_loop.run(Prometheus(self.prometheus).users_peak(target, self.weeks * _WEEK_S))
+        if load.requests_per_second is None and load.output_tokens_per_second is None:
+            words = f"no user traffic of target {one_line(target)} in {self.weeks} weeks; name its target with --target"
+            raise TargetError(f"{self.prometheus}: {words}", Outcome.NOT_FOUND)
+        return Peak(load, f"the users' highest five minutes in {self.weeks} weeks")
 
 
 def sources(files: Sequence[Path], config: Path | None, target: str | None) -> list[tuple[str, CapacityResult]]:
@@ -65,7 +94,7 @@ def sources(files: Sequence[Path], config: Path | None, target: str | None) -> l
 
     Raise ConfigError.
     """
-    if files and config is None and target is None:
+    if files and config is None:
         return [(str(file), read_result(file)) for file in files]
     if config is None or files:
         raise ConfigError("expected either result files, or -c FILE; give one of them")
@@ -95,20 +124,25 @@ def _last_capacity(path: Path, target: str) -> CapacityResult:
 
 
 def plan_replicas(
-    source: str, result: CapacityResult, options: PlanOptions, on_phase: Callable[[Phase], None] = lambda _: None
+    source: str,
+    result: CapacityResult,
+    peak: Peak,
+    options: PlanOptions,
+    on_phase: Callable[[Phase], None] = lambda _: None,
 ) -> ReplicaPlan:
     """Return the plan from one result. Raise ConfigError for a result that no plan may be made from."""
     capacity = result.capacity
     if (why := _unfit(result)) is not None:
         raise ConfigError(f"{source}: {one_line(why, 400)}; plan with the result of a run that ended by itself")
     objectives = _objectives(result)
-    demand = Demand(_peak_rps(source, capacity, options.peak), options.margin, options.spare)
+    share = _share_at_peak(source, capacity, peak)
+    demand = Demand(share.ratio * (capacity.requests_per_second or 0.0), options.margin, options.spare)
     on_phase(Phase("simulating other settings", _KNOBS_S))
     return ReplicaPlan(
         source=source,
         result=result,
         objectives=objectives,
-        peak=_peak_words(options.peak, demand.requests_per_second),
+        peak=_peak_words(peak, share, demand.requests_per_second),
         demand=demand,
         replicas=replicas_for(demand, capacity),
         knobs=_knobs(result, objectives),
@@ -129,21 +163,19 @@ def _unfit(result: CapacityResult) -> str | None:
     return None
 
 
-def _peak_rps(source: str, capacity: Capacity, peak: Peak) -> float:
-    """Return the peak in requests like those of the capacity. Raise ConfigError where tokens are no requests."""
-    if not peak.is_of_tokens:
-        return peak.rate
-    tokens, rate = capacity.output_tokens_per_second, capacity.requests_per_second
-    if not tokens or not rate:
+def _share_at_peak(source: str, capacity: Capacity, peak: Peak) -> CapacityShare:
+    """Return the share of one replica's capacity that the peak takes. Raise ConfigError if that is unknown."""
+    share = largest_share(peak.load, capacity)
+    if share is None:
         raise ConfigError(f"{source}: has no output tokens/s; use --peak with requests/s")
-    return peak.rate * rate / tokens
+    return share
 
 
-def _peak_words(peak: Peak, requests_per_second: float) -> str:
-    if peak.is_of_tokens:
-        tokens = f"{number(peak.rate)} output tokens/s"
-        return f"{tokens}, which are {number(requests_per_second)} requests/s of this workload ({peak.source})"
-    return f"{number(peak.rate)} requests/s ({peak.source})"
+def _peak_words(peak: Peak, share: CapacityShare, requests_per_second: float) -> str:
+    words = f"{number(share.live)} {share.unit}"
+    if share.unit != REQUESTS:
+        words += f", which are {number(requests_per_second)} requests/s of this workload"
+    return f"{words} ({peak.source})"
 
 
 def _objectives(result: CapacityResult) -> Objectives | None:

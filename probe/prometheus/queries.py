@@ -23,7 +23,7 @@ from probe.core.firing_alerts import FiringAlert
 from probe.core.foreign_json import ForeignJsonError, JsonLimits
 from probe.core.request import Outcome
 from probe.core.shift import CapacitySample
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.text import one_line
 from probe.prometheus.loop_adapter import AnswerLimits, connect
 from probe.scrape import vllm_history
@@ -44,6 +44,9 @@ _PAST = AnswerLimits(5.0, JsonLimits(16 * 2**20, 1_000_000))
 # Larger than any time of a sample (s), and a year that a date can have.
 _NO_TIME_S = 1e11
 _MAX_NAME = 256
+# A peak is the mean of this long, and the label that tells its two values apart. Weeks of samples take seconds.
+_PEAK_OVER, _OF = "5m", "of"
+_PEAK = AnswerLimits(60.0, JsonLimits(2**16, 1000))
 # A year; Prometheus allows 11,000 steps in a query.
 _HISTORY_S, _HISTORY_STEP_S = 365 * 86400, 3600
 # The most steps that a forecast can use.
@@ -89,6 +92,25 @@ class Prometheus:
         return await self._ask(
             lambda prometheus: prometheus.custom_query_range(query, start, end, str(_HISTORY_STEP_S)), _figures, _PAST
         )
+
+    async def users_peak(self, target: str, seconds: float) -> UserLoad:
+        """Return the users' highest requests/s and output tokens/s in any five minutes of the last `seconds`.
+
+        None: unknown. Raises TargetError without an answer.
+        """
+        one, past = f"target={json.dumps(target)}", f"{round(seconds)}s:{_PEAK_OVER}"
+        requests = f"sum without (outcome) (rate({names.USERS_REQUESTS.name}{{{one}}}[{_PEAK_OVER}]))"
+        tokens = f'rate({names.USERS_TOKENS.name}{{{one}, kind="output"}}[{_PEAK_OVER}])'
+        query = " or ".join(
+            f'label_replace(max(max_over_time(({rate})[{past}])), "{_OF}", "{of}", "", "")'
+            for of, rate in (("requests", requests), ("tokens", tokens))
+        )
+        found = await self._ask(
+            lambda prometheus: prometheus.custom_query(query),
+            lambda answer: {sample["metric"][_OF]: _positive(sample["value"][1]) for sample in answer},
+            _PEAK,
+        )
+        return UserLoad(found.get("requests"), found.get("tokens"))
 
     async def server_history(self, matchers: str, now_s: float, seconds: float) -> list[ServerSnapshot]:
         """Return snapshots of a server's own metrics in the `seconds` before `now_s` (wall time), oldest first.
@@ -148,6 +170,11 @@ class Prometheus:
 
 def _name(value: object) -> str:
     return one_line(str(value), _MAX_NAME)
+
+
+def _positive(value: str) -> float | None:
+    number = float(value)
+    return number if 0 < number < math.inf else None
 
 
 def _alerts(answer: list[dict[str, Any]]) -> list[FiringAlert]:

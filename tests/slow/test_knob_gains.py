@@ -3,13 +3,15 @@
 from dataclasses import asdict, replace
 
 import pytest
-from simulated_servers import CHAT, FAST, profile, promise
+from simulated_servers import CHAT, FAST, profile, promise, twin_of, watched
 
 from probe.capacity.model.fitted_twin import stored_twin
-from probe.capacity.model.knobs import simulate_knobs
+from probe.capacity.model.forecast import forecast
+from probe.capacity.model.hints import Hints
+from probe.capacity.model.knobs import CHANGES, simulate_knobs
 from probe.capacity.model.twin import find_capacity
 from probe.core.fitted_server import FittedServer
-from probe.simulator.cost import scaled
+from probe.simulator.cost import Profile, scaled
 
 pytestmark = pytest.mark.long
 
@@ -55,6 +57,28 @@ def test_an_unknown_setting_and_one_that_the_server_refuses_are_withheld() -> No
     many = replace(STORED, max_num_seqs=1500)
     knobs = {knob.name: knob for knob in simulate_knobs(many, CHAT, OBJECTIVES, _capacity_rps(many), requests=_FEW)}
     assert knobs["max_num_seqs"].reason == "vLLM would not start: max_num_batched_tokens is 2048"
+
+
+@pytest.mark.parametrize(
+    ("name", "known"), [("max_num_seqs", LIMITED), ("kv_cache", profile(FAST, kv_tokens=8000))], ids=["seqs", "kv"]
+)
+def test_a_forecast_from_live_traffic_predicts_what_another_setting_gives(name: str, known: Profile) -> None:
+    twin = twin_of(known, CHAT)
+    before = find_capacity(twin, OBJECTIVES, 5.0, seeds=(0,), requests=1500)
+    true_gain = find_capacity(CHANGES[name](twin), OBJECTIVES, before, seeds=(0,), requests=1500) / before - 1
+    hints = Hints(max_num_seqs=known.max_num_seqs, max_num_batched_tokens=known.max_num_batched_tokens)
+    found = forecast(watched(known, CHAT, 0.7 * before, 180.0), CHAT, OBJECTIVES, hints, requests=400)
+    assert found.fitted_server is not None
+    assert found.requests_per_second is not None
+    knobs = simulate_knobs(found.fitted_server, CHAT, OBJECTIVES, found.requests_per_second, requests=500)
+    gains = {knob.name: (knob.lower, knob.gain, knob.upper) for knob in knobs}
+    lower, gain, upper = gains[name]
+    assert lower is not None
+    assert upper is not None
+    assert lower <= true_gain <= upper
+    assert gain == pytest.approx(true_gain, abs=0.25)
+    other = "kv_cache" if name == "max_num_seqs" else "max_num_seqs"
+    assert gains[other][1] == pytest.approx(0.0, abs=0.03)
 
 
 def test_nothing_is_said_where_the_capacity_is_not_the_models() -> None:

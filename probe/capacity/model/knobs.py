@@ -87,7 +87,7 @@ class _Knobs:
         knob = _setting(name, self._stored)
         if (reason := self._lacking(name)) is not None:
             return replace(knob, reason=reason)
-        changed = _CHANGES[name](self._twin)
+        changed = CHANGES[name](self._twin)
         after_rps = self._capacity(changed, self._near_rps, self._requests)
         ratio = after_rps / self._before(self._twin.cost, self._requests)
         if not ratio:
@@ -127,7 +127,7 @@ class _Knobs:
         for terms in self._stored.step_costs_without:
             twin = replace(self._twin, cost=StepCost(**terms))
             if before := self._before(twin.cost, requests):
-                found.append(self._capacity(_CHANGES[name](twin), before * ratio, requests) / before)
+                found.append(self._capacity(CHANGES[name](twin), before * ratio, requests) / before)
         return jackknife(found, ratio) if len(found) >= _FEWEST_FITS else math.inf
 
     def _extrapolation(self, changed: Twin, rate_rps: float) -> float:
@@ -147,9 +147,9 @@ def _setting(name: str, stored: FittedServer | None) -> Knob:
     return Knob(name, before, None if before is None else before * TIMES)
 
 
-_CHANGES: Mapping[str, Callable[[Twin], Twin]] = {
+CHANGES: Mapping[str, Callable[[Twin], Twin]] = {
     MAX_NUM_SEQS: lambda twin: replace(twin, max_num_seqs=twin.max_num_seqs * TIMES),
     MAX_NUM_BATCHED_TOKENS: lambda twin: replace(twin, chunk_tokens=twin.chunk_tokens * TIMES),
     KV_CACHE: lambda twin: replace(twin, kv_tokens=twin.kv_tokens * TIMES),
 }
-_NAMES = (*_CHANGES, MEMORY_BANDWIDTH)
+_NAMES = (*CHANGES, MEMORY_BANDWIDTH)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from probe.core.result import Capacity
 from probe.core.snapshot import UserLoad
 
+REQUESTS = "requests/s"
+
 
 @dataclass(frozen=True, slots=True)
 class CapacityShare:
@@ -29,7 +31,7 @@ def largest_share(users: UserLoad | None, capacity: Capacity | None) -> Capacity
     if users is None or capacity is None:
         return None
     pairs = (
-        (users.requests_per_second, capacity.requests_per_second, "requests/s"),
+        (users.requests_per_second, capacity.requests_per_second, REQUESTS),
         (users.output_tokens_per_second, capacity.output_tokens_per_second, "output tokens/s"),
     )
     known = [CapacityShare(live, most, unit) for live, most, unit in pairs if live is not None and most]

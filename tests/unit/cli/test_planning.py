@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from example_records import WALL_S, no_knee, result
+from fake_prometheus import prometheus
 
 from probe.cli.main import main
 from probe.core.result import Capacity, CapacityResult, RunContext, Stopped
@@ -165,13 +166,16 @@ def test_a_result_that_shows_no_capacity_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ((), "expected either --peak or --peak-output-tokens; give one of them"),
+        ((), "expected one of --peak, --peak-output-tokens and --prometheus; give one of them"),
         (("--peak", "1", "--peak-output-tokens", "1"), "give one of them"),
         (("--peak", "0"), "--peak 0: expected a number above 0, per second"),
         (("--peak", "nan"), "--peak nan: expected a number above 0, per second"),
         (("--peak", "4", "--margin", "100%"), "--margin 100%: expected a share from 0% to below 100%"),
         (("--peak", "4", "--markdown", "--json"), "--markdown, --json: expected one of them; remove the other"),
-        (("--peak", "4", "--target", "a"), "expected either result files, or -c FILE; give one of them"),
+        (("--peak", "4", "--prometheus", "http://127.0.0.1:9"), "and --prometheus; give one of them"),
+        (("--prometheus", "prometheus:9090"), "expected an address such as http://prometheus:9090"),
+        (("--peak", "4", "--target", "a"), "--target: needs -c FILE or --prometheus URL; give one, or remove it"),
+        (("--peak", "4", "-c", "x.yml"), "expected either result files, or -c FILE; give one of them"),
     ],
 )
 def test_options_that_make_no_sense_are_one_line(tmp_path: Path, options: Sequence[str], words: str) -> None:
@@ -181,6 +185,33 @@ def test_options_that_make_no_sense_are_one_line(tmp_path: Path, options: Sequen
 def test_a_result_without_tokens_takes_no_peak_of_tokens(tmp_path: Path) -> None:
     file = _file(tmp_path, _result(capacity=replace(MEASURED, output_tokens_per_second=None)))
     assert "has no output tokens/s; use --peak with requests/s" in _refused(file, "--peak-output-tokens", "10")
+
+
+def _peak_answer(**rates: float) -> dict[str, object]:
+    found = [{"metric": {"of": of}, "value": [1.0, str(rate)]} for of, rate in rates.items()]
+    return {"status": "success", "data": {"resultType": "vector", "result": found}}
+
+
+def test_the_users_peak_is_taken_from_prometheus_by_the_larger_share(tmp_path: Path) -> None:
+    file = _file(tmp_path, _result(target="llama"))
+    with prometheus(_peak_answer(requests=20.0, tokens=5120.0)) as (url, queries):
+        status, out, err = _kneewatch(file, "--prometheus", url, "--weeks", "2")
+    assert (status, err) == (0, "")
+    assert "5,120 output tokens/s, which are 40 requests/s of this workload" in out
+    assert "the users' highest five minutes in 2 weeks" in out
+    (query,) = queries
+    assert 'target="llama"' in query
+    assert "[1209600s:5m]" in query
+    with prometheus(_peak_answer(requests=40.0, tokens=1280.0)) as (url, queries):
+        assert "40 requests/s (the users'" in _kneewatch(file, "--prometheus", url, "--target", "b")[1]
+    assert 'target="b"' in queries[0]
+
+
+@pytest.mark.parametrize("answer", [_peak_answer(), _peak_answer(requests=0.0, tokens=math.nan)])
+def test_a_target_without_users_in_prometheus_is_one_line(tmp_path: Path, answer: dict[str, object]) -> None:
+    with prometheus(answer) as (url, _):
+        line = _refused(_file(tmp_path, _result()), "--prometheus", url)
+    assert "no user traffic of target a in 4 weeks; name its target with --target" in line
 
 
 def _config(folder: Path, *, has_store: bool = True) -> Path:
