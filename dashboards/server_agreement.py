@@ -28,7 +28,8 @@ def _trust_in_scrapes() -> list[PlacedPanel]:
         panels.stat(
             "Servers at the address",
             "Whether scrapes come from one server. If several servers answer at this address, counters are mixed, and"
-            " user traffic and cross-checks are not computed. Good: one. Otherwise make each server its own target.",
+            " user traffic and cross-checks are not computed. Good: one. Otherwise set metrics_urls, or make each"
+            " server its own target.",
             unit="none",
             queries=[Query(largest(names.AMBIGUOUS), "ambiguous")],
             steps=[(None, GREEN), (1, RED)],

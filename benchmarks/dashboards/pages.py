@@ -22,7 +22,7 @@ from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.capacity.trend.change_detection import METHODS
 from probe.core.request import Outcome
 from probe.observe import guard
-from probe.scrape.scraper import REASONS
+from probe.scrape.page_scraper import REASONS
 from probe.simulator import buckets
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"

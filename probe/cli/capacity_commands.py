@@ -130,7 +130,7 @@ def ramp(
         api_key_file=api_key_file,
         api=api,
         engine=engine,
-        metrics_url=metrics_url,
+        metrics_url=metrics_url or None,
         header=header or None,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
@@ -178,7 +178,7 @@ def forecast(
 
     configure_logs(quiet=True)
     server = ServerOptions(
-        model=model, api_key_file=api_key_file, engine=engine, metrics_url=metrics_url, header=header or None
+        model=model, api_key_file=api_key_file, engine=engine, metrics_url=metrics_url or None, header=header or None
     )
     loaded = configuration(config, base_url, server)
     chosen = one_target(loaded, target)

@@ -45,7 +45,12 @@ def doctor(
 
     configure_logs(quiet=True)
     options = ServerOptions(
-        model=model, api_key_file=api_key_file, api=api, engine=engine, metrics_url=metrics_url, header=header or None
+        model=model,
+        api_key_file=api_key_file,
+        api=api,
+        engine=engine,
+        metrics_url=metrics_url or None,
+        header=header or None,
     )
     config = configuration(None, base_url, options)
     (target,) = config.servers

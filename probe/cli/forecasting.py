@@ -87,6 +87,8 @@ async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: 
         raise ConfigError("--history: expected at most 24h; use a shorter history")
     if config.prometheus is None:
         raise ConfigError("--history: needs prometheus.url in the configuration; set it, or remove --history")
+    if target.metrics_urls and target.capacity.history is None:
+        raise ConfigError("--history: is that of one server; name the target of one replica, or remove --history")
     from probe.prometheus.queries import Prometheus
 
     matchers = target.capacity.history or f'instance="{urlsplit(target.metrics_url or target.base_url).netloc}"'

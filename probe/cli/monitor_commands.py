@@ -85,7 +85,12 @@ def check(
 
     configure_logs(quiet=True)
     server_options = ServerOptions(
-        model=model, api_key_file=api_key_file, api=api, engine=engine, metrics_url=metrics_url, header=header or None
+        model=model,
+        api_key_file=api_key_file,
+        api=api,
+        engine=engine,
+        metrics_url=metrics_url or None,
+        header=header or None,
     )
     loaded = configuration(config, base_url, server_options)
     chosen = named_targets(loaded, target) if target is not None else configured_targets(loaded)

@@ -28,6 +28,7 @@ _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
     ("targets", 0, "target", "model"): "--model",
     ("targets", 0, "target", "engine"): "--engine",
     ("targets", 0, "target", "metrics_url"): "--metrics-url",
+    ("targets", 0, "target", "metrics_urls"): "--metrics-url",
     ("workloads", "default", "api"): "--api",
     ("workloads", "default", "prompt_tokens", "plain"): "--prompt-tokens",
     ("workloads", "default", "output_tokens", "plain"): "--output-tokens",
@@ -53,7 +54,7 @@ class ServerOptions:
     api_key_file: Path | None = None
     api: str | None = None
     engine: str | None = None
-    metrics_url: str | None = None
+    metrics_url: Sequence[str] | None = None
     header: Sequence[str] | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
@@ -124,7 +125,7 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
         "model": server.model,
         "api_key_file": server.api_key_file,
         "engine": server.engine,
-        "metrics_url": server.metrics_url,
+        **_pages(server.metrics_url or ()),
         "headers": _headers(server.header or ()),
     }
     lengths = {"prompt_tokens": server.prompt_tokens, "output_tokens": server.output_tokens}
@@ -144,6 +145,11 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
     api = config.workload("default").api
     presets = {name: preset.model_copy(update={"api": api}) for name, preset in PRESETS.items()}
     return config.model_copy(update={"workloads": presets | config.workloads})
+
+
+def _pages(given: Sequence[str]) -> dict[str, object]:
+    """Return the metrics pages as the configuration has them: that of the server, or those of several replicas."""
+    return {"metrics_urls": given} if len(given) > 1 else {"metrics_url": next(iter(given), None)}
 
 
 def _headers(given: Sequence[str]) -> dict[str, object]:
@@ -170,7 +176,7 @@ def _problems(error: ValidationError) -> Iterator[str]:
     for item in error.errors(include_url=False):
         if item["type"] == "too_short":
             continue  # pydantic repeats a problem of the only target
-        option, header = _OPTION_AT.get(item["loc"]), item["loc"][3:5]
+        option, header = _OPTION_AT.get(item["loc"]) or _OPTION_AT.get(item["loc"][:4]), item["loc"][3:5]
         message = str(item.get("ctx", {}).get("error", item["msg"])).partition(", got ")[0]
         if header[:1] == ("headers",):
             yield f"--header {one_line(str(header[-1]))}: {message}"  # without the value, which may be a secret
@@ -178,8 +184,8 @@ def _problems(error: ValidationError) -> Iterator[str]:
         if option is None:
             yield f"--base-url and the other options: {message}"
             continue
-        # An address may contain a password.
-        written = "(hidden)" if "@" in str(item["input"]) else one_line(str(item["input"]))
+        given = ", ".join(item["input"]) if isinstance(item["input"], list | tuple) else str(item["input"])
+        written = "(hidden)" if "@" in given else one_line(given)  # an address may contain a password
         yield f"{option} {written}: {_EXPECTED.get(option, message)}"
 
 

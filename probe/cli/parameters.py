@@ -19,8 +19,11 @@ Engine = Annotated[
     str | None, typer.Option("--engine", help="Inference engine or gateway, with --base-url. Default: auto.")
 ]
 MetricsUrl = Annotated[
-    str | None,
-    typer.Option("--metrics-url", help="The server's metrics page, with --base-url. Default: below --base-url."),
+    list[str] | None,
+    typer.Option(
+        "--metrics-url",
+        help="The server's metrics page, with --base-url; once for each replica behind it. Default: below --base-url.",
+    ),
 ]
 Header = Annotated[
     list[str] | None,

@@ -36,12 +36,14 @@ class Endpoint:
 
     Mounted files change: `secret` (the API key) and `secret_headers` are called again and again, and certificates and
     `proxy_auth_file` are read again once they have changed, for new connections.
-    `proxy_auth_file` holds user:password. A limit of None means that only the limit of the whole request applies.
+    `proxy_auth_file` holds user:password. `metrics_urls`: the pages of all replicas behind `base_url`, two or more,
+    instead of `metrics_url`. A limit of None means that only the limit of the whole request applies.
     """
 
     target: str
     base_url: str
     metrics_url: str = ""
+    metrics_urls: tuple[str, ...] = ()
     secret: Callable[[], str | None] = no_secret
     secret_headers: Callable[[], Mapping[str, str]] = no_headers
     plain_headers: Mapping[str, str] = field(default_factory=dict)
@@ -63,6 +65,14 @@ class Endpoint:
     def metrics_address(self) -> str:
         """Return `metrics_url`, or by default /metrics beside the API."""
         return self.metrics_url or f"{self.base_url}/metrics"
+
+    def replicas(self) -> tuple["Endpoint", ...]:
+        """Return the endpoints whose metrics are read: one for each of `metrics_urls`, else this one alone.
+
+        A replica elsewhere is asked for its version and flags too. It gets no secrets, and is reached without the
+        socket and the proxy, as a single `metrics_url` is.
+        """
+        return tuple(map(self._replica, self.metrics_urls)) or (self,)
 
     def headers(self, url: str, redactor: Redactor) -> dict[str, str]:
         """Return the target's own headers for `url`. They are sent to its own address only.
@@ -111,6 +121,22 @@ class Endpoint:
         """Return the transport for the metrics page. A separate server is reached without the socket and the proxy."""
         elsewhere = urlsplit(self.metrics_address)[:2] != urlsplit(self.base_url)[:2]
         return (replace(self, unix_socket=None, proxy=None) if elsewhere else self).transport()
+
+    def _replica(self, url: str) -> "Endpoint":
+        if url.startswith(f"{self.base_url}/"):
+            return replace(self, metrics_url=url, metrics_urls=())
+        parts = urlsplit(url)
+        return replace(
+            self,
+            base_url=f"{parts.scheme}://{parts.netloc}",
+            metrics_url=url,
+            metrics_urls=(),
+            secret=no_secret,
+            secret_headers=no_headers,
+            plain_headers={},
+            unix_socket=None,
+            proxy=None,
+        )
 
     def tls(self) -> ssl.SSLContext:
         """Return the current TLS context. Raises OSError or ValueError where a file cannot be used."""

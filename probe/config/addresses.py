@@ -8,7 +8,10 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, Field
 
+from probe.core.server_address import server_key
+
 _MAX_PORT = 65535
+_MAX_REPLICAS = 32
 _MAX_LABEL = 63
 _MAX_SOCKET_PATH = 107  # unix(7): sun_path, less the zero byte at its end
 
@@ -49,6 +52,14 @@ def _base_url(text: str) -> str:
     return url.removesuffix("/v1") if urlsplit(url).path.endswith("/v1") else url
 
 
+def _replicas(urls: tuple[str, ...]) -> tuple[str, ...]:
+    if not 2 <= len(urls) <= _MAX_REPLICAS:  # noqa: PLR2004 - a single page is metrics_url
+        raise ValueError(f"expected the pages of 2 to {_MAX_REPLICAS} replicas; use metrics_url for a single page")
+    if len({server_key(url) for url in urls}) < len(urls):
+        raise ValueError("expected the page of each replica once; remove the duplicate")
+    return urls
+
+
 def _proxy(text: str) -> str:
     if "@" in unquote(text):
         raise ValueError("expected a proxy address without credentials; put them in proxy_auth_file")
@@ -86,6 +97,7 @@ def _listen(text: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(_url), Field(title="address")]
+Replicas = Annotated[tuple[Url, ...], AfterValidator(_replicas)]
 ExternalUrl = Annotated[str, AfterValidator(_external_url), Field(title="address")]
 BaseUrl = Annotated[str, AfterValidator(_base_url), Field(title="address")]
 Proxy = Annotated[str, AfterValidator(_proxy), Field(title="address")]

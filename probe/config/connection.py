@@ -4,7 +4,7 @@ types.py checks single values. The checks here are of files, contradictions and 
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from probe.config.addresses import Proxy, SocketPath
@@ -71,7 +71,7 @@ def connection_problems(
     connection: ConnectionConfig,
     *,
     base_url: str,
-    metrics_url: str | None,
+    metrics_urls: Sequence[str],
     timeout_s: float,
     written: Callable[[str], str],
 ) -> Iterator[str]:
@@ -80,7 +80,7 @@ def connection_problems(
         yield f"{key}: {written(key)} {words}"
     if tls.key_file and not tls.cert_file:
         yield "tls.key_file: is set without a certificate; add cert_file"
-    if tls.cert_file and not any(url.startswith("https:") for url in (base_url, metrics_url or "")):
+    if tls.cert_file and not any(url.startswith("https:") for url in (base_url, *metrics_urls)):
         yield "tls.cert_file: base_url is http, and client certificates need https; use https, or remove cert_file"
     if connection.unix_socket and connection.proxy:
         yield "connection: unix_socket and proxy are both set; keep one"

@@ -118,6 +118,7 @@ def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
         base_url = f"{target.discover.scheme}://{target.name}"
         for key, is_set in (
             ("metrics_url", target.metrics_url is not None),
+            ("metrics_urls", target.metrics_urls is not None),
             ("connection.unix_socket", target.connection.unix_socket is not None),
             ("gpu", target.gpu.is_read),
         ):
@@ -126,11 +127,13 @@ def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
         yield from discover_problems(target.discover, written)
     else:
         base_url = target.base_url
+    if None not in (target.metrics_url, target.metrics_urls):
+        yield "metrics_url: metrics_url and metrics_urls are both set; keep one"
     yield from connection_problems(
         target.tls,
         target.connection,
         base_url=base_url,
-        metrics_url=target.metrics_url,
+        metrics_urls=target.metrics_urls or (target.metrics_url or base_url,),
         timeout_s=target.canary.timeout,
         written=written,
     )

@@ -6,7 +6,7 @@ from urllib.parse import urljoin
 
 from pydantic import Discriminator, Field, SecretStr, Tag, TypeAdapter
 
-from probe.config.addresses import BaseUrl, Url
+from probe.config.addresses import BaseUrl, Replicas, Url
 from probe.config.capacity import CapacityConfig
 from probe.config.connection import ConnectionConfig, TlsConfig
 from probe.config.discovery import DiscoverConfig
@@ -129,6 +129,10 @@ class WatchConfig(NamedEntry):
     """Address of the server's metrics, if it is not `base_url` + `/metrics` (or, with `engine`, that engine's path).
     Gets the API key only if it is below `base_url`.
     """
+    metrics_urls: Replicas | None = None
+    """Address of each replica's metrics page, if `base_url` is a router's or a load balancer's: they are read together,
+    as one server. Not together with `metrics_url`. The replicas get the API key only if they are below `base_url`.
+    """
     engine: EngineName = "auto"
     """The inference engine ([engines.md](engines.md)): `auto` detects it from the metric names; or `vllm`, `sglang`,
     `tgi`, `trtllm`, `triton`, `nim` or `litellm`.
@@ -184,9 +188,11 @@ class TargetConfig(WatchConfig, LocatedEntry):
 
     @property
     def metrics_page(self) -> str:
-        """What identifies the server's metrics page. Several targets may have the same."""
+        """What identifies the server's metrics page, or its replicas' pages. Several targets may have the same."""
         if self.metrics_url is not None:
             return server_key(self.metrics_url)
+        if self.metrics_urls:
+            return " ".join(sorted(map(server_key, self.metrics_urls)))
         # Beside the API, so that a target that names the default page shares it.
         return self.server + ("/metrics" if self.connection.unix_socket is None else "")
 

@@ -39,7 +39,7 @@ class LockError(KneewatchError):
 class TargetError(KneewatchError):
     """A target cannot be measured; the message names its URL, `outcome` the kind of failure.
 
-    `reason`: a label value if the metrics page could not be scraped (all of them are in scrape/scraper.py).
+    `reason`: a label value if the metrics page could not be scraped (all of them are in scrape/page_scraper.py).
     """
 
     def __init__(self, message: str, outcome: "Outcome", reason: str | None = None) -> None:

@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# In the flags of several replicas that are read together: how many there are, and what is between their values where
+# they differ.
+REPLICAS, DIFFERS = "replicas", " | "
+
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
@@ -47,7 +51,8 @@ class EngineSnapshot:
 class ServerSnapshot:
     """One scrape of a server's metrics, summed over its engines (KV cache usage: the fullest engine).
 
-    None means that the server does not expose the value, which differs from zero.
+    None means that the server does not expose the value, which differs from zero. `replicas`: the snapshots that this
+    one is the sum of, by address, if several servers behind one address are read together.
     """
 
     at_ns: int
@@ -92,6 +97,7 @@ class ServerSnapshot:
     # From Kneewatch's plugin for vLLM: its steps by the most tokens that they computed, and the scheduler's flags.
     step_sums: Mapping[str, StepSums] = field(default_factory=dict)
     scheduler_limits: Mapping[str, int] = field(default_factory=dict)
+    replicas: Mapping[str, "ServerSnapshot"] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +178,8 @@ class GpuSnapshot:
     wall_s: float
     source: str
     gpus: tuple[Gpu, ...]
+
+
+def differing_flags(flags: Mapping[str, str]) -> dict[str, str]:
+    """Return the flags in which the replicas that are read together differ, with their values."""
+    return {name: value for name, value in flags.items() if DIFFERS in value} if REPLICAS in flags else {}

@@ -32,7 +32,7 @@ from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLo
 from probe.monitor.history_store import CanaryHistories
 from probe.monitor.store import Store
 from probe.runtime.cron import longest_interval_s
-from probe.scrape.scraper import REASONS
+from probe.scrape.page_scraper import REASONS
 
 
 class _OfTargets(Protocol):

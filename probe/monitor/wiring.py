@@ -23,6 +23,7 @@ def endpoint(target: TargetConfig) -> Endpoint:
         target=target.name,
         base_url=target.base_url,
         metrics_url=target.metrics_url or "",
+        metrics_urls=target.metrics_urls or (),
         secret=target.secret,
         secret_headers=target.secret_headers,
         plain_headers=target.plain_headers(),

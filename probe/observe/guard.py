@@ -39,7 +39,7 @@ RATE_LIMITED = "rate_limited"
 OTHER_SERVER = "other_server"
 # The load began on another server process: the measurements are no capacity of either.
 SERVER_RESTARTED = "server_restarted"
-# Several servers answer at one address, as behind a load balancer, and the metrics page is that of one at a time.
+# Several servers answer at one address, as behind a load balancer, and not all of their metrics pages are read.
 SEVERAL_SERVERS = "several_servers"
 # The server sleeps: it runs no requests, and one may do harm.
 ASLEEP = "asleep"
@@ -74,8 +74,8 @@ _FAILURES = {
 FAILED_REQUESTS = (*dict.fromkeys(_FAILURES.values()), "failed_requests")
 # At least this many requests, answered at least this long ago (s): some servers export counters every few seconds.
 _OWN_REQUESTS, OWN_COUNTED_S = 20, 5.0
-# The least share of them that it counts: one replica of several, and a server that answers all of them.
-_OWN_SHARE, _WHOLE_SHARE = 0.05, 0.75
+# The least share of them that it counts if it is one of several servers.
+_OWN_SHARE = 0.05
 
 
 def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdict:
@@ -141,13 +141,17 @@ def page_fault(
     """Return OTHER_SERVER or SEVERAL_SERVERS where a metrics page has not counted a run's own requests, or None.
 
     `answered_ns`: when they were answered, in order. `within_s`: how long the page may take to count one.
+    If another server shared the requests with the n whose pages are read, these would count n of n + 1 of them; the
+    limit is half-way between that and all of them.
     """
     if not answered_ns or not snapshots:
         return None
     first, last = snapshots[0], snapshots[-1]
+    pages = max(len(last.replicas), 1)
+    whole_share = (pages + 0.5) / (pages + 1)
     before, after = requests_counted(first), requests_counted(last)
     own = bisect_right(answered_ns, last.at_ns - int(within_s * 1e9)) - bisect_right(answered_ns, first.at_ns)
-    if before is None or after is None or own < _OWN_REQUESTS or after - before >= _WHOLE_SHARE * own:
+    if before is None or after is None or own < _OWN_REQUESTS * pages or after - before >= whole_share * own:
         return None
     return SEVERAL_SERVERS if after - before >= _OWN_SHARE * own else OTHER_SERVER
 

@@ -5,7 +5,7 @@ was restarted or rolled out, or another replica answers at the same address.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from probe.core.snapshot import ServerSnapshot
 
@@ -20,8 +20,11 @@ def restarted(before: ServerSnapshot, after: ServerSnapshot) -> str | None:
     """Return the evidence, in words, that `after` is of another server process than `before`, or None.
 
     A version is evidence only if a start time is missing: each target's scraper remembers it for a while, so two
-    targets of one page may have an old and a new one at the same time.
+    targets of one page may have an old and a new one at the same time. Replicas that are read together are compared one
+    by one: in their sum, the growth of one could hide that another counts from zero again.
     """
+    if before.replicas and after.replicas:
+        return _restarted_replica(before.replicas, after.replicas)
     has_start_times = before.started_s is not None and after.started_s is not None
     has_versions = _UNKNOWN not in (before.version, after.version)
     if not has_start_times and has_versions and before.version != after.version:
@@ -32,6 +35,13 @@ def restarted(before: ServerSnapshot, after: ServerSnapshot) -> str | None:
     for name, value in counters(before):
         if later.get(name, value) < value:
             return f"{name} fell from {value:.15g} to {later[name]:.15g}"
+    return None
+
+
+def _restarted_replica(before: Mapping[str, ServerSnapshot], after: Mapping[str, ServerSnapshot]) -> str | None:
+    for address, one in before.items():
+        if address in after and (words := restarted(one, after[address])) is not None:
+            return f"{address}: {words}"
     return None
 
 

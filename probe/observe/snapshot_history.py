@@ -127,7 +127,7 @@ def _unpacked(like: bytes, packed: Sequence[bytes]) -> list[ServerSnapshot]:
 
 
 def slim(snapshot: ServerSnapshot, histograms: Collection[str]) -> ServerSnapshot:
-    """Return the snapshot with only these histograms, reduced to sum and count, and without flags."""
+    """Return the snapshot with only these histograms, reduced to sum and count, without flags and replicas."""
     kept = {name: snapshot.histograms[name] for name in histograms if name in snapshot.histograms}
     sums = {name: Histogram(((float("inf"), one.count),), one.sum) for name, one in kept.items()}
-    return replace(snapshot, histograms=sums, flags={}, finished={}, outcomes={})
+    return replace(snapshot, histograms=sums, flags={}, finished={}, outcomes={}, replicas={})

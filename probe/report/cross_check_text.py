@@ -68,7 +68,8 @@ def _checks(checks: CrossChecks) -> Iterator[Finding]:
         )
     if checks.has_multiple_backends:
         yield Finding(
-            "several servers answer at this address, so their counters are mixed: configure a target for each",
+            "several servers answer at this address, so their counters are mixed: set metrics_urls to the page of each,"
+            " or configure a target for each",
             is_problem=True,
         )
     if checks.queue_share is not None:

@@ -8,10 +8,12 @@ from probe.capacity.trend.headroom import headroom as left_of
 from probe.capacity.trend.headroom import largest_share
 from probe.capacity.trend.track_record import is_worth_saying
 from probe.core.result import Capacity, CapacityResult, Correction, Roofline
+from probe.core.snapshot import differing_flags
 from probe.core.text import one_line
 from probe.report.failure_text import failure_advice
 from probe.report.figures import ago, milliseconds, number, percent
 from probe.report.knee_text import is_not_reached, knee_line, limit_words
+from probe.report.setting_findings import replicas_words
 from probe.report.workload_text import workload_lines
 
 _LINE = 500
@@ -44,8 +46,8 @@ _IMPOSSIBLE = 1.05  # ratio to a hardware limit above which the configured model
 # What to do if no knee was found, by what ended the run.
 _NEXT_RUN = {
     "other_server": "set metrics_url to the page of the server at base_url, then measure again",
-    "several_servers": "measure each server at its own address; without users, all of them together with --no-guard"
-    " and --rates",
+    "several_servers": "give the metrics page of each server (metrics_urls, or --metrics-url for each), or measure each"
+    " server at its own address",
     "rate_limited": "raise the rate limit of Kneewatch's key, or measure behind the gateway",
     "done": "measure load levels of your choice with --concurrency or --rates",
     "guard": "retry when the server is idle, or start with less load",
@@ -117,8 +119,10 @@ def result_lines(result: CapacityResult) -> list[tuple[str, str]]:
     """Return the labels and texts of the result's lines."""
     failure = [("Failure", result.first_failure)] if result.first_failure is not None else []
     workload = workload_lines(result.context.workload)
+    differing = differing_flags(result.context.flags)
+    warning = [("Replicas", f"{replicas_words(differing)}; the capacity is that of their mixture")] if differing else []
     found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]
-    return [*_capacity(result), *_headroom_and_error(result), *workload, *failure, *found]
+    return [*_capacity(result), *_headroom_and_error(result), *workload, *warning, *failure, *found]
 
 
 def capacity_words(capacity: Capacity) -> str:

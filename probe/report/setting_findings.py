@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from probe.core.objectives import Objectives
-from probe.core.snapshot import ServerSnapshot, UserTotals
+from probe.core.snapshot import ServerSnapshot, UserTotals, differing_flags
 from probe.core.vllm_command import count
 from probe.report.cross_check_text import Finding
 from probe.report.figures import milliseconds, number
@@ -49,6 +49,8 @@ def setting_findings(
     prefill_tokens_per_second: float | None,
 ) -> Iterator[Finding]:
     """Yield what the flags cost. `flags`: by vLLM's names with underscores; an unknown one is absent."""
+    if differing := differing_flags(flags):
+        yield Finding(f"{replicas_words(differing)}: start them with the same flags", is_problem=True)
     yield from _memory(server, flags, lengths)
     yield from _prefix_cache(server, flags)
     if flags.get("enforce_eager") == "True":
@@ -58,6 +60,11 @@ def setting_findings(
         )
     if prefill_tokens_per_second:
         yield from _prefill(flags, lengths, objectives, prefill_tokens_per_second)
+
+
+def replicas_words(differing: Mapping[str, str]) -> str:
+    """Return in which flags the replicas of a server differ. A capacity is then that of their mixture."""
+    return f"the replicas differ in {', '.join(f'{name} ({values})' for name, values in differing.items())}"
 
 
 def _memory(server: ServerSnapshot, flags: Mapping[str, str], lengths: RequestLengths | None) -> Iterator[Finding]:

@@ -53,6 +53,8 @@ def _server(target: TargetConfig) -> dict[str, object]:
         found["engine"] = target.engine
     if target.metrics_url is not None:
         found["metrics_url"] = target.metrics_url
+    if target.metrics_urls:
+        found["metrics_urls"] = list(target.metrics_urls)
     if target.api_key_file is not None:
         found["api_key_file"] = str(target.api_key_file.absolute())
     if target.headers:

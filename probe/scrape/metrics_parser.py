@@ -14,8 +14,7 @@ from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 Samples = Mapping[str, list[Sample]]
 
 # Every bucket and every value of a label is one of Kneewatch's series. TGI's histograms of lengths have 101 buckets.
-_MAX_BUCKETS, MAX_VALUES, MAX_VALUE = 110, 20, 64
-_MAX_ENGINES = 32
+_MAX_BUCKETS, MAX_VALUES, MAX_VALUE, MAX_ENGINES = 110, 20, 64, 32
 # Nearly all lines are of this form; prometheus_client's parser takes some 15 us for one, which is 8 ms for vLLM's page.
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)"')
 _LABELS = re.compile(r'\{(?:[a-zA-Z_][a-zA-Z0-9_]*="[^"\\]*",?)*\}')
@@ -117,7 +116,7 @@ def by_engine(label: str, **fields: Iterable[Sample]) -> dict[str, EngineSnapsho
         for sample in its:
             if label in sample.labels:
                 values[sample.labels[label][:MAX_VALUE]][field] += sample.value
-    if not 1 < len(values) <= _MAX_ENGINES:
+    if not 1 < len(values) <= MAX_ENGINES:
         return {}
     in_order = sorted(values, key=lambda engine: (len(engine), engine))  # 2 before 10
     return {engine: EngineSnapshot(**values[engine]) for engine in in_order}

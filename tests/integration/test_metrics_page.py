@@ -35,7 +35,7 @@ from probe.monitor.app import App
 from probe.observe.cross_checks import METHODS
 from probe.observe.kv_pressure import SIGNS
 from probe.scrape import engines
-from probe.scrape.scraper import REASONS
+from probe.scrape.page_scraper import REASONS
 from probe.simulator.buckets import one_two_five
 
 GOLDEN = Path(__file__).parent.parent / "golden/metrics/page.txt"

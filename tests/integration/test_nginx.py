@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -74,6 +75,42 @@ def test_two_servers_behind_nginx_are_named(nginx: str, two: tuple[Sim, Sim], tm
         done = kneewatch("ramp", "--base-url", url, *_LENGTHS, *_LEVELS)
     assert done.status == 1, done.err
     assert "several servers answer at this address" in done.out
+
+
+def _pages(*servers: Sim) -> list[str]:
+    return [part for each in servers for part in ("--metrics-url", f"{each.base_url}/metrics")]
+
+
+def test_two_servers_behind_nginx_are_measured_as_one_by_the_pages_of_both(
+    nginx: str, two: tuple[Sim, Sim], tmp_path: Path
+) -> None:
+    def ramp(url: str, levels: str, *pages: str) -> dict[str, Any]:
+        file = tmp_path / f"{levels}.json"
+        load = ("--concurrency", levels, "--requests-per-step", "48", "--confirm-seconds", "0")
+        done = measured("ramp", "--base-url", url, *_LENGTHS, *load, *pages, "--json", file)
+        assert done.status == 0, done.out + done.err
+        return json.loads(file.read_text())  # type: ignore[no-any-return]
+
+    one = ramp(two[0].base_url, "6")
+    with _nginx(nginx, tmp_path / "nginx", *(each.base_url for each in two)) as url:
+        both = ramp(url, "6,12", *_pages(*two))
+    assert both["stopped"] == {"by": "done", "reason": None}
+    rate = both["capacity"]["requests_per_second"]
+    assert rate <= max(step["throughput_rps"] for step in both["steps"])
+    assert 1.5 < rate / one["capacity"]["requests_per_second"] < 2.3
+    assert both["context"]["flags"]["replicas"] == "2"
+    assert both["steps"][-1]["server"]["running_peak"] > 8, "more than one server runs at once"
+
+
+def test_without_the_page_of_each_server_behind_nginx_nothing_is_sent(
+    nginx: str, two: tuple[Sim, Sim], tmp_path: Path
+) -> None:
+    pages = (*_pages(two[0]), "--metrics-url", "http://127.0.0.1:9/metrics")
+    with _nginx(nginx, tmp_path / "nginx", *(each.base_url for each in two)) as url:
+        done = kneewatch("ramp", "--base-url", url, *_LENGTHS, *_LEVELS, *pages)
+    assert done.status == 2, done.out
+    assert "http://127.0.0.1:9/metrics: no metrics of a server" in done.err
+    assert "1 of 2 replicas cannot be read, and all of them are needed" in done.err
 
 
 def test_a_server_that_nginx_does_not_reach_is_an_error_of_the_server(nginx: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from probe.core.objectives import Objectives
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload
+from probe.scrape.replicas import merged
 
 pytestmark = pytest.mark.long
 
@@ -134,3 +135,10 @@ def test_live_requests_shorter_than_the_workload_s_count_for_less() -> None:
     """Ten a second of a tenth of the tokens are a tenth of the load."""
     snapshots = watched(profile(FAST), workload(60, 60), 8.0, 90.0)
     assert "not enough evidence" in silence(snapshots, asked=workload(2000, 400), objectives=promise(1.0, 0.05))
+
+
+def test_two_replicas_that_are_read_together_have_twice_the_capacity_of_one() -> None:
+    one, other = BUSY, watched(profile(FAST), CHAT, 12.0, 60.0, seed=2)
+    together = [merged({"one:8000": a, "other:8000": b}) for a, b in zip(one, other, strict=True)]
+    found, alone = said(together).requests_per_second, said(one).requests_per_second
+    assert found == pytest.approx(2 * (alone or 0.0), rel=0.1)

@@ -148,7 +148,10 @@ def _no(reason: str, detail: str) -> GuardVerdict:
 
 
 def _several() -> GuardVerdict:
-    words = "several servers answer at this address, one metrics page at a time; configure a target for each"
+    words = (
+        "several servers answer at this address, and not all of their metrics pages are read; set metrics_urls, or"
+        " configure a target for each"
+    )
     return _no(SEVERAL_SERVERS, words)
 
 

@@ -57,8 +57,8 @@ _BY_REASON = {
 # The guard's reasons that leave no capacity: the steps are not all of the server that users get.
 NOT_ONE_SERVER = {
     SERVER_RESTARTED: "the server restarted during the run, so its data are of two servers; measure again",
-    SEVERAL_SERVERS: "several servers answer at this address, and the metrics page is that of one at a time, so it"
-    " guards nothing; measure each at its own address",
+    SEVERAL_SERVERS: "several servers answer at this address, and not all of their metrics pages are read, so the guard"
+    " is blind; set metrics_urls to the page of each, or measure each at its own address",
     ASLEEP: "the server fell asleep; measure again",
     OTHER_SERVER: "the metrics page counted none of the run's requests, so it is another server's and guards nothing;"
     " set metrics_url to the page of the server at base_url",

@@ -63,7 +63,7 @@ def test_a_gateway_can_be_described_by_options(tmp_path: Path) -> None:
     file.write_text("sk-2\n")
     given = ServerOptions(
         engine="litellm",
-        metrics_url="http://vllm:8000/metrics",
+        metrics_url=("http://vllm:8000/metrics",),
         header=("x-tenant: team-a", "X-Api-Key: sk-1", f"x-other: @{file}"),
     )
     (target,) = configuration(None, URL, given).servers
@@ -73,11 +73,21 @@ def test_a_gateway_can_be_described_by_options(tmp_path: Path) -> None:
     assert "sk-1" not in repr(target)
 
 
+def test_a_metrics_url_for_each_replica_is_the_page_of_each() -> None:
+    pages = ("http://vllm-0:8000/metrics", "http://vllm-1:8000/metrics")
+    (target,) = configuration(None, URL, ServerOptions(metrics_url=pages)).servers
+    assert (target.metrics_url, target.metrics_urls) == (None, pages)
+    assert _refusal(metrics_url=(pages[0], pages[0])) == (
+        f"--metrics-url {pages[0]}, {pages[0]}: expected the page of each replica once; remove the duplicate"
+    )
+    assert _refusal(metrics_url=(pages[0], "x")) == "--metrics-url x: expected an address such as http://llama-8b:8000"
+
+
 @pytest.mark.parametrize(
     ("options", "line"),
     [
         ({"engine": "vlm"}, "--engine vlm: expected auto or one of vllm, sglang, tgi, trtllm, triton, nim, litellm"),
-        ({"metrics_url": "x"}, "--metrics-url x: expected an address such as http://llama-8b:8000"),
+        ({"metrics_url": ("x",)}, "--metrics-url x: expected an address such as http://llama-8b:8000"),
         ({"header": ("sk-not-to-be-shown",)}, "--header: expected 'NAME: VALUE' or 'NAME: @FILE'"),
         ({"header": ("x-a:",)}, "--header: expected 'NAME: VALUE' or 'NAME: @FILE'"),
         ({"header": ("x-a: 1", "X-A: 2")}, "--header X-A: is there twice; keep one"),
@@ -133,7 +143,7 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
     [
         (ServerOptions(model="m"), ["--model"]),
         (ServerOptions(api_key_file=Path("k"), api="chat"), ["--api-key-file", "--api"]),
-        (ServerOptions(engine="nim", metrics_url=URL, header=("x: y",)), ["--engine", "--metrics-url", "--header"]),
+        (ServerOptions(engine="nim", metrics_url=(URL,), header=("x: y",)), ["--engine", "--metrics-url", "--header"]),
         (ServerOptions(prompt_tokens=256, output_tokens=128), ["--prompt-tokens", "--output-tokens"]),
         (ServerOptions(ttft="500ms", tpot="50ms", ratio="0.95"), ["--ttft", "--tpot", "--ratio"]),
     ],

@@ -280,3 +280,31 @@ def test_a_limit_is_at_most_that_of_the_request() -> None:
 
 def test_a_short_request_needs_no_shorter_limit_for_its_connection() -> None:
     assert target(canary={"timeout": "1s"}).connection.connect_timeout == 5.0
+
+
+# --- Several replicas ----------------------------------------------------------------------------------------
+
+
+def test_the_pages_of_replicas_are_a_page_of_their_own_in_any_order_and_spelling() -> None:
+    one, other = "http://llama-0:8000/metrics", "http://llama-1:80/metrics"
+    both = target(metrics_urls=[one, other])
+    assert both.metrics_urls == (one, other)
+    assert both.metrics_page == target(metrics_urls=["http://LLAMA-1/metrics", one]).metrics_page
+    assert both.metrics_page not in {target(metrics_url=one).metrics_page, target().metrics_page}
+
+
+def test_a_client_certificate_is_for_the_replicas_too(tmp_path: Path) -> None:
+    tls = written(tmp_path, cert_file=CERTIFICATE, key_file=KEY)
+    pages = ["http://llama-0:8000/metrics", "https://llama-1:8000/metrics"]
+    assert target(base_url="http://llama", metrics_urls=pages, tls=tls)
+    assert (
+        "client certificates need https"
+        in refusal(base_url="http://llama", metrics_urls=[pages[0], "http://b"], tls=tls)[0]
+    )
+
+
+def test_a_template_has_no_replicas() -> None:
+    pages = ["http://llama-0:8000/metrics", "http://llama-1:8000/metrics"]
+    raw = {"targets": [{"name": "llama", "discover": {"dns": {"name": "llama", "port": 8000}}, "metrics_urls": pages}]}
+    with pytest.raises(ConfigError, match="metrics_urls: would apply to every discovered server; remove it"):
+        config_from(raw, "FILE", {})

@@ -93,6 +93,18 @@ def test_a_page_that_does_not_count_forty_requests_is_another_server_s_or_one_of
     assert page_fault(answered, pages) == fault
 
 
+@pytest.mark.parametrize(
+    ("counted", "fault"), [(50, "several_servers"), (51, "several_servers"), (53, None), (60, None)]
+)
+def test_of_two_replicas_that_are_read_a_third_one_shows(counted: int, fault: str | None) -> None:
+    def pages(at_s: float, requests: float) -> ServerSnapshot:
+        return replace(_page(at_s, requests), replicas={"one": _page(at_s, requests), "other": _page(at_s, 0.0)})
+
+    snapshots = [pages(5.0, 1000.0), pages(16.0, 1000.0 + counted)]
+    assert page_fault([10 * 10**9] * 63, snapshots) == fault
+    assert page_fault([10 * 10**9] * 39, snapshots) is None, "too few requests to tell"
+
+
 def test_few_requests_and_a_page_without_counters_say_nothing_of_the_server() -> None:
     pages = [_page(5.0, 0.0), _page(60.0, 0.0)]
     assert not page_fault([10 * 10**9] * 19, pages)

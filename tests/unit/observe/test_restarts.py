@@ -1,5 +1,6 @@
 """Whether readings are of one server, of its successor, or of several behind one address."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -60,3 +61,33 @@ def test_a_reading_without_the_processs_time_is_no_return() -> None:
 def test_it_is_held_so_for_ten_minutes(at_s: float, *, still: bool) -> None:
     flips = (read(0, 10, 1.0), read(5, 20, 2.0), read(10, 12, 1.0))
     assert several(*flips, read(at_s, 13, 1.0)) is still
+
+
+# Replicas that are read together.
+
+
+def both(at_s: float, one: ServerSnapshot, other: ServerSnapshot) -> ServerSnapshot:
+    tokens = (one.generation_tokens or 0.0) + (other.generation_tokens or 0.0)
+    return replace(read(at_s, tokens), replicas={"one:8000": one, "other:8000": other})
+
+
+def test_a_replica_that_counts_from_zero_again_is_a_restart_though_the_sum_grows() -> None:
+    before = both(0, read(0, 100.0), read(0, 50.0))
+    after = both(5, read(5, 500.0), read(5, 2.0))
+    assert before.generation_tokens < after.generation_tokens  # type: ignore[operator]
+    assert restarted(before, after) == "other:8000: generation_tokens fell from 50 to 2"
+    assert restarted(before, both(5, read(5, 500.0), read(5, 60.0))) is None
+
+
+def test_a_replica_with_a_new_start_time_is_a_restart() -> None:
+    before = both(0, read(0, 100.0, 7.0), read(0, 50.0, 9.0))
+    after = both(5, read(5, 110.0, 7.0), read(5, 60.0, 11.0))
+    assert restarted(before, after) == "other:8000: its process began at another time, 2 s apart"
+
+
+def test_a_replica_s_address_that_is_a_balancer_s_is_several_servers() -> None:
+    def balanced(at_s: float, *, is_other: bool) -> ServerSnapshot:
+        replica = read(at_s, 50.0, 3.0 if is_other else 2.0)
+        return replace(both(at_s, read(at_s, 100.0, 1.0), replica), started_s=replica.started_s)
+
+    assert several(*(balanced(5.0 * i, is_other=i % 2 == 1) for i in range(3)))

@@ -11,6 +11,7 @@ from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
 from probe.observe.probe_traffic import Tokens
 from probe.observe.server_state import ServerState
 from probe.observe.snapshot_history import unpack
+from probe.scrape.replicas import merged
 
 INF = float("inf")
 S = 10**9
@@ -316,3 +317,40 @@ def test_a_server_that_sleeps_does_not_stall_and_its_sleep_begins_with_the_first
         state.add(read(second, waiting=3.0, progress=7.0, is_asleep=False))
         assert state.sleep.since_s is None
         assert state.stalled_s == second - 60
+
+
+# Replicas that are read together.
+
+
+def replicas(at_s: float, one: float, other: float) -> ServerSnapshot:
+    each = {"one:8000": read(at_s, one, 10 * one), "other:8000": read(at_s, other, 10 * other)}
+    return replace(merged(each), at_ns=round(at_s * S))
+
+
+def test_of_replicas_users_are_all_requests_less_the_probes_wherever_they_went() -> None:
+    state = ServerState()
+    state.add(replicas(0, 100.0, 50.0))
+    for i in range(1, 11):
+        send(state, 4 * i - 2)
+        state.add(replicas(4 * i, 100.0 + 2 * i + i // 2, 50.0 + i + (i + 1) // 2))
+    assert state.user_totals.requests == 30
+    assert state.users() == UserLoad(0.75, (400 - 10 * 3) / 40)
+
+
+def test_a_replica_that_restarts_forgets_the_minutes_before_though_the_sum_grew() -> None:
+    state = ServerState()
+    state.add(replicas(0, 100.0, 50.0))
+    state.add(replicas(5, 110.0, 55.0))
+    state.add(replicas(10, 900.0, 1.0))
+    assert state.restarted_ago(10 * S) == (0, "other:8000: generation_tokens fell from 550 to 10")
+    assert not state.has_multiple_backends
+    assert len(state.recent) == 1
+    assert state.user_totals.requests == 15
+
+
+def test_what_is_kept_of_replicas_is_their_sum() -> None:
+    state = ServerState()
+    for second in (0, 5):
+        state.add(replicas(second, 100.0, 50.0))
+    assert [dict(one.replicas) for one in (*state.recent, *unpack(state.history.packed))] == [{}, {}, {}, {}]
+    assert unpack(state.history.packed)[-1].engines == 2

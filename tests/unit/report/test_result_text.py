@@ -42,6 +42,14 @@ def test_a_knee_of_a_closed_loop_with_its_bounds_its_limit_and_its_cost() -> Non
     assert "Bottleneck" not in lines
 
 
+def test_replicas_with_different_flags_are_named() -> None:
+    found = result()
+    flags = {"replicas": "2", "block_size": "16", "max_num_seqs": "16 | 8"}
+    lines = _lines(replace(found, context=replace(found.context, flags=flags)))
+    assert lines["Replicas"] == ("the replicas differ in max_num_seqs (16 | 8); the capacity is that of their mixture")
+    assert "Replicas" not in _lines(found)
+
+
 def test_a_knee_that_is_a_rate_with_its_interval_and_its_mode() -> None:
     lines = _lines(result(capacity=replace(VERIFIED, bottleneck="kv_cache"), stopped=Stopped("done")))
     assert lines["Knee"] == knee_words(VERIFIED) == "12.5 requests/s"

@@ -9,6 +9,7 @@ from probe.core.objectives import Objective, Objectives
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
 from probe.report.cross_check_text import Finding
 from probe.report.setting_findings import RequestLengths, request_lengths, setting_findings
+from probe.scrape.replicas import merged
 
 CHAT = Objectives("chat", ttft=Objective(0.95, 0.5))
 LENGTHS = RequestLengths(requests=100, prompt_tokens=800, output_tokens=400, is_recent=True)
@@ -28,6 +29,14 @@ def server() -> ServerSnapshot:
 def test_of_a_server_that_fits_nothing_is_said(server: ServerSnapshot) -> None:
     flags = {"max_num_seqs": "64", "enable_prefix_caching": "True", "enforce_eager": "False"}
     assert _found({**flags, "max_num_batched_tokens": "2048"}, server, speed=10_000.0) == []
+
+
+def test_replicas_that_were_started_with_other_flags_are_named(server: ServerSnapshot) -> None:
+    same, other = (replace(server, flags={"block_size": "16", "cache_dtype": dtype}) for dtype in ("auto", "fp8"))
+    assert _found(dict(merged({"a:8000": same, "b:8000": same}).flags), server) == []
+    (found,) = _found(dict(merged({"a:8000": same, "b:8000": other}).flags), server)
+    assert found.words == "the replicas differ in cache_dtype (auto | fp8): start them with the same flags"
+    assert found.is_problem
 
 
 def test_more_sequences_than_the_kv_cache_has_room_for(server: ServerSnapshot) -> None:

@@ -32,11 +32,17 @@ def test_it_is_accepted_with_the_hosts_name(base_url: str, name: str, tmp_path: 
     assert target.capacity.mode == "forecast"
 
 
+def test_it_has_the_page_of_each_replica(tmp_path: Path) -> None:
+    pages = ("http://b:9000/metrics", "http://c:9000/metrics")
+    (target,) = load_config(_written("http://a:8000", tmp_path, ServerOptions(metrics_url=pages))).servers
+    assert target.metrics_urls == pages
+
+
 def test_it_has_every_option_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = tmp_path / "key"
     key.write_text("sk-1")
     options = ServerOptions(
-        model="m", api_key_file=key, api="chat", engine="vllm", metrics_url="http://b:9000/metrics",
+        model="m", api_key_file=key, api="chat", engine="vllm", metrics_url=("http://b:9000/metrics",),
         header=["x-tenant: a", "x-api-key: sk-2", f"x-token: @{key}"], ttft="1s", output_tokens=7,
     )  # fmt: skip
     file = _written("http://a:8000", tmp_path, options)

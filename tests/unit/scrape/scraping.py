@@ -1,4 +1,4 @@
-"""A Scraper, and a server that does whatever a test says."""
+"""A PageScraper, and a server that does whatever a test says."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +13,7 @@ from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape.scraper import Scraper
+from probe.scrape.page_scraper import PageScraper
 
 PAGES = Path(__file__).parents[2] / "pages"
 RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_bytes()
@@ -36,10 +36,10 @@ def in_turn(*pages: bytes) -> Callable[[Asked], Script]:
 @asynccontextmanager
 async def scraping(
     server: Hostile, timeout_s: float = 1.0, engine: str | None = None, **where: Any
-) -> AsyncIterator[Scraper]:
+) -> AsyncIterator[PageScraper]:
     """One of that server, whose Endpoint has `where` beside it."""
     endpoint = Endpoint("llama", server.base_url, **{"secret": lambda: SECRET, "verify": False, **where})
-    scraper = Scraper(endpoint, SystemClock(), timeout_s, engine)
+    scraper = PageScraper(endpoint, SystemClock(), timeout_s, engine)
     try:
         yield scraper
     finally:

@@ -12,7 +12,7 @@ from scraping import GZIP, PAGE, PLAIN, RECORDED, SECRET, by_path, read, refusal
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
-from probe.scrape.scraper import REASONS, Scraper
+from probe.scrape.page_scraper import REASONS, PageScraper
 
 BOMB = gzip.compress(b"# " + bytes(64 * 2**20), 9)
 NINE_MB = RECORDED * (9 * 2**20 // len(RECORDED) + 1)
@@ -138,7 +138,7 @@ def _raise(error: Exception) -> str | None:
 )
 def test_an_endpoint_that_cannot_be_used_is_an_error_of_one_line(endpoint: Endpoint) -> None:
     async def main() -> None:
-        scraper = Scraper(endpoint, SystemClock(), 1.0)
+        scraper = PageScraper(endpoint, SystemClock(), 1.0)
         try:
             await scraper.read()
         finally:

@@ -1,225 +1,133 @@
-"""Reading a metrics page over the network: how it becomes a snapshot."""
+"""Reading a target's server: one page, or those of several replicas together."""
 
 import asyncio
-import gzip
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
-from hostile_server import CLOSE, HANG, Asked, Script, chunked, head, hostile, whole
-from scraping import GZIP, PAGE, PAGES, PLAIN, RECORDED, SECRET, VERSION, by_path, in_turn, read, scraping
-from virtual_time import VirtualClock, virtually
+from hostile_server import Asked, Hostile, hostile, whole
+from scraping import PAGE, SECRET, VERSION, by_path
 
 from probe.client.endpoint import Endpoint
+from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
-from probe.core.snapshot import ServerSnapshot
-from probe.observe.restarts import restarted
+from probe.core.snapshot import DIFFERS, ServerSnapshot
 from probe.scrape.scraper import Scraper
 
 
-def test_a_page_is_a_snapshot() -> None:
-    snapshot, asked = read(by_path([PAGE]))
-    assert (snapshot.version, snapshot.prompt_tokens, snapshot.running) == ("0.32.0", 18, 0)
-    assert [a.line for a in asked] == ["GET /version HTTP/1.1", "GET /metrics HTTP/1.1"]
-    assert all(a.headers["authorization"] == f"bearer {SECRET}" for a in asked)
+@asynccontextmanager
+async def reading(gateway: Hostile, *replicas: Hostile, **where: Any) -> AsyncIterator[Scraper]:
+    pages = tuple(f"{one.base_url}/metrics" for one in replicas)
+    endpoint = Endpoint("a", gateway.base_url, metrics_urls=pages, secret=lambda: SECRET, **where)
+    scraper = Scraper(endpoint, SystemClock(), 1.0)
+    try:
+        yield scraper
+    finally:
+        await scraper.close()
 
 
-def test_the_version_is_asked_once() -> None:
-    _, asked = read(by_path([PAGE]), times=3)
-    assert sum("/version" in a.line for a in asked) == 1
+def page(running: int, tokens: int = 0, engine: str = "vllm") -> bytes:
+    return whole(200, f"{engine}:num_requests_running {running}\n{engine}:generation_tokens_total {tokens}\n")
+
+
+def test_one_page_is_the_whole_snapshot() -> None:
+    async def main() -> ServerSnapshot:
+        async with hostile(by_path([PAGE])) as server, reading(server) as scraper:
+            snapshot = await scraper.read()
+            assert scraper.page_bytes > 1000
+            assert scraper.seconds > 0
+            return snapshot
+
+    snapshot = asyncio.run(main())
+    assert (snapshot.version, snapshot.prompt_tokens, dict(snapshot.replicas)) == ("0.32.0", 18, {})
+
+
+def test_the_pages_of_replicas_are_read_together_and_added() -> None:
+    async def main() -> tuple[ServerSnapshot, list[Asked]]:
+        one, other = (by_path([page(running, tokens)]) for running, tokens in ((1, 10), (2, 20)))
+        async with hostile(by_path([])) as gateway, hostile(one) as a, hostile(other) as b:
+            async with reading(gateway, a, b) as scraper:
+                snapshot = await scraper.read()
+                assert scraper.page_bytes == 2 * len(page(1, 10).partition(b"\r\n\r\n")[2])
+            return snapshot, gateway.asked
+
+    snapshot, at_gateway = asyncio.run(main())
+    assert (snapshot.running, snapshot.generation_tokens, snapshot.engines) == (3, 30, 2)
+    assert [one.running for one in snapshot.replicas.values()] == [1, 2]
+    assert list(snapshot.replicas) == list(snapshot.by_engine)
+    assert at_gateway == []
+
+
+def test_each_replica_is_asked_for_its_own_version_without_the_key() -> None:
+    async def main() -> tuple[ServerSnapshot, list[Asked]]:
+        older = whole(200, {"version": "0.31.0"})
+        async with (
+            hostile([VERSION]) as gateway,
+            hostile(by_path([PAGE])) as a,
+            hostile(by_path([PAGE], [older])) as b,
+            reading(gateway, a, b, plain_headers={"x-tenant": "team-a"}) as scraper,
+        ):
+            return await scraper.read(), [*a.asked, *b.asked]
+
+    snapshot, asked = asyncio.run(main())
+    assert snapshot.version == f"0.31.0{DIFFERS}0.32.0"
+    assert len(asked) == 4
+    assert not any({"authorization", "x-tenant"} & one.headers.keys() for one in asked)
+
+
+def test_a_replica_below_the_base_url_gets_the_key() -> None:
+    async def main() -> list[Asked]:
+        async with hostile(by_path([PAGE])) as server, hostile(by_path([PAGE])) as elsewhere:
+            async with reading(server, server, elsewhere) as scraper:
+                await scraper.read()
+            return server.asked
+
+    assert {one.headers["authorization"] for one in asyncio.run(main())} == {f"bearer {SECRET}"}
 
 
 @pytest.mark.parametrize(
-    "version",
+    ("broken", "reason", "words"),
     [
-        whole(404, {"detail": "Not Found"}),
-        whole(200, "<html>"),
-        whole(200, ["0.32"]),
-        whole(200, {"version": 5}),
-        whole(200, b"5"),
-        whole(200, {"version": "x" * 65}),
-        whole(500, b""),
-        whole(200, b"\xff"),
-        whole(200, b"[" * 50_000),
-        whole(200, {"version": "a\nb\x1b"}),
-        whole(200, rb'{"version": "\ud800"}'),
+        (whole(503, b""), "status", "HTTP 503"),
+        (whole(200, b"<html>"), "not_metrics", "no series of vllm"),
+        (page(1, engine="sglang"), "not_metrics", "vllm and "),
     ],
 )
-def test_a_server_that_does_not_say_its_version_is_not_broken(version: bytes) -> None:
-    assert read(by_path([PAGE], [version]))[0].version == "unknown"
-
-
-@pytest.mark.parametrize("version", [[HANG], [CLOSE]])
-def test_a_version_that_never_comes_does_not_cost_the_metrics(version: Script) -> None:
-    assert read(by_path([PAGE], version), timeout_s=0.6)[0].prompt_tokens == 18
-
-
-def test_after_a_failure_the_version_is_asked_again() -> None:
-    """The server may have been replaced by another one in between."""
-    versions = iter(["0.31.0", "0.32.0"])
-    pages = in_turn(PAGE, whole(503, b""), PAGE)
-
-    def redeployed(asked: Asked) -> Script:
-        return [whole(200, {"version": next(versions)})] if "/version" in asked.line else pages(asked)
-
-    async def main() -> list[str]:
-        async with hostile(redeployed) as server, scraping(server) as scraper:
-            first = await scraper.read()
-            with pytest.raises(TargetError):
+def test_without_the_page_of_each_replica_there_is_no_snapshot(broken: bytes, reason: str, words: str) -> None:
+    async def main() -> tuple[TargetError, str]:
+        async with (
+            hostile([]) as gateway,
+            hostile(by_path([page(1)])) as a,
+            hostile(by_path([broken])) as b,
+            reading(gateway, a, b) as scraper,
+        ):
+            with pytest.raises(TargetError) as caught:
                 await scraper.read()
-            second = await scraper.read()
-            return [first.version, second.version]
+            return caught.value, b.base_url.removeprefix("http://")
 
-    assert asyncio.run(main()) == ["0.31.0", "0.32.0"]
-
-
-def test_the_key_goes_to_the_target_alone() -> None:
-    async def main() -> tuple[list[Asked], list[Asked]]:
-        async with hostile([VERSION]) as server, hostile([PAGE]) as elsewhere:
-            async with scraping(server, metrics_url=f"{elsewhere.base_url}/metrics") as scraper:
-                await scraper.read()
-            return server.asked, elsewhere.asked
-
-    at_home, abroad = asyncio.run(main())
-    assert "authorization" in at_home[0].headers
-    assert "authorization" not in abroad[0].headers
+    error, address = asyncio.run(main())
+    assert error.reason == reason
+    assert words in str(error)
+    assert address.rpartition(":")[2] in str(error), "it names the replica"
+    assert ("1 of 2 replicas cannot be read" in str(error)) == ("vllm and " not in words)
 
 
-def test_a_configured_engine_is_scraped_at_its_path_and_read_as_that() -> None:
-    page = (PAGES / "trtllm.prom").read_bytes()
-    snapshot, asked = read(by_path([whole(200, page)]), engine="trtllm")
-    assert asked[-1].line == "GET /prometheus/metrics HTTP/1.1"
-    assert snapshot.engine == "trtllm"
+def test_flags_are_those_that_each_replica_reports() -> None:
+    async def main(*answers: bytes) -> dict[str, str] | None:
+        scripts = [lambda asked, a=answer: [a if "/server_info" in asked.line else PAGE] for answer in answers]
+        async with (
+            hostile([]) as gateway,
+            hostile(scripts[0]) as a,
+            hostile(scripts[1]) as b,
+            reading(gateway, a, b) as scraper,
+        ):
+            return await scraper.read_flags()
 
+    def info(**scheduler: int) -> bytes:
+        return whole(200, {"vllm_config": {"scheduler_config": scheduler}})
 
-def test_a_metrics_url_counts_more_than_where_an_engine_s_page_usually_is() -> None:
-    async def main() -> str:
-        async with hostile([whole(200, (PAGES / "nim.prom").read_bytes())]) as server:
-            async with scraping(server, engine="nim", metrics_url=f"{server.base_url}/there") as scraper:
-                await scraper.read()
-            return server.asked[-1].line
-
-    assert asyncio.run(main()) == "GET /there HTTP/1.1"
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        whole(200, gzip.compress(RECORDED), PLAIN, GZIP),
-        head(200, PLAIN, GZIP, "transfer-encoding: chunked")
-        + chunked(*(gzip.compress(RECORDED)[i : i + 100] for i in range(0, len(gzip.compress(RECORDED)), 100))),
-        head(200, PLAIN, "transfer-encoding: chunked") + chunked(RECORDED[:777], RECORDED[777:]),
-        whole(200, RECORDED.rstrip(b"\n"), PLAIN),
-        whole(200, RECORDED + RECORDED, PLAIN),
-        whole(200, RECORDED + b"vllm:num_requests_running NaN\npython_info NaN\n", PLAIN),
-    ],
-    ids=["packed", "packed in chunks", "in chunks", "without the last line's end", "twice", "with NaN"],
-)
-def test_however_a_page_is_sent_it_says_the_same(page: bytes) -> None:
-    plain, _ = read(by_path([PAGE]))
-    found, _ = read(by_path([page]))
-    assert replace(found, at_ns=0, wall_s=0.0, asked_ns=0) == replace(plain, at_ns=0, wall_s=0.0, asked_ns=0)
-
-
-def test_a_page_that_ends_with_the_connection_is_whole() -> None:
-    assert read(by_path([head(200, PLAIN) + RECORDED, CLOSE]))[0].prompt_tokens == 18
-
-
-def test_values_that_a_page_lacks_are_not_zero() -> None:
-    snapshot, _ = read(by_path([whole(200, "vllm:num_requests_running 3\n")]))
-    assert (snapshot.running, snapshot.waiting, snapshot.generation_tokens) == (3, None, None)
-    assert snapshot.histograms == {}
-
-
-def test_counters_that_fall_are_read_and_show_a_restart() -> None:
-    pages = in_turn(*(whole(200, f"vllm:generation_tokens_total {count}\n") for count in (500, 20)))
-
-    async def main() -> list[ServerSnapshot]:
-        async with hostile(pages) as server, scraping(server) as scraper:
-            return [await scraper.read(), await scraper.read()]
-
-    before, after = asyncio.run(main())
-    assert restarted(before, after) == "generation_tokens fell from 500 to 20"
-
-
-def test_how_long_it_took_and_how_much_it_was_is_of_the_last_page_that_was_read() -> None:
-    pages = in_turn(whole(200, gzip.compress(RECORDED), PLAIN, GZIP), whole(503, b""))
-
-    async def main() -> None:
-        async with hostile(pages) as server, scraping(server) as scraper:
-            assert (scraper.seconds, scraper.page_bytes) == (0.0, 0)
-            await scraper.read()
-            took_s = scraper.seconds
-            assert took_s is not None
-            assert 0 < took_s < 1
-            with pytest.raises(TargetError):
-                await scraper.read()
-            assert (scraper.seconds, scraper.page_bytes) == (took_s, len(RECORDED))
-
-    asyncio.run(main())
-
-
-class Counting(ThreadPoolExecutor):
-    """Threads that count what they are given to do."""
-
-    given = 0
-
-    def submit(self, *args: Any, **kwargs: Any) -> Any:
-        self.given += 1
-        return super().submit(*args, **kwargs)
-
-
-@pytest.mark.slow
-def test_a_large_page_is_parsed_beside_the_event_loop_and_a_usual_one_is_not() -> None:
-    lines = b"".join(b'vllm:e2e_request_latency_seconds_sum{engine="%d"} 1\n' % i for i in range(40_000))
-    pages = in_turn(PAGE, whole(200, RECORDED + lines, PLAIN))
-
-    async def main() -> list[int]:
-        threads = Counting(1)
-        asyncio.get_running_loop().set_default_executor(threads)
-        given = []
-        async with hostile(pages) as server, scraping(server, timeout_s=5.0) as scraper:
-            for _ in range(2):
-                assert (await scraper.read()).prompt_tokens == 18
-                given.append(threads.given)
-            assert scraper.page_bytes is not None
-            assert scraper.page_bytes > 2 * 10**6
-        return given
-
-    assert asyncio.run(main()) == [0, 1]
-
-
-def test_cancelling_closes_the_connection() -> None:
-    async def main() -> None:
-        async with hostile([HANG]) as server, scraping(server, timeout_s=30.0) as scraper:
-            task = asyncio.create_task(scraper.read())
-            await server.until_asked()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await asyncio.wait_for(server.gone.wait(), 1)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize(("late_s", "reads"), [(0.0, 1), (0.2, 1), (8.0, 2)])
-def test_a_page_that_was_missed_while_this_process_was_stopped_is_read_once_more(late_s: float, reads: int) -> None:
-    """Of a time limit of 3 s, which was found to be over so late."""
-    asked: list[str] = []
-
-    class Missed(httpx.AsyncBaseTransport):
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            asked.append(request.url.path)
-            asyncio.get_running_loop()._leaping.now_s += 3.0 + late_s  # type: ignore[attr-defined]
-            raise httpx.ReadTimeout("nothing more within 3 s")
-
-    async def read() -> None:
-        scraper = Scraper(Endpoint("a", "http://127.0.0.1:9"), VirtualClock())
-        scraper._version, scraper._metrics = "1", httpx.AsyncClient(transport=Missed())
-        with pytest.raises(TargetError, match="nothing more"):
-            await scraper.read()
-
-    virtually(read())
-    assert asked.count("/metrics") == reads
+    refused = whole(404, {"detail": "Not Found"})
+    assert asyncio.run(main(info(max_num_seqs=8), info(max_num_seqs=8))) == {"max_num_seqs": "8"}
+    assert asyncio.run(main(info(max_num_seqs=8), info(max_num_seqs=16))) == {"max_num_seqs": f"16{DIFFERS}8"}
+    assert asyncio.run(main(info(max_num_seqs=8), refused)) == {}

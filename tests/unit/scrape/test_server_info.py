@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from scraping import PAGE, SECRET, VERSION, scraping
 
 from probe.core.foreign_json import ForeignJsonError
-from probe.scrape import scraper as scrapes
-from probe.scrape.scraper import Scraper
+from probe.scrape import page_scraper as scrapes
+from probe.scrape.page_scraper import PageScraper
 from probe.scrape.server_info import flags_of
 
 ANSWER = (Path(__file__).parents[2] / "golden/vllm-0.32/server_info.json").read_bytes()
@@ -95,7 +95,7 @@ def test_no_document_raises_an_error(document: object) -> None:
     flags_of(json.dumps({"vllm_config": document}).encode())
 
 
-def asking(info: Script, use: Callable[[Scraper], Any], *, engine: str | None = None) -> tuple[Any, list[Asked]]:
+def asking(info: Script, use: Callable[[PageScraper], Any], *, engine: str | None = None) -> tuple[Any, list[Asked]]:
     """Return what `use` returns, and the requests for /server_info."""
 
     def answer(asked: Asked) -> Script:
@@ -119,7 +119,7 @@ def test_a_scraper_asks_below_the_base_url_with_the_key() -> None:
 
 
 def test_a_server_without_the_page_is_asked_once_until_a_scrape_fails() -> None:
-    async def use(scraper: Scraper) -> list[object]:
+    async def use(scraper: PageScraper) -> list[object]:
         found = [await scraper.read_flags(), await scraper.read_flags()]
         scraper._address = "http://127.0.0.1:1/metrics"
         with pytest.raises(Exception, match="no metrics"):
@@ -136,7 +136,7 @@ def test_a_server_without_the_page_is_asked_once_until_a_scrape_fails() -> None:
 def test_a_server_that_cannot_answer_now_is_asked_again(info: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scrapes, "_INFO_TIMEOUT_S", 0.2)
 
-    async def use(scraper: Scraper) -> list[object]:
+    async def use(scraper: PageScraper) -> list[object]:
         return [await scraper.read_flags(), await scraper.read_flags()]
 
     found, asked = asking(info, use)

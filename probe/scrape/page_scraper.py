@@ -1,0 +1,230 @@
+"""Scrapes of one metrics page: URL in, ServerSnapshot out, or a TargetError with one of REASONS."""
+
+import asyncio
+import zlib
+from dataclasses import replace
+from http import HTTPStatus
+
+import httpx
+
+from probe.client.endpoint import Endpoint
+from probe.client.failures import NETWORK_ERRORS
+from probe.client.shortage import shortage
+from probe.core.clock import Clock
+from probe.core.errors import TargetError
+from probe.core.foreign_json import JsonLimits, read_json
+from probe.core.redactor import Redactor
+from probe.core.request import Outcome
+from probe.core.snapshot import ServerSnapshot
+from probe.core.text import one_line
+from probe.scrape import engines, server_info, vllm
+
+# Why a scrape failed. Few: each is a value of a label.
+REASONS = ("timeout", "unreachable", "status", "redirect", "too_large", "not_metrics", "damaged")
+
+_MAX_PAGE_BYTES = 8 * 1024 * 1024
+# vLLM's page has 50 to 150 kB and takes a millisecond or two. One of 2 MB takes 50 to 250, in which the event loop
+# could not timestamp any stream: from this size on a page is parsed in a thread.
+_BESIDE_BYTES = 256 * 1024
+_VERSION = JsonLimits(max_bytes=64 * 1024, max_values=1000)  # vLLM's is {"version": "..."}
+_INFO_TIMEOUT_S = 15.0  # vLLM 0.32 first lists the machine's software, which took 9 s on two busy cores
+_STOPPED_SHARE = 0.1  # of the time limit
+_MAX_VERSION, _MAX_ADDRESS, _MAX_MESSAGE = 64, 100, 300
+# Shorter secrets may be words of the page.
+_SHORTEST_SECRET = 8
+
+
+class _UnreadError(ValueError):
+    """The page could not be read, for one of REASONS."""
+
+    def __init__(self, reason: str, message: str, *, is_refused: bool = False) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.is_refused = is_refused  # another attempt would be refused as well
+
+
+class PageScraper:
+    """Scrapes one page. It requests the version once, and again after every failure: servers are redeployed.
+
+    `engine`: one of engines.NAMES, or None to detect it. `seconds` and `page_bytes` describe the last page: the time to
+    fetch and parse it, and its uncompressed size.
+    """
+
+    def __init__(self, endpoint: Endpoint, clock: Clock, timeout_s: float = 3.0, engine: str | None = None) -> None:
+        self.seconds = 0.0
+        self.page_bytes = 0
+        self._endpoint = endpoint
+        self._engine = engine
+        self._address = endpoint.metrics_url or f"{endpoint.base_url}{engines.path(engine)}"
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._version: str | None = None
+        self._found_engine = engine
+        self._has_no_info = False  # the server has refused /server_info
+        self._redactor = Redactor()
+        timeout = httpx.Timeout(timeout_s, connect=min(endpoint.connect_s, timeout_s))
+        self._server = httpx.AsyncClient(timeout=timeout, transport=endpoint.transport(), trust_env=False)
+        self._metrics = httpx.AsyncClient(timeout=timeout, transport=endpoint.metrics_transport(), trust_env=False)
+
+    async def close(self) -> None:
+        await self._server.aclose()
+        await self._metrics.aclose()
+
+    async def read(self) -> ServerSnapshot:
+        """Return a snapshot of the server. Raise TargetError if its page cannot be read or has no metrics.
+
+        If this process was stopped meanwhile, which shows only in that the time limit was found to be long over, the
+        page is read once more.
+        """
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + self._timeout_s
+        try:
+            return await self._read()
+        except TargetError:
+            if loop.time() - ends_s < _STOPPED_SHARE * self._timeout_s:
+                raise
+            return await self._read()
+
+    async def read_flags(self) -> dict[str, str] | None:
+        """Return the startup flags that vLLM reports at /server_info; {} without that page, None if it is silent.
+
+        A server that has refused the page is not asked again until a scrape has failed, as when it restarts.
+        """
+        if self._has_no_info or self._found_engine not in (None, vllm.ENGINE.name):
+            return {}
+        try:
+            async with asyncio.timeout(_INFO_TIMEOUT_S):
+                url = f"{self._endpoint.base_url}{server_info.PATH}"
+                answer, _ = await self._get(self._server, url, _INFO_TIMEOUT_S)
+            return server_info.flags_of(answer)
+        except _UnreadError as error:
+            self._has_no_info = error.is_refused
+            return {} if error.is_refused else None
+        except NETWORK_ERRORS:
+            return None
+
+    async def _read(self) -> ServerSnapshot:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if self._version is None:
+                    self._version = await self._ask_version()
+                began_ns = self._clock.monotonic_ns()
+                page, is_framed = await self._get(self._metrics, self._address)
+            if page and not is_framed and not page.endswith(b"\n"):
+                raise _UnreadError("damaged", "cut short: the last line has no end")
+            # Outside the time-out: a thread cannot be cancelled, and each scrape would leave another one behind.
+            snapshot = replace(await self._parsed(page, self._version), asked_ns=began_ns)
+        except NETWORK_ERRORS as error:
+            self._version, self._has_no_info = None, False
+            message = shortage(error) or one_line(self._redactor.hide_text(str(error)), _MAX_MESSAGE)
+            message = message or self._unsaid(error)
+            raise TargetError(
+                f"{self._address}: no metrics of a server ({message})", Outcome.UNREACHABLE, _reason(error)
+            ) from None
+        self.seconds = (self._clock.monotonic_ns() - began_ns) * 1e-9
+        self.page_bytes = len(page)
+        self._found_engine = snapshot.engine
+        return snapshot
+
+    async def _parsed(self, page: bytes, version: str) -> ServerSnapshot:
+        at_ns, wall_s = self._clock.monotonic_ns(), self._clock.wall_s()
+
+        def parsed() -> ServerSnapshot:
+            return engines.parse(page.decode("utf-8", "replace"), at_ns, wall_s, version, self._engine)
+
+        try:
+            return await asyncio.to_thread(parsed) if len(page) > _BESIDE_BYTES else parsed()
+        except engines.NotMetricsError:
+            raise
+        except ValueError as error:
+            raise _UnreadError("damaged", str(error)) from None
+
+    async def _ask_version(self) -> str:
+        """Return the version at /version, as vLLM has it; "unknown" if there is none within half the time-out."""
+        try:
+            async with asyncio.timeout(self._timeout_s / 2):
+                answer, _ = await self._get(self._server, f"{self._endpoint.base_url}/version")
+            version = read_json(answer, _VERSION)["version"]
+        except (*NETWORK_ERRORS, KeyError, TypeError):
+            return "unknown"
+        is_label = isinstance(version, str) and 0 < len(version) <= _MAX_VERSION and version.isprintable()
+        return version if is_label else "unknown"
+
+    async def _get(self, http: httpx.AsyncClient, url: str, timeout_s: float | None = None) -> tuple[bytes, bool]:
+        """Return the body, and whether its length or framing would reveal a truncated body."""
+        own = self._endpoint.headers(url, self._redactor)
+        # Not compressed: vLLM would compress in the event loop that serves its users.
+        timeout = http.timeout if timeout_s is None else timeout_s
+        headers = {"accept-encoding": "identity", **own}
+        async with http.stream("GET", url, headers=headers, timeout=timeout) as response:
+            if response.status_code != HTTPStatus.OK:
+                raise self._refused(response, has_key=len(own) > len(self._endpoint.plain_headers))
+            try:
+                body = await _body(response)
+            except (httpx.NetworkError, httpx.RemoteProtocolError, zlib.error) as error:
+                raise _UnreadError("damaged", f"cut short or damaged: {error}") from None
+            return self._redactor.hide(body, _SHORTEST_SECRET), bool(
+                {"content-length", "transfer-encoding"} & response.headers.keys()
+            )
+
+    def _refused(self, response: httpx.Response, *, has_key: bool) -> _UnreadError:
+        """Return the error for a status other than 200, with the fix."""
+        status, fix = response.status_code, ""
+        if response.next_request is not None:
+            return _UnreadError("redirect", f"HTTP {status} {self._redirect(response.url, response.next_request.url)}")
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            below = f"it is sent only below base_url, {self._endpoint.base_url}"
+            fix = ": the page refuses the key" if has_key else f": the page needs the key; set api_key_file, {below}"
+        elif status == HTTPStatus.NOT_FOUND and self._endpoint.metrics_url:
+            fix = ": fix metrics_url"
+        elif status == HTTPStatus.NOT_FOUND:
+            fix = ": set metrics_url" if self._engine else ": set engine, if this is not vLLM, or metrics_url"
+        is_refused = response.is_client_error and status != HTTPStatus.TOO_MANY_REQUESTS
+        return _UnreadError("status", f"HTTP {status}{fix}", is_refused=is_refused)
+
+    def _redirect(self, here: httpx.URL, there: httpx.URL) -> str:
+        """Describe the destination of a redirect. Redirects are not followed: the key would be sent there, and most
+        such pages are log-ins, whose addresses contain secrets.
+        """
+        bare = there.copy_with(userinfo=b"", query=None, fragment=None)
+        if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):
+            return f"to {self._address_words(bare)}: if the page is there, set metrics_url to it"
+        origin = self._address_words(bare.copy_with(path="/"))
+        return f"to {origin}, another server: fix base_url or metrics_url"
+
+    def _address_words(self, url: httpx.URL) -> str:
+        return one_line(self._redactor.hide_text(str(url)), _MAX_ADDRESS)
+
+    def _unsaid(self, error: Exception) -> str:
+        is_late = isinstance(error, TimeoutError)
+        return f"not read within {self._timeout_s:g} s" if is_late else type(error).__name__
+
+
+async def _body(response: httpx.Response) -> bytes:
+    """Read the whole body. It is decompressed here, because httpx would decompress a read to a thousand times its size
+    before any limit applies.
+    """
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip"):
+        raise _UnreadError("damaged", f"content-encoding {one_line(encoding, _MAX_ADDRESS)}, which was not requested")
+    unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS) if encoding == "gzip" else None
+    body = bytearray()
+    async for data in response.aiter_raw():
+        body += unpack.decompress(data, _MAX_PAGE_BYTES + 1) if unpack is not None else data
+        if len(body) > _MAX_PAGE_BYTES:
+            raise _UnreadError("too_large", f"more than {_MAX_PAGE_BYTES} bytes")
+    if unpack is not None and not unpack.eof:
+        raise zlib.error("gzip without its end")
+    return bytes(body)
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case _UnreadError():
+            return error.reason
+        case engines.NotMetricsError():
+            return "not_metrics"
+        case TimeoutError() | httpx.TimeoutException():
+            return "timeout"
+        case _:
+            return "unreachable"

@@ -1,0 +1,151 @@
+"""The snapshots of several replicas behind one address, as one snapshot. Pure.
+
+To everything that reads it, a replica is what a data-parallel engine is: a scheduler of its own with a share of the
+requests. What needs each page by itself, such as the detection of a restart, finds it in `ServerSnapshot.replicas`.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from probe.core.snapshot import DIFFERS, REPLICAS, EngineSnapshot, Histogram, ServerSnapshot, StepSums
+from probe.scrape.metrics_parser import MAX_ENGINES, MAX_VALUES
+
+_SUMS = (
+    *("running", "waiting", "preemptions", "prompt_tokens", "generation_tokens", "progress", "kv_cache_tokens"),
+    *("prefix_cache_queries", "prefix_cache_hits", "drafts", "draft_tokens", "accepted_tokens"),
+    *("estimated_flops", "estimated_read_bytes", "estimated_write_bytes"),
+)
+# Counters that appear with their first event, on some engines: a replica without one has had none.
+_EVENTS = ("rejections", "corrupted", "http_errors")
+
+
+def merged(replicas: Mapping[str, ServerSnapshot]) -> ServerSnapshot:
+    """Return the sum of the replicas' snapshots, by address; the KV cache's use is that of the fullest one.
+
+    A value that one of them does not expose is unknown. Raise ValueError if they are of different engines.
+    """
+    each = list(replicas.values())
+    _check_one_engine(replicas)
+    asked = [one.asked_ns for one in each]
+    sums: dict[str, Any] = {name: _sum(getattr(one, name) for one in each) for name in _SUMS}
+    sums |= {name: _known_sum(getattr(one, name) for one in each) for name in _EVENTS}
+    asleep = [one.is_asleep for one in each]
+    return ServerSnapshot(
+        at_ns=max(one.at_ns for one in each),
+        wall_s=max(one.wall_s for one in each),
+        asked_ns=min(asked),
+        engine=each[0].engine,
+        version=_values(one.version for one in each),
+        started_s=_all(max, [one.started_s for one in each]),
+        waiting_by_reason=_by_key([one.waiting_by_reason for one in each]),
+        kv_cache_usage=_all(max, [one.kv_cache_usage for one in each]),
+        finished=_by_key([one.finished for one in each]),
+        outcomes=_by_key([one.outcomes for one in each], keys=_shared(one.outcomes for one in each)),
+        engines=sum(one.engines for one in each),
+        by_engine=_by_engine(replicas),
+        models=_names(one.models for one in each),
+        is_asleep=None if None in asleep else all(asleep),
+        adapters=_names(one.adapters for one in each),
+        flags=_flags([one.flags for one in each]),
+        histograms=_histograms([one.histograms for one in each]),
+        step_sums=_step_sums([one.step_sums for one in each]),
+        scheduler_limits=dict(set.intersection(*(set(one.scheduler_limits.items()) for one in each))),
+        replicas=dict(replicas),
+        **sums,
+    )
+
+
+def merged_flags(replicas: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the flags that all replicas show, each with its value, or with the values in which they differ."""
+    return {name: _values(flags[name] for flags in replicas) for name in replicas[0] if name in _shared(replicas)}
+
+
+def _check_one_engine(replicas: Mapping[str, ServerSnapshot]) -> None:
+    (first, one), *others = replicas.items()
+    for name, other in others:
+        if other.engine != one.engine:
+            raise ValueError(f"{first} is {one.engine} and {name} {other.engine}; expected replicas of one engine")
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    return _all(sum, list(values))
+
+
+def _known_sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _all(of: Any, values: Sequence[float | None]) -> float | None:  # noqa: ANN401 - sum and max have many signatures
+    return None if None in values else of(values)
+
+
+def _shared(mappings: Iterable[Collection[str]]) -> set[str]:
+    return set.intersection(*map(set, mappings))
+
+
+def _by_key(mappings: Sequence[Mapping[str, float]], keys: Collection[str] | None = None) -> dict[str, float]:
+    """Return sums by key: by default by every key, since a counter appears with its first event."""
+    every = dict.fromkeys(key for one in mappings for key in one)
+    return {key: sum(one.get(key, 0.0) for one in mappings) for key in every if keys is None or key in keys}
+
+
+def _values(values: Iterable[str]) -> str:
+    return DIFFERS.join(sorted(set(values)))
+
+
+def _names(of_each: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(sorted({name for names in of_each for name in names}))[:MAX_VALUES]
+
+
+def _flags(of_each: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the flags, and how many replicas there are: with another number of them, it is another server."""
+    return {**merged_flags(of_each), REPLICAS: str(len(of_each))}
+
+
+def _by_engine(replicas: Mapping[str, ServerSnapshot]) -> dict[str, EngineSnapshot]:
+    """Return the engines by address, with their own label where a replica has several. Empty if they are too many."""
+    found: dict[str, EngineSnapshot] = {}
+    for address, one in replicas.items():
+        found |= {f"{address}/{engine}": values for engine, values in one.by_engine.items()} or {
+            address: EngineSnapshot(
+                one.running, one.waiting, one.kv_cache_usage, one.preemptions, one.generation_tokens
+            )
+        }
+    return found if len(found) <= MAX_ENGINES else {}
+
+
+def _histograms(of_each: Sequence[Mapping[str, Histogram]]) -> dict[str, Histogram]:
+    """Return the sums of the histograms that all replicas have, in the buckets that all have: the last one is."""
+    return {
+        name: _histogram([histograms[name] for histograms in of_each])
+        for name in of_each[0]
+        if name in _shared(of_each)
+    }
+
+
+def _histogram(of_each: Sequence[Histogram]) -> Histogram:
+    counts = [dict(one.buckets) for one in of_each]
+    bounds = sorted(set.intersection(*map(set, counts)))
+    return Histogram(
+        tuple((bound, sum(one[bound] for one in counts)) for bound in bounds), sum(one.sum for one in of_each)
+    )
+
+
+def _step_sums(of_each: Sequence[Mapping[str, StepSums]]) -> dict[str, StepSums]:
+    found: dict[str, StepSums] = {}
+    for sums in of_each:
+        for size, one in sums.items():
+            found[size] = _added(found[size], one) if size in found else one
+    return found
+
+
+def _added(one: StepSums, other: StepSums) -> StepSums:
+    return StepSums(
+        one.steps + other.steps,
+        one.seconds + other.seconds,
+        one.requests + other.requests,
+        one.decode_tokens + other.decode_tokens,
+        one.prefill_tokens + other.prefill_tokens,
+        one.kv_tokens + other.kv_tokens,
+    )
