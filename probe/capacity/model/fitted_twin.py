@@ -9,6 +9,9 @@ from probe.core.fitted_server import FittedServer
 from probe.core.workload import Workload
 from probe.simulator.cost import FrontEnd, StepCost
 
+# More than any server has: what a damaged or foreign file may ask to be simulated.
+_MOST, _MOST_ENGINES, _MOST_DELAY = 1e10, 1024, 1000.0
+
 
 def fitted_server(
     twin: Twin, model: ServerModel, without_parts: Iterable[Twin], latency_factors: Mapping[str, float]
@@ -42,9 +45,7 @@ def stored_twin(stored: FittedServer, workload: Workload) -> Twin:
 
     Raises ValueError or TypeError for one that no run can have written.
     """
-    limits = (stored.kv_tokens, stored.max_num_seqs, stored.max_num_batched_tokens, stored.engines)
-    if min(limit for limit in limits if limit is not None) < 1:
-        raise ValueError("a limit is below 1")
+    _check(stored)
     return Twin(
         cost=StepCost(**stored.step_cost),
         kv_tokens=stored.kv_tokens or ENDLESS_KV,
@@ -58,3 +59,16 @@ def stored_twin(stored: FittedServer, workload: Workload) -> Twin:
         prefix_caching=stored.has_prefix_hits,
         shares=stored.engine_shares,
     )
+
+
+def _check(stored: FittedServer) -> None:
+    """Raise ValueError for what is no server, or could not be simulated in a time that a person waits."""
+    limits = (stored.kv_tokens, stored.max_num_seqs, stored.max_num_batched_tokens, stored.largest_batch)
+    if not all(1 <= limit <= _MOST for limit in limits if limit is not None):
+        raise ValueError(f"a limit is not between 1 and {_MOST:g}")
+    if not 1 <= stored.engines <= _MOST_ENGINES or len(stored.engine_shares) not in (0, stored.engines):
+        raise ValueError(f"engines are not between 1 and {_MOST_ENGINES}, with a share for each")
+    delays = (stored.added_s, stored.accepted_tokens, *(stored.front_end or {}).values())
+    factors = (*stored.engine_shares, *(stored.latency_factors or {}).values())
+    if not all(0 <= each <= _MOST_DELAY for each in delays) or not all(0 < each <= _MOST_DELAY for each in factors):
+        raise ValueError("a delay or a factor is no number that a server can have")

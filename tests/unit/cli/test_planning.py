@@ -15,6 +15,7 @@ from example_records import WALL_S, no_knee, result
 from fake_prometheus import prometheus
 
 from probe.cli.main import main
+from probe.core.fitted_server import FittedServer
 from probe.core.result import Capacity, CapacityResult, RunContext, Stopped
 from probe.monitor.store import Store
 from probe.report.result_json import dumps
@@ -123,6 +124,14 @@ def test_a_lower_bound_is_at_most_so_many_replicas(tmp_path: Path) -> None:
 def test_a_setting_is_withheld_with_its_reason(tmp_path: Path, capacity: Capacity, words: str) -> None:
     out = _planned(tmp_path, _result(capacity=capacity))
     assert f"What other settings would give is unknown: {words}" in out
+
+
+def test_a_model_that_no_run_can_have_written_withholds_the_settings_only(tmp_path: Path) -> None:
+    terms = {"host_s": 0.003, "per_sequence_s": 3e-5, "per_token_s": 4e-5}
+    wrong = FittedServer(terms, (terms,) * 3, 4e5, 64, 2048, is_chunk_known=True, largest_batch=8.0, engines=10**9)
+    out = _planned(tmp_path, _result(capacity=replace(MEASURED, fitted_server=wrong)))
+    assert "7 (6 + 1 spare)" in out
+    assert "unknown: the result's fitted_server cannot be simulated (engines are not between 1 and 1024" in out
 
 
 def test_a_decision_record_is_markdown_with_the_servers_settings(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Knobs without a gain say why. Gains of servers of known limits: tests/slow."""
 
+import math
 from dataclasses import asdict, replace
 
 import pytest
@@ -40,7 +41,19 @@ def test_no_gain_is_said_where_the_model_rests_on_few_parts() -> None:
 
 
 def test_a_fitted_server_that_no_run_can_have_written_is_refused() -> None:
-    for wrong in (replace(STORED, engines=0), replace(STORED, max_num_seqs=0), replace(STORED, step_cost={"x": 1.0})):
+    for wrong in (
+        replace(STORED, engines=0),
+        replace(STORED, engines=10**9),
+        replace(STORED, engine_shares=(0.5, 0.5)),
+        replace(STORED, max_num_seqs=0),
+        replace(STORED, max_num_batched_tokens=10**15),
+        replace(STORED, kv_tokens=math.nan),
+        replace(STORED, accepted_tokens=math.inf),
+        replace(STORED, added_s=-1.0),
+        replace(STORED, front_end={"per_request_s": -1.0}),
+        replace(STORED, latency_factors={"ttft": math.nan}),
+        replace(STORED, step_cost={"x": 1.0}),
+    ):
         with pytest.raises((ValueError, TypeError)):
             simulate_knobs(wrong, CHAT, OBJECTIVES, 5.0, requests=_FEW)
     with pytest.raises(ValueError, match="negative"):
