@@ -36,5 +36,5 @@ Header = Annotated[
 OneTarget = Annotated[
     str | None, typer.Option("--target", help="Target, configured or discovered; required if there are several.")
 ]
-Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to; created if missing.")]
+Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to, created if missing; - prints instead.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

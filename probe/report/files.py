@@ -1,6 +1,7 @@
 """Writing the files that options name."""
 
 import errno
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,8 +21,14 @@ def write_file(path: Path, text: str, option: str) -> None:
 def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
     """Write each text to its file name in the directory `out`, which is created if missing. Return the paths.
 
-    Raises ConfigError with one line that names the directory.
+    `-` is standard output: YAML as one stream of documents, JSON one after another. Raises ConfigError with one line
+    that names the directory.
     """
+    if out == Path("-"):
+        for name, text in files.items():
+            is_next = len(files) > 1 and name.endswith((".yml", ".yaml"))
+            sys.stdout.write(("---\n" if is_next else "") + text.removesuffix("\n") + "\n")
+        return []
     paths = [out / name for name in files]
     try:
         out.mkdir(parents=True, exist_ok=True)

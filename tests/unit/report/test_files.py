@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from probe.core.errors import ConfigError
 from probe.report.files import check_writable, write_file, write_files
@@ -45,3 +46,14 @@ def test_a_full_disk_is_an_error_that_says_the_file_is_incomplete() -> None:
         "--html /dev/full: cannot be written (No space left on device); what was written is incomplete; free space"
         " there, or write it elsewhere"
     )
+
+
+def test_a_dash_is_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert write_files({"a.yml": "a: 1\n", "b.yml": "b: 2\n"}, Path("-")) == []
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == [{"a": 1}, {"b": 2}]
+    assert write_files({"a.json": '{"a": 1}'}, Path("-")) == []
+    assert capsys.readouterr().out == '{"a": 1}\n'
+    assert not Path("-").exists()
