@@ -173,7 +173,7 @@ class PageScraper:
         if response.next_request is not None:
             return _UnreadError("redirect", f"HTTP {status} {self._redirect(response.url, response.next_request.url)}")
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            below = f"it is sent only below base_url, {self._endpoint.base_url}"
+            below = "it is sent only below base_url"
             fix = ": the page refuses the key" if has_key else f": the page needs the key; set api_key_file, {below}"
         elif status == HTTPStatus.NOT_FOUND and self._endpoint.metrics_url:
             fix = ": fix metrics_url"

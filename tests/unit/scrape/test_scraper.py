@@ -113,6 +113,24 @@ def test_without_the_page_of_each_replica_there_is_no_snapshot(broken: bytes, re
     assert ("1 of 2 replicas cannot be read" in str(error)) == ("vllm and " not in words)
 
 
+def test_a_replica_s_page_that_needs_a_key_is_not_called_the_base_url() -> None:
+    async def main() -> tuple[str, str]:
+        locked = by_path([whole(401, b"")])
+        async with (
+            hostile([]) as gateway,
+            hostile(by_path([PAGE])) as a,
+            hostile(locked) as b,
+            reading(gateway, a, b) as scraper,
+        ):
+            with pytest.raises(TargetError) as caught:
+                await scraper.read()
+            return str(caught.value), b.base_url
+
+    message, replica = asyncio.run(main())
+    assert "the page needs the key; set api_key_file, it is sent only below base_url" in message
+    assert f"below base_url, {replica}" not in message
+
+
 def test_flags_are_those_that_each_replica_reports() -> None:
     async def main(*answers: bytes) -> dict[str, str] | None:
         scripts = [lambda asked, a=answer: [a if "/server_info" in asked.line else PAGE] for answer in answers]
