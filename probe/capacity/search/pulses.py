@@ -103,11 +103,13 @@ def gap_seconds(running: float, pulses: Sequence[Pulse]) -> float:
 
 
 def guess_cost(pulses: Sequence[Pulse], workload: Workload, engines: int) -> StepCost | None:
-    """Return the step cost that the pulses show roughly; None if they show too little."""
-    slope = _slope(pulses)
-    if slope is None:
+    """Return the step cost that the pulses show roughly; None without any.
+
+    By the unloaded baseline alone, decoding one more request costs nothing.
+    """
+    if not pulses:
         return None
-    last = pulses[-1]
+    slope, last = _slope(pulses) or 0.0, pulses[-1]
     per_token_s = last.last_first_token_s / (last.requests * mean_length(workload.prompt_tokens)) * engines
     step_s = max(last.gap_s - slope * last.requests, 0.1 * last.gap_s)
     return StepCost(host_s=0.0, per_sequence_s=slope * engines, per_token_s=per_token_s, weights_s=step_s)

@@ -81,7 +81,8 @@ class Search:
         self._doubted: str | None = None  # why the search continues without the model
         self._climbs = 0
         self._may_pulse = True
-        self._guess: tuple[float, float] | None = None  # by pulses: the capacity, and how many requests run there
+        # By pulses or the unloaded baseline: the capacity, and how many requests run there.
+        self._guess: tuple[float, float] | None = None
 
     def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
         """Take snapshots without load, the unloaded baseline, and the users and other probe requests meanwhile."""
@@ -170,10 +171,11 @@ class Search:
         state = self.state
         if state.twin is not None or state.trials:
             return 0
-        self._guess = state.guess()
+        # After a pulse that failed, the unloaded baseline alone is no ground for a guess.
+        self._guess = state.guess() if self._may_pulse or state.has_pulses else None
         if not self._may_pulse:
             return 0
-        would_run = self._guess[1] if self._guess is not None else math.inf
+        would_run = self._guess[1] if self._guess is not None and state.has_pulses else math.inf
         running = state.model.live_rps * state.unloaded_s
         room = Room(running, state.model.kv_tokens, state.model.engines)
         return next_size(state.pulses, state.model.workload, state.objectives, room, would_run)

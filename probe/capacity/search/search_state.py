@@ -73,8 +73,16 @@ class SearchState:
         if step.reason != CLIENT_BOUND and (pulse := measure_pulse(step)) is not None:
             self.pulses.append(pulse)
 
+    @property
+    def has_pulses(self) -> bool:
+        """Whether any pulse was answered."""
+        return len(self.pulses) > 1
+
     def guess(self) -> tuple[float, float] | None:
-        """Return the capacity that pulses show roughly and how many requests would run there; None if they do not."""
+        """Return the capacity that the pulses show roughly and how many requests would run there; None if they do not.
+
+        Without pulses it is from the unloaded baseline alone, and up to 2.2 times too high.
+        """
         cost = guess_cost(self.pulses, self.model.workload, self.model.engines)
         if cost is None:
             return None

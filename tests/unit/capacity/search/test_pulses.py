@@ -119,8 +119,19 @@ def test_pulses_show_the_capacity_roughly() -> None:
     assert found[1] == pytest.approx(found[0], rel=0.25)
 
 
-def test_one_request_alone_shows_no_cost() -> None:
-    assert guess_cost([Pulse(1, 0.1, 0.01)], workload(100, 50), 1) is None
+def test_where_no_pulse_is_safe_a_third_of_what_the_baseline_shows_is_below_the_capacity_and_not_far() -> None:
+    lengths = workload(100, 20, 0)
+    alone = _measured(_at_once(profile(FAST), 1, lengths))
+    objectives = promise(20 * alone.last_first_token_s, 1.4 * alone.gap_s)
+    assert next_size([alone], lengths, objectives, Room(), math.inf) == 0
+    cost = guess_cost([alone], lengths, 1)
+    assert cost is not None
+    found = [find_capacity(Twin(one, 4000, lengths), objectives, 12.0, seeds=[0], requests=150) for one in (FAST, cost)]
+    assert 0.1 < found[1] / 3 / found[0] < 0.8
+
+
+def test_no_answer_shows_no_cost() -> None:
+    assert guess_cost([], workload(100, 50), 1) is None
 
 
 def test_a_pulse_is_one_answer_each_and_no_trial() -> None:

@@ -10,18 +10,19 @@ import pytest
 from example_records import CHAT, snapshot, step
 from plain_records import record
 from simulated_servers import CHAT as _LENGTHS
-from simulated_servers import FAST, profile, twin_of
+from simulated_servers import FAST, profile, promise, twin_of, workload
 
 from probe.capacity.model.bottleneck import Bottleneck
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.twin import Twin
 from probe.capacity.model.windows import MetricsWindow
 from probe.capacity.search.knee_estimate import KneeEstimate
+from probe.capacity.search.pulses import pulse_plan
 from probe.capacity.search.search import Search
 from probe.capacity.search.trial import is_steady, sent_requests
 from probe.capacity.search.verdict import find_doubt, overloaded_trials
 from probe.core.result import Stopped
-from probe.core.step import RequestCounts, StepPlan, StepRun, StepSummary, TrafficBeside
+from probe.core.step import Distribution, RequestCounts, StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.observe.guard import SERVER_RESTARTED
 
 DONE = Stopped("done")
@@ -42,7 +43,8 @@ def _run(search: Search, summary: StepSummary, tripped: str | None = None) -> St
 def _search(forecast_rps: float | None = None) -> Search:
     """Return a search with a model that predicts this, whatever is measured."""
     search = Search(_LENGTHS, CHAT, explain=False)
-    baseline = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
+    # Without a gap between tokens there is no guess, which would take a second.
+    baseline = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0), itl_s=Distribution())
     search.observe_idle([snapshot(), snapshot()], baseline, TrafficBeside())
     if forecast_rps is not None:
         _says(search, forecast_rps)
@@ -62,6 +64,30 @@ def test_without_live_traffic_it_begins_with_about_one_request_in_flight_and_ris
     assert rates[0] * 2.0 <= 1
     assert rates == sorted(rates)
     assert max(b / a for a, b in itertools.pairwise(rates)) < 2
+
+
+def _answered_alone(tpot_s: float) -> Search:
+    """Return a search whose first request took 25 ms to its first token and 20 ms for each other."""
+    search = Search(workload(100, 20, 0), promise(5.0, tpot_s), explain=False)
+    ttft, gap, e2e = Distribution(max=0.025), Distribution(p50=0.020), Distribution(mean=0.405)
+    baseline = replace(step(), ttft_s=ttft, itl_s=gap, e2e_s=e2e, plan=pulse_plan(1))
+    search.observe_idle([snapshot(), snapshot()], baseline, TrafficBeside())
+    search.state.guess = lambda: (30.0, 9.0)  # type: ignore[method-assign]
+    return search
+
+
+def test_where_no_pulse_is_safe_it_begins_at_a_third_of_what_the_unloaded_baseline_allows() -> None:
+    assert _run(_answered_alone(tpot_s=0.027), step()).load == pytest.approx(10.0)
+
+
+def test_after_a_pulse_that_failed_it_begins_with_about_one_request_in_flight() -> None:
+    search = _answered_alone(tpot_s=0.1)
+    pulse = search.next_step()
+    assert pulse is not None
+    assert pulse.is_pulse
+    failed = replace(step(reason="cut_short"), plan=pulse, ttft_s=Distribution())
+    search.step_finished(failed, StepRun(pulse, (), (0, 1), (), is_cut_short=True), [], "queue")
+    assert _run(search, step()).load == pytest.approx(0.7 / 0.405)
 
 
 def test_it_also_ends_on_a_server_without_metrics_and_says_so() -> None:
