@@ -26,7 +26,8 @@ class KneeEstimate:
     """Where the twin breaks an objective. Rates are requests/s of all traffic, as if all of it were the workload's.
 
     `limiting`: the objective that breaks; `would_run`: mean requests in the batch there; `least_half`: half of the
-    interval, relative, however many trials there are; `fitted_server`: the twin, of a final estimate.
+    interval, relative, however many trials there are; `least_because`: the larger cause of that; `fitted_server`: the
+    twin, of a final estimate.
     """
 
     rate_rps: float
@@ -35,6 +36,7 @@ class KneeEstimate:
     would_run: float
     bottleneck: Bottleneck | None
     least_half: float = 0.0
+    least_because: str = ""
     fitted_server: FittedServer | None = None
 
 
@@ -60,6 +62,7 @@ def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -
         there.running,
         find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain and is_final else None,
         _Z * _lasting_error(state, slope),
+        why_wide(_drift(state), slope),
         fitted_server(twin, state.model, without_parts, state.correction) if is_final else None,
     )
 
@@ -77,8 +80,18 @@ def _half_interval(state: SearchState, rate_rps: float, slope: float, without_pa
 
 def _lasting_error(state: SearchState, slope: float) -> float:
     """Return the standard deviation that no further trial makes smaller, relative."""
-    drift = state.model.cost_model.drift if state.model.cost_model is not None else 0.0
-    return math.hypot(FLOOR, drift, _LATENCY / slope)
+    return math.hypot(FLOOR, _drift(state), _LATENCY / slope)
+
+
+def why_wide(drift: float, slope: float) -> str:
+    """Return the larger cause of an interval that no further trial makes narrower than needed."""
+    if drift > _LATENCY / slope:
+        return f"the server's speed drifts by {100 * drift:.0f} %"
+    return "near the knee latency rises slowly with the load"
+
+
+def _drift(state: SearchState) -> float:
+    return state.model.cost_model.drift if state.model.cost_model is not None else 0.0
 
 
 def _highest_informative_rps(state: SearchState) -> float:

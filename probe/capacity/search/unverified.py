@@ -108,7 +108,7 @@ def advice(state: SearchState, knee: KneeEstimate, spent: Spending, trial: Spend
         return lacks
     trials = trials_lacking(state, knee)
     if not trials:
-        return f"{lacks}; more load would not narrow it"
+        return f"{lacks}; more load would not narrow it, since {knee.least_because}"
     more = Spending(0.0, 0.0).plus(trial, _ROOM * trials)
     whole = spent.plus(more)
     options = f"--max-seconds {_rounded(whole.seconds):.0f} --max-tokens {_rounded(whole.tokens):.0f}"

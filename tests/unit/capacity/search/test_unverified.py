@@ -9,11 +9,11 @@ from simulated_servers import FAST, profile, twin_of
 
 from probe.capacity.model.hints import Hints
 from probe.capacity.search import knee_estimate
-from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
+from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee, why_wide
 from probe.capacity.search.search import Search
 from probe.capacity.search.unverified import UNLIMITED, Spending, is_crowded, trials_lacking
 from probe.core.result import Stopped
-from probe.core.step import StepPlan, StepRun, TrafficBeside
+from probe.core.step import Distribution, StepPlan, StepRun, TrafficBeside
 
 DONE = Stopped("done")
 _MANY = replace(step(), requests=replace(step().requests, ok=100))
@@ -22,7 +22,8 @@ _MANY = replace(step(), requests=replace(step().requests, ok=100))
 def _search(half: float, *, budget: Spending = UNLIMITED, least_half: float = 0.06) -> Search:
     """Return a search that forecasts 10 requests/s with this interval, on a server that holds every load."""
     search = Search(_LENGTHS, CHAT, budget=budget, explain=False)
-    baseline = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
+    # Without a gap between tokens there is no guess, which would take a second.
+    baseline = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0), itl_s=Distribution())
     search.observe_idle([snapshot(), snapshot()], baseline, TrafficBeside())
     search.state.forecast_rps = 10.0
     search.state.model.max_num_seqs = 64
@@ -31,7 +32,9 @@ def _search(half: float, *, budget: Spending = UNLIMITED, least_half: float = 0.
 
 
 def _narrow(search: Search, half: float, least_half: float = 0.06) -> None:
-    knee = KneeEstimate(10.0, (10 * (1 - half), 10 * (1 + half)), "ttft", 4.0, None, least_half)
+    knee = KneeEstimate(
+        10.0, (10 * (1 - half), 10 * (1 + half)), "ttft", 4.0, None, least_half, "the server's speed drifts by 7 %"
+    )
     search._estimate_knee = lambda **_: knee  # type: ignore[assignment]
     search._knee = None
 
@@ -98,7 +101,20 @@ def test_it_ends_when_the_budget_has_no_room_for_another_trial_and_says_what_wou
 def test_no_load_is_added_where_it_would_not_narrow_the_interval() -> None:
     search = _search(0.16, least_half=0.1)
     assert max(_hold(search)) == pytest.approx(9.5)
-    assert search.capacity([_MANY], DONE).reason == "interval 16 %, 8 % needed; more load would not narrow it"
+    words = "interval 16 %, 8 % needed; more load would not narrow it, since the server's speed drifts by 7 %"
+    assert search.capacity([_MANY], DONE).reason == words
+
+
+@pytest.mark.parametrize(
+    ("drift", "slope", "words"),
+    [
+        (0.07, 2.0, "the server's speed drifts by 7 %"),
+        (0.0, 0.2, "near the knee latency rises slowly with the load"),
+        (0.02, 0.2, "near the knee latency rises slowly with the load"),
+    ],
+)
+def test_an_interval_that_stays_wide_is_explained_by_the_larger_cause(drift: float, slope: float, words: str) -> None:
+    assert why_wide(drift, slope) == words
 
 
 def test_where_no_trial_near_the_knee_held_another_one_is_tried() -> None:
