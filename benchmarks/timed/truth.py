@@ -1,7 +1,8 @@
 """The true capacity of each case: the highest Poisson rate at which 95 % of its requests meet both objectives.
 
 In vLLM's Python, from the repository: `.vllm/bin/python -m benchmarks.timed.truth --model FOLDER [CASE ...]`. Prints a
-line for each case and writes benchmarks/timed/truth.json. All ten take about ten minutes of one core.
+line for each case and writes benchmarks/timed/truth.json. All ten take about ten minutes of one core,
+and half an hour with 3,000 requests.
 
 The server is vLLM's asynchronous scheduler. Thousands of requests take it minutes, and a knee needs many thousands:
 
