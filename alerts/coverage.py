@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from alerts.budget import BUDGET_WINDOWS_S
 from alerts.capacity import RAREST_SCHEDULE_S
 from alerts.windows import DAY_S, HOUR_S, MIN_BAD_EVENTS, PAIRS, can_fire, duration, multiple
+from probe.config.canary_checks import canary_keys
 from probe.config.config import Config
-from probe.config.targets import TargetConfig
+from probe.config.messages import dotted
+from probe.config.targets import TargetConfig, WatchConfig
 from probe.core import objectives as slo
 from probe.core.durations import format_duration
 from probe.core.objectives import Objectives
@@ -22,9 +24,12 @@ def uncovered(config: Config) -> list[str]:
     lines: dict[str, None] = {}  # ordered
     for i, target in enumerate(config.targets):
         objectives, where = config.objectives_of(target), f"targets[{i}]"
-        every_s = 0.0 if target.passive else target.canary.every
-        for objective in slo.promised(objectives):
-            lines.update(dict.fromkeys(_never_fires(objectives, objective, every_s, f"{where}.canary.every")))
+        for keys, kind in canary_keys(target):
+            every_s = 0.0 if target.passive else kind.canary.every
+            for objective in slo.promised(objectives):
+                found = _never_fires(objectives, objective, every_s, f"{where}.{dotted(keys)}.every")
+                lines.update(dict.fromkeys(found))
+        lines.update(dict.fromkeys(_rare_beside_others(target, where)))
         lines.update(dict.fromkeys(_without_budget(objectives)))
         cron = target.capacity.schedule.cron
         if target.capacity.mode == "verify" and longest_interval_s(cron) > RAREST_SCHEDULE_S:
@@ -34,6 +39,23 @@ def uncovered(config: Config) -> list[str]:
             )
             lines[line] = None
     return [*lines, *_apart(config)]
+
+
+def _rare_beside_others(target: WatchConfig, where: str) -> Iterator[str]:
+    """Yield the kinds of canaries that the fast page would have covered, were they the only ones.
+
+    Its second pair of windows is for rare canaries. A target has one interval, that of the most frequent kind.
+    """
+    (rarer_s, most_s) = next(pair.every_s for pair in PAIRS if pair.every_s is not None)
+    shortest_s = min(kind.canary.every for kind in target.kinds)
+    for keys, kind in canary_keys(target):
+        every_s = kind.canary.every
+        if shortest_s <= rarer_s < every_s <= most_s:
+            yield (
+                f"{where}.{dotted(keys)}.every: {format_duration(every_s)} is too rare beside canaries every"
+                f" {format_duration(shortest_s)} for the page of the first hour, if only this kind fails; expected"
+                f" {duration(rarer_s)} or less; make it more frequent, or give it a target of its own in the same group"
+            )
 
 
 def _apart(config: Config) -> Iterator[str]:

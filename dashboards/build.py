@@ -36,7 +36,8 @@ def render(
     check_config_map(uid_prefix, namespace, configmap=configmap)
     links = Links(runbooks=runbooks, uid_prefix=check_uid_prefix(uid_prefix), pages=config.web_external_url or "")
     has_gpus = any(target.gpu.is_read for target in config.targets)
-    intervals = Intervals(scrape_interval_s, max(target.canary.every for target in config.targets))
+    rarest_s = max(kind.canary.every for target in config.targets for kind in target.kinds)
+    intervals = Intervals(scrape_interval_s, rarest_s)
     texts = {
         uid_prefix + uid: text
         for uid, text in (

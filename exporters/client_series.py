@@ -8,11 +8,12 @@ from exporters import names
 from exporters.exposition_format import family_name, samples
 from exporters.objective_bounds import LatencyHistogram, ObjectiveBounds
 from exporters.registry import counter, gauge, histogram
+from exporters.target_up import TargetUp
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
-from probe.core.request import Outcome, RequestRecord, Traffic
+from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord, Traffic
 from probe.core.request_cost import tokens_spent
 
 # A target's models with series of their own. A server may answer with another name each time.
@@ -23,12 +24,9 @@ _OTHER_MODELS = "other"
 class ClientSeries:
     """Series in a registry of their own, rendered when they change (rendered_samples.py)."""
 
-    def __init__(
-        self, target: str, objectives: Objectives, bounds: ObjectiveBounds, clock: Clock, up_for_s: float
-    ) -> None:
+    def __init__(self, target: str, objectives: Objectives, bounds: ObjectiveBounds, clock: Clock) -> None:
         self._target = target
-        self._clock, self._up_for_s = clock, up_for_s
-        self._up_since_ns = 0
+        self._canaries = TargetUp(clock)
         self.objectives = objectives
         self._registry = registry = CollectorRegistry()
         self._requests = counter(names.REQUESTS, registry)
@@ -41,13 +39,12 @@ class ClientSeries:
         self._lag = histogram(names.SCHEDULE_LAG, registry)
         self._last_success = gauge(names.LAST_SUCCESS, registry)
         self._up = gauge(names.TARGET_UP, registry)
-        self._is_up_known = False
         self._ratio = gauge(names.OBJECTIVE_RATIO, registry)
         self._seconds = gauge(names.OBJECTIVE_SECONDS, registry)
         self._window = gauge(names.OBJECTIVE_WINDOW, registry)
         self._models: set[str] = set()
         self._counted: set[tuple[str, ...]] = set()  # label sets with a count
-        self._expected: tuple[str, str, Traffic] | None = None  # announced, without a request so far
+        self._provisional: set[tuple[str, ...]] = set()  # label sets announced before the model is known
         self._publish_objectives()
 
     def set_bounds(self, bounds: ObjectiveBounds) -> bool:
@@ -74,9 +71,12 @@ class ClientSeries:
             self._ratio.labels(self._target, name).set(objective.ratio)
             self._seconds.labels(self._target, name).set(objective.within_s)
 
-    def expect(self, model: str, workload: str, traffic: Traffic) -> None:
-        self._expected = model, workload, traffic
-        self._start((self._target, model, workload, traffic.value))
+    def expect(self, model: str, workload: str, traffic: Traffic, up_for_s: float) -> None:
+        labels = (self._target, model, workload, traffic.value)
+        self._canaries.expect(model, workload, up_for_s)
+        if model == UNKNOWN_MODEL:
+            self._provisional.add(labels)
+        self._start(labels)
 
     def _start(self, labels: tuple[str, ...]) -> None:
         for outcome in Outcome:
@@ -92,7 +92,7 @@ class ClientSeries:
         labels = (record.target, model, record.spec.workload, record.traffic.value)
         self._counted.add(labels)
         self._start(labels)
-        self._forget_expected(record)
+        self._forget_provisional(record)
         self._requests.labels(*labels, record.outcome.value).inc()
         verdict = dict(slo.met(record, self.objectives))
         if latency.is_held_back(record) and self.objectives.tpot is not None:
@@ -103,9 +103,8 @@ class ClientSeries:
         for kind, tokens in zip(("prompt", "output"), tokens_spent(record), strict=True):
             self._tokens.labels(record.target, model, record.traffic.value, kind).inc(tokens)
         if record.traffic is Traffic.CANARY and record.is_up is not None:
-            self._up.labels(record.target).set(record.is_up)
-            self._up_since_ns = self._clock.monotonic_ns()
-            self._is_up_known = True
+            self._canaries.add(record, is_up=record.is_up)
+            self._up.labels(record.target).set(bool(self._canaries.is_up))
         if record.is_up:
             self._last_success.labels(*labels).set(wall_s)
         # A capacity run would mix the latencies of all its load levels in one histogram; its result has them by level.
@@ -121,32 +120,30 @@ class ClientSeries:
 
     @property
     def is_up_valid(self) -> bool:
-        """Whether the last canary is recent enough to show whether the target is up."""
-        return (self._clock.monotonic_ns() - self._up_since_ns) * 1e-9 <= self._up_for_s
+        """Whether a canary is recent enough to show whether the target is up."""
+        return self._canaries.is_up is not None
 
     def forget_up(self) -> bool:
-        """Forget what the last canary showed. Return whether that was anything."""
-        was_known, self._is_up_known = self._is_up_known, False
+        """Forget what the last canaries showed. Return whether that was anything."""
         self._up.clear()
-        return was_known
+        return self._canaries.forget()
 
-    def _forget_expected(self, record: RequestRecord) -> None:
+    def _forget_provisional(self, record: RequestRecord) -> None:
         """Remove series announced before the server reported its model, if no request used them."""
-        if self._expected is None:
+        model, workload, traffic = UNKNOWN_MODEL, record.spec.workload, record.traffic.value
+        labels = (self._target, model, workload, traffic)
+        if labels not in self._provisional or self._canaries.is_expected(record.model, workload):
             return
-        model, workload, expected = self._expected
-        if model == record.model or expected is not record.traffic:
-            return
-        self._expected = None
-        labels = (self._target, model, workload, expected.value)
+        self._provisional.discard(labels)
         if labels in self._counted:
             return
         for outcome in Outcome:
             self._requests.remove(*labels, outcome.value)
         for objective in (slo.AVAILABILITY, *self.objectives.latencies(), slo.ALL):
             self._good.remove(*labels, objective)
-        for kind in ("prompt", "output"):
-            self._tokens.remove(self._target, model, expected.value, kind)
+        if not any((each[1], each[3]) == (model, traffic) for each in self._provisional | self._counted):
+            for kind in ("prompt", "output"):
+                self._tokens.remove(self._target, model, traffic, kind)
 
     def _observe_latencies(self, record: RequestRecord, labels: tuple[str, ...]) -> None:
         samples: tuple[tuple[object, Iterable[float | None]], ...] = (

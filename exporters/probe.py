@@ -57,12 +57,9 @@ class ProbeExporter:
                 # There may be a thousand targets: render on the first page, or at the target's next canary.
                 self.relay.put_later(target, partial(_current, series, cache(series.text)))
 
-    def add(self, target: str, objectives: Objectives, up_for_s: float = float("inf")) -> None:
-        """Add a target. `set_bounds` must have been called with its thresholds.
-
-        `up_for_s`: for how long a canary shows whether the target is up.
-        """
-        self._targets[target] = ClientSeries(target, objectives, self._bounds, self._clock, up_for_s)
+    def add(self, target: str, objectives: Objectives) -> None:
+        """Add a target. `set_bounds` must have been called with its thresholds."""
+        self._targets[target] = ClientSeries(target, objectives, self._bounds, self._clock)
         self._write(target)
 
     def forget(self, target: str) -> None:
@@ -70,9 +67,12 @@ class ProbeExporter:
         self._targets.pop(target, None)
         self.relay.forget(target)
 
-    def expect(self, target: str, model: str, workload: str, traffic: Traffic) -> None:
-        """Start the counters at zero: without a zero before it, `increase` misses the first failure."""
-        self._targets[target].expect(model, workload, traffic)
+    def expect(self, target: str, model: str, workload: str, traffic: Traffic, up_for_s: float = float("inf")) -> None:
+        """Announce a kind of canary. Its counters start at zero: without that, `increase` misses the first failure.
+
+        `up_for_s`: for how long a canary shows whether the target is up.
+        """
+        self._targets[target].expect(model, workload, traffic, up_for_s)
         self._write(target)
 
     def observe(self, record: RequestRecord, wall_s: float) -> None:
@@ -85,7 +85,7 @@ class ProbeExporter:
             self.relay.put_later(record.target, partial(_current, series, series.text))
 
     def asleep(self, target: str) -> None:
-        """Remove what the last canary showed: while the server sleeps there are none."""
+        """Remove what the last canaries showed: while the server sleeps there are none."""
         if self._targets[target].forget_up():
             self._write(target)
 

@@ -63,8 +63,8 @@ LAST_SUCCESS = _declare("gauge", "last_success_timestamp_seconds", "Time of the 
 TARGET_UP = _declare(
     "gauge",
     "target_up",
-    "1 if the last canary received all requested tokens, else 0; absent while the server sleeps, and once no canary"
-    " has shown either for three intervals and two timeouts",
+    "1 if the last canary of each kind received all requested tokens, else 0; absent while the server sleeps, and once"
+    " no canary has shown either for three intervals and two timeouts",
     ("target",),
 )
 OBJECTIVE_RATIO = _declare(

@@ -20,19 +20,23 @@ _MET, _MISSED, _NOT_MEASURED = 0, 1, 2
 def check_one(
     config: Config, target: TargetConfig, server: str | None, *, is_printed: bool, is_named_in_errors: bool
 ) -> tuple[dict[str, object], int]:
-    """Send one canary. Return its JSON and the exit status. `server`: printed instead of the target's name."""
+    """Send one canary, of the target's `canary`. Return its JSON and the exit status.
+
+    `server`: printed instead of the target's name.
+    """
     clock, about = SystemClock(), f"{target.name}: " if is_named_in_errors else ""
+    named = {"target": target.name, "workload": target.canary.workload}
     try:
         record = event_loop.run(
             check_target(config, target, clock, lambda note: typer.echo(f"{NAME}: {about}{note}", err=True))
         )
     except TargetError as error:
         print_error(error, about)
-        answer = {"target": target.name, "model": None, **unmeasured_json(error, clock.wall_s()), "met": {}}
+        answer = {**named, "model": None, **unmeasured_json(error, clock.wall_s()), "met": {}}
         return answer, _NOT_MEASURED
     objectives = config.objectives_of(target)
     met = slo.met(record, objectives)
     if is_printed:
         typer.echo(canary_words(record, objectives, server))
-    answer = {"target": target.name, "model": record.model, **record_json(record), "met": dict(met)}
+    answer = {**named, "model": record.model, **record_json(record), "met": dict(met)}
     return answer, _MET if record.outcome is Outcome.OK and met[slo.ALL] else _MISSED

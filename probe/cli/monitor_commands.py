@@ -72,9 +72,9 @@ def check(
     engine: Engine = None,
     metrics_url: MetricsUrl = None,
     header: Header = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each target.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each canary.")] = False,
 ) -> None:
-    """Send one canary and the known-answer question to each target.
+    """Send one canary of each kind, and its question, to each target.
 
     Exit status: 0 objectives met, 1 missed, 2 could not measure.
     """
@@ -95,8 +95,14 @@ def check(
     loaded = configuration(config, base_url, server_options)
     chosen = named_targets(loaded, target) if target is not None else configured_targets(loaded)
     server = urlsplit(base_url).netloc if base_url else None
+    kinds = [
+        (kind, f"{one.name}, {kind.canary.workload}" if one.canaries else server)
+        for one in chosen
+        for kind in one.kinds
+    ]
     checks = [
-        check_one(loaded, one, server, is_printed=not as_json, is_named_in_errors=len(chosen) > 1) for one in chosen
+        check_one(loaded, kind, named, is_printed=not as_json, is_named_in_errors=len(kinds) > 1)
+        for kind, named in kinds
     ]
     if as_json:
         print_json([answer for answer, _ in checks])

@@ -38,7 +38,9 @@ def named_targets(config: Config, name: str) -> list[TargetConfig]:
 
 
 def one_target(config: Config, name: str | None, *, adds_load: bool = False) -> TargetConfig:
-    """Return the target with this name, or the only target; `adds_load`: only if the server may be loaded now.
+    """Return the target with this name, or the only target, with the first of its canaries.
+
+    `adds_load`: only if the server may be loaded now.
 
     Raise ConfigError if there is none, TargetError if its discovery does not answer or the server may not be loaded.
     """
@@ -46,14 +48,14 @@ def one_target(config: Config, name: str | None, *, adds_load: bool = False) -> 
         if len(config.targets) > 1:
             names = ", ".join(target.known_as for target in config.targets)
             raise ConfigError(f"--target: the configuration has several targets; expected one of {names}")
-        return only_located(config.targets[0])
+        return only_located(config.targets[0]).kinds[0]
     template = _template(config, name)
     if template is None or name == template.name:
-        return config.target(name)
+        return config.target(name).kinds[0]
     (found,) = event_loop.run(_discover(config, template, name))
     if adds_load and found.inhibited_by is not None:
         raise TargetError(f"{name}: no load was sent, {found.inhibited_by}; retry when that is over", Outcome.REJECTED)
-    return found.config
+    return found.config.kinds[0]
 
 
 def _template(config: Config, name: str) -> TemplateConfig | None:

@@ -115,6 +115,10 @@ class Config(ConfigSection):
         """
         return self.workloads.get(name) or (DEFAULT_WORKLOAD if self.is_learnt(name) else PRESETS[name])
 
+    def has_workload(self, name: str) -> bool:
+        """Return whether a workload with this name is configured or a preset."""
+        return name in self.workloads or name in PRESETS
+
     def is_learnt(self, name: str) -> bool:
         """Return whether the workload with this name is what users send, learnt from the server's metrics."""
         return name == USERS and name not in self.workloads

@@ -4,7 +4,7 @@ types.py checks single values. The checks here are of files, contradictions and 
 """
 
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from probe.config.addresses import Proxy, SocketPath
@@ -72,10 +72,13 @@ def connection_problems(
     *,
     base_url: str,
     metrics_urls: Sequence[str],
-    timeout_s: float,
+    timeouts: Mapping[str, float],
     written: Callable[[str], str],
 ) -> Iterator[str]:
-    """Yield problems, each with the key's path below the target. `written` returns a key's value as in the file."""
+    """Yield problems, each with the key's path below the target.
+
+    `timeouts`: those of the canaries by key (s). `written` returns a key's value as in the file.
+    """
     for key, words in (*_unusable_tls(tls), *_unusable_ways(connection)):
         yield f"{key}: {written(key)} {words}"
     if tls.key_file and not tls.cert_file:
@@ -91,10 +94,11 @@ def connection_problems(
     elif connection.http2 and importlib.util.find_spec("h2") is None:
         yield "connection.http2: the package h2 is not installed; pip install 'kneewatch[http2]'"
     for key, limit_s in connection.limits().items():
+        where, timeout_s = min(timeouts.items(), key=lambda each: each[1])
         if limit_s > timeout_s:
             yield (
-                f"connection.{key}: {written(f'connection.{key}')} is longer than canary.timeout,"
-                f" {format_duration(timeout_s)}, which ends the request first; lower it, or raise canary.timeout"
+                f"connection.{key}: {written(f'connection.{key}')} is longer than {where},"
+                f" {format_duration(timeout_s)}, which ends the request first; lower it, or raise {where}"
             )
 
 

@@ -2,18 +2,18 @@
 
 import importlib.util
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from probe.config.canary_checks import canary_keys, canary_problems
 from probe.config.config import Config
 from probe.config.connection import connection_problems
 from probe.config.discovery import discover_problems
 from probe.config.gpu import gpu_problems
 from probe.config.headers import header_problems
 from probe.config.load import load_problems
-from probe.config.messages import did_you_mean, shown
+from probe.config.messages import did_you_mean, dotted, shown
 from probe.config.path_checks import authorities_problem, file_problem, folder_problem
-from probe.config.targets import MAX_CANARIES, AnyTarget, TemplateConfig
+from probe.config.targets import AnyTarget, TemplateConfig
 from probe.config.web import web_problems
 from probe.config.workloads import PRESETS, USERS, SharedPrefix
 
@@ -58,55 +58,42 @@ def cross_key_problems(config: Config, raw: object) -> list[str]:
 def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> list[str]:
     problems: list[str] = []
 
-    def refer(keys: tuple[str, ...], name: str | None, known: Mapping[str, object], section: str) -> None:
+    def refer(keys: tuple[str | int, ...], name: str | None, known: Mapping[str, object], section: str) -> None:
         if name is not None and name not in (*known, *_BUILT_IN[section]):
             hint = did_you_mean(name, [*known, *_BUILT_IN[section]])
             problem = f"is not in {section}{hint}; expected one of {', '.join(known)}"
             if not known:
                 problem = f"is not defined; add it under {section}"
-            problems.append(f"{at}.{'.'.join(keys)}: {shown(['targets', i, *keys], raw)} {problem}")
+            problems.append(f"{at}.{dotted(keys)}: {shown(['targets', i, *keys], raw)} {problem}")
 
     at = f"targets[{i}]"
     refer(("objectives",), target.objectives, config.objectives, "objectives")
-    refer(("canary", "workload"), target.canary.workload, config.workloads, "workloads")
+    for keys, kind in canary_keys(target):
+        refer((*keys, "workload"), kind.canary.workload, config.workloads, "workloads")
     refer(("capacity", "workload"), target.capacity.workload, config.workloads, "workloads")
     if target.api_key and target.api_key_file:
         problems.append(f"{at}: api_key and api_key_file are both set; keep api_key_file")
     if target.api_key_file and (words := file_problem(target.api_key_file)):
         problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
-    if target.capacity.concurrency is not None and target.capacity.rates is not None:
-        problems.append(f"{at}.capacity: concurrency and rates are both set; keep one of them")
-    if target.passive and target.capacity.mode == "verify":
-        problems.append(f"{at}: passive allows no load, but capacity.mode is verify; use forecast, or remove passive")
-    if (missing_key := target.capacity.server.missing_key) is not None:
-        problems.append(f"{at}.capacity.server: {missing_key}")
-    budget = target.capacity.budget
-    if budget.daily_tokens < budget.tokens_per_run:
-        problems.append(
-            f"{at}.capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
-            f" {budget.tokens_per_run}; raise it"
-        )
+    problems += [f"{at}{line}" for line in _capacity_problems(target)]
     headers = (f"headers.{name}: {words}" for name, words in header_problems(target.headers, target.auth_header))
-    more = itertools.chain(headers, _canary_problems(i, target, config, raw), _reaching_problems(i, target, raw))
+    more = itertools.chain(headers, canary_problems(i, target, config, raw), _reaching_problems(i, target, raw))
     return problems + [f"{at}.{line}" for line in more]
 
 
-def _canary_problems(i: int, target: AnyTarget, config: Config, raw: object) -> Iterator[str]:
-    canary = target.canary
-    if config.is_learnt(canary.workload):
-        written = shown(["targets", i, "canary", "workload"], raw)
+def _capacity_problems(target: AnyTarget) -> Iterator[str]:
+    """Yield problems, each with what follows the target in its path."""
+    capacity, budget = target.capacity, target.capacity.budget
+    if capacity.concurrency is not None and capacity.rates is not None:
+        yield ".capacity: concurrency and rates are both set; keep one of them"
+    if target.passive and capacity.mode == "verify":
+        yield ": passive allows no load, but capacity.mode is verify; use forecast, or remove passive"
+    if (missing_key := capacity.server.missing_key) is not None:
+        yield f".capacity.server: {missing_key}"
+    if budget.daily_tokens < budget.tokens_per_run:
         yield (
-            f"canary.workload: {written} is for capacity.workload only, since canaries are compared over time;"
-            " use default, or a workload under workloads"
-        )
-    asked = canary.known_answer
-    if asked is not None and "prompt" in asked.model_fields_set and "expect" not in asked.model_fields_set:
-        yield "canary.known_answer: prompt is set without expect; add expect, what the answer has to match"
-    if not target.passive and canary.timeout > MAX_CANARIES * canary.every:
-        written = shown(["targets", i, "canary", "timeout"], raw)
-        yield (
-            f"canary.timeout: {written} is more than {MAX_CANARIES} times every, {canary.every:g}s; lower it, or set"
-            f" every to at least {math.ceil(canary.timeout / MAX_CANARIES)}s"
+            f".capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
+            f" {budget.tokens_per_run}; raise it"
         )
 
 
@@ -134,7 +121,7 @@ def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
         target.connection,
         base_url=base_url,
         metrics_urls=target.metrics_urls or (target.metrics_url or base_url,),
-        timeout_s=target.canary.timeout,
+        timeouts={dotted((*keys, "timeout")): kind.canary.timeout for keys, kind in canary_keys(target)},
         written=written,
     )
     yield from gpu_problems(target.gpu)

@@ -37,7 +37,7 @@ def describe(error: ValidationError, raw: object, model: type[BaseModel]) -> lis
         path = _real_path(item["loc"], raw)
         if item["type"] == "too_short" and _at(path, raw):
             continue  # pydantic repeats an error of a list entry as one of the list
-        line = f"{_dotted(path) or 'the file'}: {_sentence(dict(item), path, raw, model)}"
+        line = f"{dotted(path) or 'the file'}: {_sentence(dict(item), path, raw, model)}"
         if line not in lines:
             lines.append(line)
     return lines
@@ -111,7 +111,8 @@ def _real_path(loc: Sequence[str | int], raw: object) -> list[str | int]:
     return path
 
 
-def _dotted(path: Sequence[str | int]) -> str:
+def dotted(path: Sequence[str | int]) -> str:
+    """Return a path of keys and indexes as it is written in messages, such as targets[0].name."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)

@@ -1,12 +1,21 @@
 """The entries of `targets`: a server, or a template for discovered servers."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 from urllib.parse import urljoin
 
-from pydantic import Discriminator, Field, SecretStr, Tag, TypeAdapter
+from pydantic import (
+    Discriminator,
+    Field,
+    SecretStr,
+    SerializerFunctionWrapHandler,
+    Tag,
+    TypeAdapter,
+    model_serializer,
+)
 
 from probe.config.addresses import BaseUrl, Replicas, Url
+from probe.config.canaries import MAX_KINDS, CanaryConfig, CanaryKindConfig, ModelName
 from probe.config.capacity import CapacityConfig
 from probe.config.connection import ConnectionConfig, TlsConfig
 from probe.config.discovery import DiscoverConfig
@@ -14,18 +23,15 @@ from probe.config.gpu import GpuConfig
 from probe.config.headers import AuthHeaderText, HeadersConfig, SecretHeader
 from probe.config.requests import RequestConfig
 from probe.config.types import (
-    CanaryInterval,
     ConfigSection,
+    Count,
     Duration,
     EngineName,
     Name,
-    NotASwitch,
-    Pattern,
     ServerName,
     default_duration,
 )
 from probe.core.errors import ConfigError
-from probe.core.request import Api
 from probe.core.server_address import server_key
 
 
@@ -33,49 +39,6 @@ def _kind(value: object) -> str:
     """Return which model an entry of `targets` is meant for, so that errors concern only that model."""
     finds = "discover" in value if isinstance(value, dict) else isinstance(value, TemplateConfig)
     return "template" if finds else "target"
-
-
-# The most canaries of a target in flight, if each runs into its timeout.
-MAX_CANARIES = 64
-
-
-class KnownAnswerConfig(ConfigSection):
-    """A question with a known answer, asked beside the canaries."""
-
-    prompt: Annotated[str, Field(min_length=1, max_length=4000)] = "What is the capital of France? Answer in one word."
-    """The question. Set it together with `expect`."""
-    expect: Pattern = "(?i)paris"
-    r"""What the answer has to match, anywhere in it, in Python's syntax; for an exact answer `\A42\Z`."""
-    every: CanaryInterval = default_duration("5m")
-    """Interval of the question while it is answered well; at least `1s`."""
-    api: Api = Api.CHAT
-    """API of the question; `completions` for a base model, with a prompt that it continues."""
-    max_tokens: Annotated[int, Field(ge=1, le=4096), NotASwitch] = 256
-    """Most tokens of the answer; a reasoning model needs room to think."""
-
-
-class CanaryConfig(ConfigSection):
-    """Synthetic requests at a low rate."""
-
-    every: CanaryInterval = default_duration("15s")
-    """Interval of the canaries, plus or minus 10 %, however slow the server is: canaries overlap. At least `1s`."""
-    workload: Name = "default"
-    """Workload of the canaries: a name under `workloads`, or a preset."""
-    timeout: Duration = default_duration("30s")
-    """Maximum duration of a request, also in capacity runs. At most 64 times `every`, which is the number of canaries
-    in flight when a server is stuck.
-    """
-    startup_grace: Duration | None = None
-    """For this long after Kneewatch starts, failures before the first success are not counted. It is for a sidecar,
-    which starts minutes before its server has loaded the weights.
-    """
-    known_answer: KnownAnswerConfig | None = None
-    """A question with a known answer, asked beside the canaries. Without the section none is asked."""
-
-    @property
-    def valid_s(self) -> float:
-        """For how long a canary shows whether the server is up. Later ones should have ended long before."""
-        return 3 * self.every + 2 * self.timeout
 
 
 class NamedEntry(ConfigSection):
@@ -102,7 +65,7 @@ class DiscoveredEntry(NamedEntry):
 class WatchConfig(NamedEntry):
     """How a target is monitored."""
 
-    model: Annotated[str, Field(min_length=1, max_length=256)] = "auto"
+    model: ModelName = "auto"
     """Model name in requests; `auto` takes the first model that the server lists. A name need not be listed."""
     api_key: SecretStr | None = None
     """The API key, preferably as `${NAME}`. Not together with `api_key_file`."""
@@ -145,6 +108,12 @@ class WatchConfig(NamedEntry):
     """Objectives of the target: a name under `objectives`."""
     canary: CanaryConfig = CanaryConfig()
     """The small requests that are sent continuously."""
+    canaries: Annotated[tuple[CanaryKindConfig, ...], Field(min_length=1, max_length=MAX_KINDS)] | None = None
+    """Several kinds of canaries, at most 8, instead of `canary`. No two may have both workload and model in common."""
+    canary_tokens_per_day: Count | None = None
+    """The most tokens that all canaries of the target, with their questions, may need a day. A configuration that may
+    need more is refused.
+    """
     capacity: CapacityConfig = CapacityConfig()
     """How capacity is determined."""
 
@@ -152,6 +121,31 @@ class WatchConfig(NamedEntry):
     def known_as(self) -> str:
         """The `target` label of its series; for a discovery, with a star for the ids."""
         return self.name
+
+    @property
+    def kinds(self) -> tuple[Self, ...]:
+        """The target once for each of its canaries: with that one as `canary`, and with its model and headers.
+
+        The first is for what has one canary only, such as capacity runs, requests on demand and most commands.
+        """
+        return tuple(
+            self.model_copy(
+                update={
+                    "canary": kind,
+                    "canaries": None,
+                    "model": kind.model or self.model,
+                    "headers": {**self.headers, **kind.headers},
+                }
+            )
+            for kind in self.canaries or ()
+        ) or (self,)
+
+    @model_serializer(mode="wrap")
+    def _with_one_key_for_canaries(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the key that is not used, since only one of them may be set."""
+        shown: dict[str, Any] = serialize(self)
+        shown.pop("canary" if self.canaries else "canaries", None)
+        return shown
 
     def secret(self) -> str | None:
         """Return the API key, read again from `api_key_file` so that a rotated secret is used.

@@ -57,6 +57,12 @@ class WorkloadConfig(ConfigSection):
     prefix: Prefix = "unique"
     """`unique`: no prompt hits the server's prefix cache. Or `shared_tokens`."""
 
+    @property
+    def most_tokens(self) -> int:
+        """The most prompt and output tokens of a request."""
+        lengths = (self.prompt_tokens, self.output_tokens)
+        return sum(tokens if isinstance(tokens, int) else tokens.lognormal.max for tokens in lengths)
+
 
 DEFAULT_WORKLOAD = WorkloadConfig()
 USERS = "users"  # the lengths that users send, for capacity only

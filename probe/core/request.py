@@ -4,6 +4,9 @@ from array import array
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+# The model's label before the server has reported its model.
+UNKNOWN_MODEL = "unknown"
+
 
 class Traffic(StrEnum):
     """Why a request was sent."""

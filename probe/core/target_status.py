@@ -1,6 +1,6 @@
 """State of a target for pages, API and terminal."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probe.core.canary_history import CanaryHistory
@@ -11,6 +11,24 @@ from probe.core.result import CapacityResult, RunProgress
 from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad
 
 
+def worst(ups: Iterable[bool | None]) -> bool | None:
+    """Return whether all of the known ones are up; None if none is known."""
+    known = [is_up for is_up in ups if is_up is not None]
+    return all(known) if known else None
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryStatus:
+    """What one kind of canary of a target shows. `since`: since when `up` is as it is."""
+
+    workload: str
+    model: str
+    every_s: float
+    up: bool | None  # None until the first canary has ended, and once the newest is too old
+    recent: Sequence[RequestRecord] = ()  # newest first
+    since: Since | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class TargetStatus:
     """State of one target, as the status page, the API and the terminal show it."""
@@ -19,7 +37,8 @@ class TargetStatus:
     base_url: str
     model: str
     objectives: Objectives
-    up: bool | None  # None until the first canary has ended
+    up: bool | None  # whether the newest canary of each kind succeeded; None until the first has ended
+    canaries: Sequence[CanaryStatus] = ()  # by kind, in the configuration's order
     recent: Sequence[RequestRecord] = ()  # newest first
     failures: Sequence[RequestRecord] = ()  # newest first, kept longer than successes
     failure_groups: Sequence[FailureGroup] = ()  # newest first

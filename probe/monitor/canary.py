@@ -19,7 +19,7 @@ from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.failure_log import FailureLog
 from probe.core.objectives import Objectives
-from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan
 from probe.load.loop_lag import watch_lag
 from probe.load.step_executor import StepExecution
@@ -28,12 +28,10 @@ from probe.monitor.known_answer import KnownAnswer
 
 _log = structlog.get_logger()
 
-# The model's label before the server has reported its model.
-UNKNOWN_MODEL = "unknown"
 _ONE = StepPlan(concurrency=1, seconds=0.0, requests=1)
 # Failures are rarer and matter longer, so they are kept separately.
-_KEEP_RECENT = 60
-_KEEP_FAILURES = 20
+KEEP_RECENT = 60
+KEEP_FAILURES = 20
 
 
 class Canary:
@@ -62,8 +60,8 @@ class Canary:
         self._known_answer = known_answer
         self.model = model if model != "auto" else UNKNOWN_MODEL
         self._aliases: tuple[str, frozenset[str]] = (self.model, frozenset())  # the model, and all of its names
-        self._recent: deque[RequestRecord] = deque(maxlen=_KEEP_RECENT)
-        self._failures: deque[RequestRecord] = deque(maxlen=_KEEP_FAILURES)
+        self._recent: deque[RequestRecord] = deque(maxlen=KEEP_RECENT)
+        self._failures: deque[RequestRecord] = deque(maxlen=KEEP_FAILURES)
         self.failure_log = FailureLog()
 
     @property

@@ -42,7 +42,7 @@ class WatchSpec:
 
     target: TargetConfig
     objectives: Objectives
-    canary_workload: WorkloadConfig
+    canary_workloads: tuple[WorkloadConfig, ...]  # by kind of canary
     capacity_workload: WorkloadConfig
     prometheus: PrometheusConfig | None
     lock_dir: Path | None
@@ -132,12 +132,12 @@ class DesiredTargets:
             yield DesiredTarget(self._spec(target), template.name, server.labels, _inhibited_by(server))
 
     def _spec(self, target: TargetConfig) -> WatchSpec:
-        config = self.config
+        config, kinds = self.config, target.kinds
         return WatchSpec(
             target=target,
             objectives=config.objectives_of(target),
-            canary_workload=config.workload(target.canary.workload),
-            capacity_workload=config.workload(target.capacity.workload or target.canary.workload),
+            canary_workloads=tuple(config.workload(kind.canary.workload) for kind in kinds),
+            capacity_workload=config.workload(target.capacity.workload or kinds[0].canary.workload),
             prometheus=config.prometheus,
             lock_dir=config.lock_dir,
             lease=config.lease,
@@ -150,6 +150,9 @@ def _changed(name: str, old: object, new: object) -> Iterator[str]:
     if isinstance(old, BaseModel) and type(old) is type(new):
         for key in type(old).model_fields:
             yield from _changed(f"{name}.{key}", getattr(old, key), getattr(new, key))
+    elif isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+        for i, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _changed(f"{name}[{i}]", before, after)
     elif old != new:
         yield name
 

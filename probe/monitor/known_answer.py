@@ -6,7 +6,8 @@ from contextlib import AbstractAsyncContextManager
 import structlog
 
 from probe.client.client import Client
-from probe.config.targets import KnownAnswerConfig, TargetConfig
+from probe.config.canaries import KnownAnswerConfig
+from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.workload import Workload
@@ -33,7 +34,7 @@ class KnownAnswer:
     ) -> None:
         """`sending`: is entered while the question is in flight."""
         self._client, self._clock, self._sending, self._on_record = client, clock, sending, on_record
-        prompt_tokens = len(asked.prompt.encode())  # at most: a token is a byte or more
+        prompt_tokens = asked.most_prompt_tokens
         self._workload = Workload(WORKLOAD, asked.api, prompt_tokens, asked.max_tokens)
         self._spec = RequestSpec(
             WORKLOAD, asked.api, asked.prompt, prompt_tokens, asked.max_tokens, expects=asked.expect

@@ -3,7 +3,7 @@
 Every TargetMonitor reports here. `add` announces a target before its first measurement; `forget` removes it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -69,16 +69,20 @@ class MetricsSink:
         """Set the objectives of all targets, including those to come."""
         self._client.set_bounds(objectives)
 
-    def add(self, target: TargetConfig, model: str, objectives: Objectives) -> list[CapacityResult]:
-        """Announce a target. Return its capacity results from before a restart, the older one first."""
+    def add(self, target: TargetConfig, models: Sequence[str], objectives: Objectives) -> list[CapacityResult]:
+        """Announce a target, with the model of each kind of canary.
+
+        Return its capacity results from before a restart, the older one first.
+        """
         name = target.name
-        self._client.add(name, objectives, target.canary.valid_s)
+        self._client.add(name, objectives)
         self._server.add(name)
         self._users.add(name, objectives)
         if target.gpu.is_read:
             self._gpus.add(name)
         if not target.passive:
-            self._client.expect(name, model, target.canary.workload, Traffic.CANARY)
+            for kind, model in zip(target.kinds, models, strict=True):
+                self._client.expect(name, model, kind.canary.workload, Traffic.CANARY, kind.canary.valid_s)
             self.histories.open(name, objectives)
         if target.capacity.mode != "verify":
             return []

@@ -1,33 +1,29 @@
 """One watched target: its canary, its server's metrics, its scheduled capacity runs."""
 
-from dataclasses import replace
 from functools import partial
 
 import structlog
 
 from probe.capacity.run.service import RunRequest
-from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.load import LoadConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.request import Outcome, RequestRecord
+from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
-from probe.core.target_status import TargetStatus
-from probe.core.workload import requests
+from probe.core.target_status import TargetStatus, worst
 from probe.load.request_source import RequestSource
-from probe.monitor.canary import UNKNOWN_MODEL, Canary, StartupGrace
+from probe.monitor.canary_kind import CanaryKind, failure_groups, newest, newest_failures, since
 from probe.monitor.capacity_runs import CapacityRuns, RunHooks
 from probe.monitor.capacity_workload import CapacityWorkload
-from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.live_forecast import LiveForecast
 from probe.monitor.on_demand_canaries import OnDemandCanaries
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.target_context import MeasurementSink, TargetContext
 from probe.monitor.target_parts import new_admission_check, new_observer, new_run_request, new_scraper
-from probe.monitor.wiring import endpoint, lock, workload
+from probe.monitor.wiring import lock
 
 _log = structlog.get_logger()
 
@@ -47,23 +43,13 @@ class TargetMonitor:
         context.state.history.expect_every(target.scrape)
         self.config, self._clock, self._sink = target, clock, sink
         self.objectives = config.objectives_of(target)
-        self._endpoint = endpoint(target)
-        self._client = Client(self._endpoint, clock, target.canary.timeout)
         scraper = new_scraper(target, clock)
         self._observer = new_observer(target, self.objectives, clock, scraper=scraper, sink=sink, context=context)
         self._flags = StartupFlags(target, scraper, self._observer.set_max_num_seqs)
-        self._canary_load = workload(target.canary.workload, config.workload(target.canary.workload))
-        self._canary = Canary(
-            target.name,
-            target.model,
-            self._client,
-            requests(self._canary_load),
-            objectives=self.objectives,
-            clock=clock,
-            known_answer=KnownAnswer.of(target, self._client, clock, self._observer.sending, self._record),
-        )
-        self._on_demand = OnDemandCanaries(config, target, self._client, clock)
-        self._capacity_load = CapacityWorkload(config, target, context.state.lengths, self._flags)
+        self._kinds = tuple(CanaryKind(config, kind, clock, self._observer, self._record) for kind in target.kinds)
+        self._first = first = target.kinds[0]  # the one of requests on demand and of capacity
+        self._on_demand = OnDemandCanaries(config, first, self._kinds[0].client, clock)
+        self._capacity_load = CapacityWorkload(config, first, context.state.lengths, self._flags)
         self._admission = new_admission_check(target, self.objectives, clock, context, self._capacity_load.lacking)
         hooks = RunHooks(
             request=partial(self._run_request, config.load),
@@ -74,14 +60,19 @@ class TargetMonitor:
         )
         self._runs = CapacityRuns(target.name, clock, sink, self._observer, admission=self._admission, hooks=hooks)
         self._has_other_prober = False  # another prober loads the server
-        self._startup = StartupGrace(clock, target.canary.startup_grace or 0.0)
-        self._forecast = LiveForecast(target, self._observer, self._capacity_load, self.objectives, clock)
+        self._forecast = LiveForecast(first, self._observer, self._capacity_load, self.objectives, clock)
 
     @property
     def model(self) -> str:
         """The model that the server serves, as far as it is known; for a passive target, from its metrics page."""
         models = self._observer.server.models if self._observer.server is not None else ()
-        return models[0] if self._canary.model == UNKNOWN_MODEL and models else self._canary.model
+        known = self._kinds[0].canary.model
+        return models[0] if known == UNKNOWN_MODEL and models else known
+
+    @property
+    def canary_models(self) -> tuple[str, ...]:
+        """The model of each kind of canary, in the configuration's order."""
+        return tuple(kind.canary.model for kind in self._kinds)
 
     @property
     def server(self) -> str:
@@ -113,23 +104,14 @@ class TargetMonitor:
     def last_result(self) -> CapacityResult | None:
         return self._runs.last_result
 
-    async def canary(self) -> None:
-        """Send a canary, unless the server sleeps. One during which it slept is not judged."""
-        if await self._observer.is_asleep():
+    async def canary(self, kind: int = 0) -> None:
+        """Send a canary of a kind, by its place in the configuration, unless the server sleeps."""
+        record = await self._kinds[kind].send()
+        if record is None:
             return
-        async with self._observer.sending(self._canary_load):
-            record = await self._canary.measure()
-            if slept := await self._observer.slept_during(record):
-                record = replace(record, outcome=Outcome.ABORTED, detail="the server fell asleep")
-            self._observer.add_record(record)
-        if slept:
-            self._sink.record(record)
-            return
-        self._canary.log_change(record)
-        self._canary.keep(record)
-        if not self._startup.is_starting(record):
-            self._sink.record(record)
-            self._admission.canary(record)
+        self._sink.record(record)
+        if record.outcome is not Outcome.ABORTED:  # the server fell asleep meanwhile
+            self._admission.canary(record, kind)
 
     async def on_demand(self, name: str | None) -> RequestRecord:
         """Send a request on demand. `name`: its workload; None: the canary's.
@@ -192,11 +174,11 @@ class TargetMonitor:
 
     def _run_request(self, load: LoadConfig | None, confirms: str | None) -> RunRequest:
         source = RequestSource(  # the same lengths in every run; prompts are new
-            self._endpoint,
+            self._kinds[0].endpoint,
             self.model,
             self._capacity_load.current() or self._capacity_load.configured,  # admission requires that it is known
-            self.config.canary.timeout,
-            aliases=self._canary.aliases,
+            self._first.canary.timeout,
+            aliases=self._kinds[0].canary.aliases,
         )
         return new_run_request(self._flags.target, self.objectives, source, load, confirms)
 
@@ -207,18 +189,20 @@ class TargetMonitor:
 
     def status(self) -> TargetStatus:
         """Return the target's status for pages and terminals."""
-        recent = self._canary.recent
+        canaries = [kind.status() for kind in self._kinds]
+        up = worst(each.up for each in canaries)
         return TargetStatus(
             name=self.config.name,
             passive=self.config.passive,
             base_url=self.config.base_url,
             model=self.model,
             objectives=self.objectives,
-            up=self._up(),
-            recent=recent,
-            failures=self._canary.failures,
-            failure_groups=self._canary.failure_log.groups,
-            since=self._canary.failure_log.since,
+            up=up,
+            canaries=canaries,
+            recent=newest(self._kinds),
+            failures=newest_failures(self._kinds),
+            failure_groups=failure_groups(self._kinds),
+            since=since(canaries, is_up=up),
             server=self._observer.server,
             server_error=self._observer.error,
             asleep_since_s=self._observer.asleep_since_s,
@@ -233,12 +217,6 @@ class TargetMonitor:
             capacity_state="running" if self._runs.is_running else self._runs.refusal,
         )
 
-    def _up(self) -> bool | None:
-        """Return what the last canary that shows it says of whether the server is up; None if it is too old."""
-        oldest_ns = self._clock.monotonic_ns() - int(self.config.canary.valid_s * 1e9)
-        shown = next((record for record in self._canary.recent if record.is_up is not None), None)
-        return shown.is_up if shown is not None and shown.done_ns >= oldest_ns else None
-
     async def stop_run(self, why: str) -> None:
         """Stop the capacity run in progress, and wait until its result has been reported."""
         await self._runs.stop(why)
@@ -246,5 +224,6 @@ class TargetMonitor:
     async def close(self) -> None:
         """Close the connections."""
         self.set_other_prober(loading=False)
-        await self._client.close()
+        for kind in self._kinds:
+            await kind.close()
         await self._observer.close()

@@ -170,7 +170,7 @@ class TargetSet:
         monitor = TargetMonitor(config, target.config, self._clock, self._sink, context)
         self.monitors[name], self._current[name], self._pages[name] = monitor, target, page
         monitor.inhibit_load(target.inhibited_by)
-        for known in self._sink.add(target.config, monitor.model, monitor.objectives):
+        for known in self._sink.add(target.config, monitor.canary_models, monitor.objectives):
             monitor.restore(known)
         self._sharing[page].add(name)
         self._sink.health.share(self._sharing[page])

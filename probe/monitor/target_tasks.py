@@ -6,8 +6,8 @@ from functools import partial
 
 import structlog
 
+from probe.config.canaries import MAX_CANARIES
 from probe.config.config import Config, PrometheusConfig
-from probe.config.targets import MAX_CANARIES
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.monitor.metrics_sink import MetricsSink
@@ -32,13 +32,12 @@ class TargetTasks:
         """Schedule a target's tasks. `position`, from 0 to 1, is where in its interval each one first runs."""
         target, health = monitor.config, self._sink.health
         name, wall_s = target.name, self._clock.wall_s()
+        # Spread the targets of a fleet: two hundred canaries at once would be timed by a busy client.
         for task, seconds, work in _interval_tasks(monitor):
-            # Spread the targets of a fleet: two hundred canaries at once would be timed by a busy client.
-            at_once = _CANARIES_AT_ONCE if task == "canary" else 1
-            self._schedule.every(TaskId(task, name), seconds, work, first_s=position * seconds, at_once=at_once)
+            self._schedule.every(TaskId(task, name), seconds, work, first_s=position * seconds)
             health.expect(task, name, seconds, wall_s)
         if not target.passive:
-            health.expect_canaries(name, target.canary.timeout)
+            self._plan_canaries(monitor, position, wall_s)
         if target.capacity.mode != "off":
             every_s = target.capacity.forecast_every
             self._schedule.every(TaskId("forecast", name), every_s, partial(self._forecast, monitor))
@@ -47,6 +46,20 @@ class TargetTasks:
             schedule, run = target.capacity.schedule, partial(self.capacity_run, monitor, config.prometheus)
             self._schedule.cron(TaskId("capacity", name), schedule.cron, schedule.timezone, run)
             health.expect("capacity", name, None, wall_s)
+
+    def _plan_canaries(self, monitor: TargetMonitor, position: float, wall_s: float) -> None:
+        """Schedule each kind of canary. They share their series, with the shortest interval and the longest timeout."""
+        name, kinds = monitor.config.name, [kind.canary for kind in monitor.config.kinds]
+        for i, kind in enumerate(kinds):
+            first_s = (
+                (position + i / len(kinds)) % 1.0 * kind.every
+            )  # apart, so that they do not time each other's load
+            work = partial(monitor.canary, i)
+            self._schedule.every(
+                TaskId("canary", name, i), kind.every, work, first_s=first_s, at_once=_CANARIES_AT_ONCE
+            )
+        self._sink.health.expect("canary", name, min(kind.every for kind in kinds), wall_s)
+        self._sink.health.expect_canaries(name, max(kind.timeout for kind in kinds))
 
     async def drop(self, target: str) -> None:
         """Remove a target's tasks. Cancel those that run, and wait until they have ended."""
@@ -87,10 +100,8 @@ class TargetTasks:
 
 
 def _interval_tasks(monitor: TargetMonitor) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:
-    """Yield the name, the interval in seconds and the work of each task that runs at an interval."""
+    """Yield the name, the interval in seconds and the work of each task that runs at an interval, but for canaries."""
     target = monitor.config
-    if not target.passive:
-        yield "canary", target.canary.every, monitor.canary
     yield "scrape", target.scrape, monitor.scrape
     if target.gpu.is_read:
         yield "gpu", target.gpu.every, monitor.scrape_gpus

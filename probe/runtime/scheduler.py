@@ -17,13 +17,14 @@ Work = Callable[[], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class TaskId:
-    """A task: a kind of work (canary, scrape, capacity) on a target."""
+    """A task: a kind of work (canary, scrape, capacity) on a target. `number` distinguishes several of one kind."""
 
     task: str
     target: str
+    number: int = 0
 
     def __str__(self) -> str:
-        return f"{self.task}:{self.target}"
+        return f"{self.task}:{self.target}" + (f":{self.number}" if self.number else "")
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from probe.core.failure_log import FailureGroup
-from probe.core.target_status import TargetStatus
+from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.figures import ago, when
 
 _MOST = 20
@@ -32,8 +32,11 @@ def failures(statuses: Sequence[TargetStatus]) -> list[TargetFailures]:
     return sorted(found, key=lambda one: (not one.is_current, -one.group.last_s))[:_MOST]
 
 
-def since_words(status: TargetStatus, now_s: float) -> str:
-    """Return since when the target is up or down, such as "2026-11-23 02:49:12 UTC (3 h ago)"; "" if unknown."""
+def since_words(status: TargetStatus | CanaryStatus, now_s: float) -> str:
+    """Return since when a target, or a kind of its canaries, is up or down; "" if unknown.
+
+    Such as "2026-11-23 02:49:12 UTC (3 h ago)".
+    """
     if status.since is None:
         return ""
     age = ago(status.since.at_s, now_s)

@@ -10,7 +10,7 @@ from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome, RequestRecord
-from probe.core.target_status import TargetStatus
+from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import milliseconds, percent
 from probe.report.result_text import over_capacity
@@ -183,11 +183,7 @@ def _state(status: TargetStatus, broken: Sequence[str]) -> str:
 def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapping[str, float]) -> Iterator[str]:
     """Yield each problem that users may notice, as a sentence."""
     if state == FAILING:
-        last = status.recent[0] if status.recent else None
-        if last is not None:
-            since = since_words(status, time.time())
-            known = f", failing since {since}" if since else ""
-            yield f"{last.outcome.value}: {last.detail or 'no reason known'}{known}"
+        yield from _failing(status)
     if status.up is None and status.recent and state == DEGRADED:
         yield "no recent canary shows whether the server is up"
     for name in broken:
@@ -201,6 +197,20 @@ def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapp
         yield f"users leave only {percent(left)} of the measured capacity" if left >= 0 else over_capacity(left)
     if status.server_error is not None:
         yield f"server's metrics: {status.server_error}"
+
+
+def _failing(status: TargetStatus) -> Iterator[str]:
+    """Yield why each kind of canary fails, and since when."""
+    several = status.canaries if len(status.canaries) > 1 else ()
+    failing_kinds: list[CanaryStatus | TargetStatus] = [kind for kind in several if kind.up is False]
+    for failing in failing_kinds or [status]:
+        named = ""
+        if isinstance(failing, CanaryStatus):
+            named = f"canaries of {failing.workload} with {failing.model}: "
+        if failing.recent:
+            last, since = failing.recent[0], since_words(failing, time.time())
+            known = f", failing since {since}" if since else ""
+            yield f"{named}{last.outcome.value}: {last.detail or 'no reason known'}{known}"
 
 
 def is_slow(record: RequestRecord, objectives: Objectives) -> bool:

@@ -20,7 +20,7 @@ from probe import __version__
 from probe.charts import ECHARTS, notice
 from probe.core.firing_alerts import FiringAlerts
 from probe.core.result import CapacityResult
-from probe.core.target_status import TargetStatus
+from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.core.text import one_line
 from probe.gpu.utilization import memory, utilization
 from probe.report.html import embedded, environment, report, run_data
@@ -223,5 +223,5 @@ def _beside(forecast: CapacityResult, measured: CapacityResult | None) -> str:
     return beside_measured(forecast, measured, time.time())
 
 
-def _since(status: TargetStatus) -> str:
+def _since(status: TargetStatus | CanaryStatus) -> str:
     return since_words(status, time.time())

@@ -71,6 +71,29 @@ def test_check_as_json_lists_the_targets_that_could_not_be_measured_too(tiny: Si
     assert alone.err.startswith(f"kneewatch: {dead}")
 
 
+def test_check_sends_one_canary_of_each_kind(tiny: Sim, tmp_path: Path) -> None:
+    file = tmp_path / "kneewatch.yml"
+    kinds = [{}, {"workload": "short"}, {"model": "gone"}]
+    target = {"name": "a", "base_url": tiny.base_url, "canaries": kinds}
+    workloads = {"short": {"prompt_tokens": 8, "output_tokens": 4}}
+    file.write_text(yaml.safe_dump({"workloads": workloads, "targets": [target]}))
+    done = measured("check", "-c", file, "--json")
+    assert done.status == 2
+    answers = json.loads(done.out)
+    assert [(one["workload"], one["model"], one["outcome"]) for one in answers] == [
+        ("default", "mock-model", "ok"),
+        ("short", "mock-model", "ok"),
+        ("default", None, "not_found"),
+    ]
+    (error,) = done.err.splitlines()
+    assert error.startswith("kneewatch: a: ")
+    assert "'gone' is not served" in error
+    said = measured("check", "-c", file)
+    first, second = said.out.splitlines()
+    assert first.startswith("a, default (mock-model): ok")
+    assert second.startswith("a, short (mock-model): ok")
+
+
 def test_check_of_a_configuration_asks_every_target_and_ends_with_1_when_one_missed(config: Path) -> None:
     done = measured("check", "-c", config, "--json")
     assert done.status == 1, done.err

@@ -4,6 +4,7 @@ In: the target's canaries and scrapes, the tokens spent, and the time. Out: an A
 guard.REFUSALS.
 """
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -78,13 +79,13 @@ class AdmissionCheck:
         self._spent = spent
         self._state = state
         self._lacking_workload = lacking_workload
-        self._burn = BurnRates()
-        self._last: RequestRecord | None = None
+        self._burn: dict[int, BurnRates] = defaultdict(BurnRates)  # by kind of canary
+        self._last: dict[int, RequestRecord] = {}  # by kind of canary
 
-    def canary(self, record: RequestRecord) -> None:
+    def canary(self, record: RequestRecord, kind: int = 0) -> None:
         """Note a canary that has ended."""
-        self._last = record
-        self._burn.add(slo.met(record, self._objectives), record.done_ns)
+        self._last[kind] = record
+        self._burn[kind].add(slo.met(record, self._objectives), record.done_ns)
 
     async def ask(self, read_server: Callable[[], Awaitable[ServerSnapshot]], known: Capacity | None) -> Admission:
         """Return whether a run may begin now. Raise only what `spent` raises.
@@ -101,7 +102,7 @@ class AdmissionCheck:
         if verdict.allows_load and server is not None:
             now_ns = self._clock.monotonic_ns()
             restart, users = self._state.restarted_ago(now_ns), self._state.users()
-            burn = self._burn.rates(self._objectives, now_ns)
+            burn = self._highest_burn(now_ns)
             several = _several() if self._state.has_multiple_backends else None
             verdict = several or _restarted(restart) or _burning(burn) or _loaded(users, known) or verdict
             return Admission(verdict, server, tokens, seconds, _unchecked(burn, users, known))
@@ -126,10 +127,19 @@ class AdmissionCheck:
         return self._failed_canary() or (_no("no_user_lengths", lacking) if lacking is not None else None)
 
     def _failed_canary(self) -> GuardVerdict | None:
-        if self._last is not None and self._last.outcome is Outcome.OK:
+        outcomes = [last.outcome for last in self._last.values()]
+        bad = next((outcome.value for outcome in outcomes if outcome is not Outcome.OK), None)
+        if outcomes and bad is None:
             return None
-        outcome = self._last.outcome.value if self._last else "none has ended yet"
-        return _no("canary_failed", f"the last canary did not succeed ({outcome})")
+        return _no("canary_failed", f"the last canary did not succeed ({bad or 'none has ended yet'})")
+
+    def _highest_burn(self, now_ns: int) -> dict[str, float]:
+        """Return the highest burn rate of any kind of canary, by objective."""
+        burn: dict[str, float] = {}
+        for each in self._burn.values():
+            for name, rate in each.rates(self._objectives, now_ns).items():
+                burn[name] = max(rate, burn.get(name, 0.0))
+        return burn
 
     def _seconds_left(self, wall_s: float) -> float | None:
         now = datetime.fromtimestamp(wall_s, UTC)

@@ -99,3 +99,26 @@ def test_the_shipped_configurations_are_covered(request: pytest.FixtureRequest) 
     for file in sorted((request.config.rootpath / "deploy/examples").glob("*.yml")):
         if file.name not in ("alertmanager.yml", "kube-prometheus-stack.yml"):
             assert uncovered(load_config(file, environ={})) == [], file
+
+
+def _kinds(*every: str) -> list[str]:
+    canaries = [{"every": each, "model": f"m{i}"} for i, each in enumerate(every)]
+    return uncovered(config_from({"targets": [{"name": "a", "base_url": "http://y:1", "canaries": canaries}]}, "test"))
+
+
+def test_a_kind_of_canary_that_is_too_rare_beside_others_is_one_line() -> None:
+    (line,) = _kinds("15s", "5m")
+    assert line == (
+        "targets[0].canaries[1].every: 5m is too rare beside canaries every 15s for the page of the first hour, if only"
+        " this kind fails; expected 150s or less; make it more frequent, or give it a target of its own in the same"
+        " group"
+    )
+    assert _kinds("15s", "2m") == _kinds("5m", "10m") == []
+
+
+def test_the_objectives_are_checked_at_the_interval_of_each_kind() -> None:
+    found = [line.partition(";")[0] for line in _kinds("1m", "2d")]
+    assert found == [
+        f"targets[0].canaries[1].every: 2d is too rare for any alert on objectives.default.{name}"
+        for name in ("availability", "ttft", "tpot")
+    ]

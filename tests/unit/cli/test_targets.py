@@ -109,3 +109,13 @@ def test_a_check_without_a_name_asks_the_targets_with_an_address(tmp_path: Path)
     for entry in (passive, {"name": "pods", "discover": {"dns": {"name": "qwen.serving", "port": 8000}}}):
         with pytest.raises(ConfigError, match="no target that can be probed"):
             configured_targets(config_from({"targets": [entry]}, "test"))
+
+
+def test_a_command_with_one_canary_takes_the_first_kind() -> None:
+    kinds = [{"model": "sql", "timeout": "7s"}, {"workload": "long-prefill"}]
+    config = config_from({"targets": [{"name": "a", "base_url": URL, "canaries": kinds}]}, "test")
+    for name in (None, "a"):
+        found = one_target(config, name)
+        assert (found.model, found.canary.timeout) == ("sql", 7.0)
+    (every,) = named_targets(config, "a")
+    assert [kind.canary.workload for kind in every.kinds] == ["default", "long-prefill"]

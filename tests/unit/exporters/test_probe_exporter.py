@@ -1,6 +1,7 @@
 """The client's series: what was counted, under which labels, and zero before anything happened."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from example_records import CHAT, WALL_S, record, spec, token_events
@@ -276,7 +277,8 @@ def test_up_is_absent_once_later_canaries_should_have_ended() -> None:
     clock = _At()
     exporter = ProbeExporter({}, clock)
     exporter.set_bounds([CHAT])
-    exporter.add("a", CHAT, up_for_s=105.0)
+    exporter.add("a", CHAT)
+    exporter.expect("a", "m", "short", Traffic.CANARY, up_for_s=105.0)
 
     def up() -> list[float]:
         return values(exporter.relay, "kneewatch_target_up")
@@ -301,3 +303,54 @@ def test_a_client_bound_canary_without_an_answer_leaves_up_as_it_was() -> None:
     for before, shown in ((record(), [1.0]), (record(outcome=Outcome.TIMEOUT), [0.0])):
         assert values(_exported(before, unanswered), "kneewatch_target_up") == shown
     assert values(_exported(unanswered), "kneewatch_last_success_timestamp_seconds") == []
+
+
+def _kinds(clock: _At) -> ProbeExporter:
+    """Return an exporter that expects three kinds of canaries: two of a model that is not known yet, and an adapter."""
+    exporter = ProbeExporter({"a": CHAT}, clock)
+    for model, workload, up_for_s in (("unknown", "short", 105.0), ("unknown", "long", 500.0), ("sql", "short", 105.0)):
+        exporter.expect("a", model, workload, Traffic.CANARY, up_for_s)
+    return exporter
+
+
+def _long(**values: Any) -> RequestRecord:
+    one = record(**values)
+    return replace(one, spec=replace(one.spec, workload="long"))
+
+
+def test_the_worst_of_the_newest_canaries_of_each_kind_decides_whether_the_target_is_up() -> None:
+    clock = _At()
+    exporter = _kinds(clock)
+
+    def up(*records: RequestRecord) -> list[float]:
+        for one in records:
+            exporter.observe(one, WALL_S)
+        return values(exporter.relay, "kneewatch_target_up")
+
+    assert up(record(), _long()) == [1.0]
+    assert up(record(model="sql", outcome=Outcome.NOT_FOUND), record(), _long()) == [0.0]
+    assert up(record(model="sql")) == [1.0]
+    assert up(record(model="unknown", outcome=Outcome.UNREACHABLE)) == [0.0]
+    assert up(record()) == [1.0], "the same kind, which has learnt its model"
+    assert up(_long(outcome=Outcome.TIMEOUT)) == [0.0]
+    clock.now_s += 106.0
+    assert up(record()) == [0.0], "the rare kind's failure still counts"
+    clock.now_s += 400.0
+    assert up(record()) == [1.0], "it is too old"
+
+
+def test_each_kind_counts_from_zero_until_its_own_model_is_known() -> None:
+    exporter = _kinds(_At())
+
+    def zeros(model: str, workload: str) -> list[float]:
+        return values(exporter.relay, "kneewatch_requests_total", model=model, workload=workload, outcome="timeout")
+
+    assert [zeros("unknown", "short"), zeros("unknown", "long"), zeros("sql", "short")] == [[0.0]] * 3
+    exporter.observe(record(model="sql"), WALL_S)
+    assert zeros("unknown", "short") == [0.0], "the adapter's canary says nothing of the other kind"
+    exporter.observe(record(), WALL_S)
+    assert zeros("unknown", "short") == []
+    assert zeros("unknown", "long") == [0.0]
+    assert values(exporter.relay, "kneewatch_tokens_total", model="unknown") == [0.0, 0.0]
+    exporter.observe(_long(), WALL_S)
+    assert not [1 for _, labels in samples(exporter.relay) if ("model", "unknown") in labels]

@@ -21,8 +21,8 @@ from probe.core import objectives as slo
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
-from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
-from probe.monitor.canary import UNKNOWN_MODEL, Canary
+from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.monitor.canary import Canary
 
 
 class Answers:

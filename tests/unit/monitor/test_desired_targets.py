@@ -112,7 +112,7 @@ def test_a_spec_changes_with_all_that_a_monitor_is_built_from_and_with_nothing_e
     [
         (
             {"workloads": {"short": {"prompt_tokens": 9}}},
-            ["canary_workload.prompt_tokens", "capacity_workload.prompt_tokens"],
+            ["canary_workloads[0].prompt_tokens", "capacity_workload.prompt_tokens"],
         ),
         ({"objectives": {"default": {"availability": 0.9}}}, ["objectives"]),
         ({"prometheus": {"url": "http://p:9090"}}, ["prometheus"]),

@@ -10,9 +10,9 @@ from mock_servers import MockServer, mock_server
 from starlette.types import Receive, Scope
 from starlette.types import Send as AsgiSend
 
+from probe.config.canaries import MAX_CANARIES
 from probe.config.config import Config
 from probe.config.config_file import config_from
-from probe.config.targets import MAX_CANARIES
 from probe.core.clock import SystemClock
 from probe.core.request import Outcome, RequestRecord
 from probe.monitor.metrics_sink import MetricsSink
@@ -94,7 +94,7 @@ def _watch(url: str, *, timeout: str = "10s", every_s: float = EVERY_S) -> Watch
     problems: list[tuple[TaskId, str]] = []
     sink = MetricsSink(None, SystemClock())
     monitor = TargetMonitor(config, target, SystemClock(), sink)
-    sink.add(target, monitor.model, monitor.objectives)
+    sink.add(target, monitor.canary_models, monitor.objectives)
     schedule = Scheduler(SystemClock(), lambda _: None, lambda task, what, _: problems.append((task, what)))
     TargetTasks(schedule, sink, SystemClock()).plan(monitor, config, 0.0)
     schedule.start()

@@ -206,7 +206,7 @@ def test_a_canary_shows_that_the_server_is_up_until_later_ones_should_have_ended
         assert watch.status().up is True
         valid_s = watch.config.canary.valid_s
         assert valid_s == 3 * watch.config.canary.every + 2 * watch.config.canary.timeout
-        watch._clock = _LaterClock(int(valid_s * 1e9))
+        watch._kinds[0]._clock = _LaterClock(int(valid_s * 1e9))
         assert watch.status().up is None
         await watch.canary()
         assert watch.status().up is None, "of a canary before the clock leapt"

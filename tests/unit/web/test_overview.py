@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import pytest
 from example_fleet import fleet
-from example_records import CHAT, failing, record, result, status
+from example_records import CHAT, WALL_S, failing, record, result, status
 from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.core import objectives as slo
+from probe.core.failure_log import Since
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome
 from probe.core.snapshot import UserLoad
-from probe.core.target_status import TargetStatus
+from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.figures import when
 from probe.report.html import ago, good_share
 from probe.web.overview import CanaryStrip, Overview, headroom_now, href, judged, row, strip
@@ -145,3 +146,16 @@ def test_a_server_that_sleeps_is_neither_failing_nor_in_need_of_attention(outcom
     assert row(before).state in ("missing", "failing")
     shown = row(replace(before, asleep_since_s=1000.0))
     assert (shown.state, list(shown.wrong)) == ("asleep", [])
+
+
+def test_each_failing_kind_of_canary_is_named_with_its_reason() -> None:
+    down = record(model="sql", outcome=Outcome.NOT_FOUND, detail="no such model")
+    kinds = [
+        CanaryStatus("short", "m", 15.0, up=True, recent=[record()]),
+        CanaryStatus("short", "sql", 60.0, up=False, recent=[down], since=Since(WALL_S, is_exact=True)),
+        CanaryStatus("long", "m", 60.0, up=None),
+    ]
+    shown = row(status(up=False, canaries=kinds, recent=[record(), down]))
+    assert shown.state == "failing"
+    (words,) = shown.wrong
+    assert words.startswith(f"canaries of short with sql: not_found: no such model, failing since {when(WALL_S)}")

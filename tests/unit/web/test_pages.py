@@ -18,10 +18,11 @@ from fake_monitor import FakeMonitor
 from prometheus_client import Gauge
 
 from probe.config.config_file import config_from, show
+from probe.core.failure_log import Since
 from probe.core.request import Outcome, ServerTimes
 from probe.core.result import Capacity, CapacityResult, Correction, PriorForecast, Stopped
 from probe.core.snapshot import UserLoad
-from probe.core.target_status import TargetStatus
+from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.figures import iso
 from probe.scrape import engines
 from probe.web.pages import build_pages
@@ -542,3 +543,18 @@ def test_an_invalid_step_and_all_its_gaps_survive_the_api() -> None:
     odd = result(steps=[step(4, reason="client_bound")], capacity=no_knee())
     answer = _get(FakeMonitor(known=[odd]), f"/api/v1/runs/{odd.id}")
     assert json.loads(answer.text)["steps"][0]["reason"] == "client_bound"
+
+
+def test_a_target_with_several_kinds_of_canaries_has_a_row_for_each() -> None:
+    kinds = [
+        CanaryStatus("short", "m", 15.0, up=True, recent=[record()], since=Since(WALL_S, is_exact=True)),
+        CanaryStatus("short", "<b>sql</b>", 60.0, up=False, recent=[record(outcome=Outcome.NOT_FOUND)]),
+        CanaryStatus("long", "m", 600.0, up=None),
+    ]
+    shown = status(up=False, recent=[record()], canaries=kinds)
+    words = _words(_target(shown))
+    assert "Kinds of canaries" in words
+    assert "shortm15 sanswering" in words
+    assert "short<b>sql</b>60 sfailingnot_found" in words
+    assert "longm600 sunknown----" in words
+    assert "Kinds of canaries" not in _words(_target(replace(shown, canaries=kinds[:1])))

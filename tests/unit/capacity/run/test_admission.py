@@ -53,9 +53,9 @@ class Scene:
             config, CHAT, self.clock, self.state, firing_pages=self.firing, spent=self.spent
         )
 
-    def canary(self, **values: Any) -> RequestRecord:
+    def canary(self, kind: int = 0, **values: Any) -> RequestRecord:
         one = record(start_s=self.clock.now_s - 1.0, **values)
-        self.permission.canary(one)
+        self.permission.canary(one, kind)
         self.state.add_record(one)
         return one
 
@@ -344,3 +344,18 @@ def test_a_server_that_restarted_has_no_rate_until_it_was_watched_again() -> Non
     scene.canary()
     scene.server = {"generation_tokens": 5.0}
     assert scene.ask(KNOWN).verdict.allows_load
+
+
+def test_one_kind_of_canary_that_fails_or_burns_its_budget_keeps_runs_from_starting() -> None:
+    scene = Scene()
+    scene.canary(kind=1, outcome=Outcome.NOT_FOUND)
+    for _ in range(20):
+        scene.canary()
+    assert _refusal(scene) == ("canary_failed", "the last canary did not succeed (not_found)")
+    scene.canary(kind=1)
+    assert _refusal(scene)[0] is None
+    for _ in range(100):
+        scene.canary()
+    for _ in range(4):  # all canaries together would have a burn rate below 1
+        scene.canary(kind=1, ttft_s=0.8)
+    assert _refusal(scene)[0] == "burn_rate"
