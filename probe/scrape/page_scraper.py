@@ -106,14 +106,14 @@ class PageScraper:
     async def _read(self) -> ServerSnapshot:
         try:
             async with asyncio.timeout(self._timeout_s):
-                if self._version is None:
-                    self._version = await self._ask_version()
+                # Another read may fail and forget the version while this one waits for its page.
+                version = self._version = self._version or await self._ask_version()
                 began_ns = self._clock.monotonic_ns()
                 page, is_framed = await self._get(self._metrics, self._address)
             if page and not is_framed and not page.endswith(b"\n"):
                 raise _UnreadError("damaged", "cut short: the last line has no end")
             # Outside the time-out: a thread cannot be cancelled, and each scrape would leave another one behind.
-            snapshot = replace(await self._parsed(page, self._version), asked_ns=began_ns)
+            snapshot = replace(await self._parsed(page, version), asked_ns=began_ns)
         except NETWORK_ERRORS as error:
             self._version, self._has_no_info = None, False
             message = shortage(error) or one_line(self._redactor.hide_text(str(error)), _MAX_MESSAGE)

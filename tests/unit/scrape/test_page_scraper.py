@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -73,6 +74,24 @@ def test_after_a_failure_the_version_is_asked_again() -> None:
             return [first.version, second.version]
 
     assert asyncio.run(main()) == ["0.31.0", "0.32.0"]
+
+
+def test_a_failure_does_not_take_the_version_from_a_page_that_is_being_read() -> None:
+    """A scrape, the guard of a run and a look for sleep may be under way at the same time."""
+    pages: Iterator[Script] = iter([[0.2, PAGE], [whole(503, b"")]])
+
+    async def main() -> ServerSnapshot:
+        async with (
+            hostile(lambda asked: [VERSION] if "/version" in asked.line else next(pages)) as server,
+            scraping(server) as scraper,
+        ):
+            slow = asyncio.create_task(scraper.read())
+            await server.until_asked(2)
+            with pytest.raises(TargetError):
+                await scraper.read()
+            return await slow
+
+    assert asyncio.run(main()).version == "0.32.0"
 
 
 def test_the_key_goes_to_the_target_alone() -> None:
