@@ -15,6 +15,8 @@ _LEAST = 4
 # Nearly every canary misses the objective, and by far: no queue that is about to drain, and no burst.
 _MISSED, _FAR = 0.9, 10.0
 _DOWN = 0.5
+# Recorded minutes in which most canaries must have failed: few, so that a new outage is not noticed later.
+_LATELY_STEPS = 2
 # After an outage, caches are cold and the queue is long for as long as that.
 _DOWN_KEEP_S = 600.0
 # A target is down again if it was up for a window in between, and the page of the first outage has fired since.
@@ -25,7 +27,6 @@ _FAILED, _FAILED_BEFORE = 0.7, 0.1
 _AGAIN_KEEP_S = 3600.0
 # It inhibits the burn alerts of the same cause, which fire for two hours after it: else they would page then.
 _TTFT_KEEP_S = 9000.0
-
 
 # A request with NaN in its logits is a fault of hardware or kernels, and seldom alone. increase() extrapolates.
 _CORRUPTED_S, _CORRUPTED_LEAST = 600.0, 2.5
@@ -38,21 +39,39 @@ def acute_group(scale: float = 1.0) -> RuleGroup:
     return RuleGroup("kneewatch-acute", max(1.0, 30 * scale), alerts)
 
 
+def _canaries(record: str, window_s: float, ago_s: float = 0.0) -> str:
+    """Return the PromQL: a target's canaries by a record of each minute, over a window that ended so long ago."""
+    ago = f" offset {duration(ago_s)}" if ago_s else ""
+    return f"sum {by('target')} (sum_over_time({record}[{duration(window_s)}]{ago}))"
+
+
+def _records(scale: float) -> tuple[str, str]:
+    """Return the records of failed canaries and of all."""
+    every = duration(step_s(scale))
+    return sli.AVAILABILITY.bad_record(every), sli.AVAILABILITY.total_record(every)
+
+
 def _down(scale: float) -> Alert:
     """Mark a target as down. It notifies no person: it inhibits the alerts on what a dead server cannot do.
 
     KneewatchAvailabilityBurn itself may burn for a day because one canary in fifty fails, and must not inhibit those.
+    Nor must one kind of canary of several, such as that of a LoRA adapter, while most of the others succeed.
     """
-    window = duration(_WINDOW_S * scale)
+    window, lately = duration(_WINDOW_S * scale), _LATELY_STEPS * step_s(scale)
+    failed, sent = (_canaries(record, lately) for record in _records(scale))
     return Alert(
         name="KneewatchTargetDown",
-        expr=f"max {by('target')} (avg_over_time({names.TARGET_UP.name}[{window}])) < {_DOWN:g}",
+        expr=(
+            f"max {by('target')} (avg_over_time({names.TARGET_UP.name}[{window}])) < {_DOWN:g}\n"
+            f"unless {failed} < {_DOWN:g} * {sent}"
+        ),
         for_s=0.0,
         keep_s=_DOWN_KEEP_S * scale,
         severity="none",
         summary="{{ $labels.target }}: canaries have failed for most of " + window,
         description=(
-            f"For more than half of the last {window} the latest canary of {{{{ $labels.target }}}} had failed. This"
+            f"For more than half of the last {window} the latest canary of {{{{ $labels.target }}}} had failed, of"
+            " several kinds most. This"
             " alert notifies no person. In Alertmanager it inhibits alerts on latency, queues and metrics, which are"
             " consequences; a page notifies of the outage."
         ),
@@ -66,20 +85,15 @@ def _down_again(scale: float) -> Alert:
     no new notification. It never fires with the first page of an outage, which is not old enough then.
     """
     window, paged = duration(_WINDOW_S * scale), duration((AVAILABILITY_KEEP_S - _PAGED_AGO_S) * scale)
-    every = duration(step_s(scale))
-
-    def canaries(record: str, offset: str = "") -> str:
-        return f"sum {by('target')} (sum_over_time({record}[{window}]{offset}))"
-
-    failed, sent = sli.AVAILABILITY.bad_record(every), sli.AVAILABILITY.total_record(every)
-    before = f" offset {duration(_UP_AGO_S * scale)}"
+    failed, sent = (_canaries(record, _WINDOW_S * scale) for record in _records(scale))
+    failed_before, sent_before = (_canaries(record, _WINDOW_S * scale, _UP_AGO_S * scale) for record in _records(scale))
     records = (one.burn_record("page") for one in (sli.AVAILABILITY, sli.USERS_AVAILABILITY))
     burnt = "\n  or ".join(f"count_over_time({it}[{paged}] offset {duration(_PAGED_AGO_S * scale)})" for it in records)
     return Alert(
         name="KneewatchTargetDown",
         expr=(
-            f"{canaries(failed)} >= {_LEAST}\nand {canaries(failed)} > {_FAILED:g} * {canaries(sent)}\n"
-            f"and {canaries(failed, before)} < {_FAILED_BEFORE:g} * {canaries(sent, before)}\n"
+            f"{failed} >= {_LEAST}\nand {failed} > {_FAILED:g} * {sent}\n"
+            f"and {failed_before} < {_FAILED_BEFORE:g} * {sent_before}\n"
             f"and max {by('target')} (\n  {burnt}\n)"
         ),
         for_s=0.0,
