@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from probe.capacity.model.knobs import Knob, simulate_knobs, withheld_knobs
 from probe.capacity.trend.fingerprint import capacity_sample, is_comparable
 from probe.capacity.trend.headroom import REQUESTS, CapacityShare, largest_share
-from probe.capacity.trend.replicas import Demand, Price, lower_end, replicas_for
+from probe.capacity.trend.replica_count import Demand, Price, lower_end, replicas_for
 from probe.cli.targets import one_target
 from probe.config.config_file import load_config
 from probe.core.errors import ConfigError, TargetError

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from probe.capacity.model.knobs import TIMES, Knob
-from probe.capacity.trend.replicas import Demand, Price, Replicas, good_share, lower_end
+from probe.capacity.trend.replica_count import Demand, Price, Replicas, good_share, lower_end
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity, CapacityResult
 from probe.core.text import one_line

@@ -32,7 +32,7 @@ from probe.monitor.store import Store
 from probe.prometheus.queries import Prometheus
 from probe.report.result_json import loads
 
-pytestmark = pytest.mark.prometheus
+pytestmark = [pytest.mark.prometheus, pytest.mark.long]
 
 PAGES = Path(__file__).parents[1] / "pages"
 # A server under load; the page of one that has what the mock server has not; and one that nobody serves.

@@ -6,7 +6,7 @@ import pytest
 from example_records import result
 
 from probe.capacity.model.knobs import Knob
-from probe.capacity.trend.replicas import Demand, replicas_for
+from probe.capacity.trend.replica_count import Demand, replicas_for
 from probe.core.result import Capacity
 from probe.report.plan_markdown import plan_markdown
 from probe.report.replica_plan import ReplicaPlan, gain_words, knob_setting, plan_json, plan_words

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.trend.replicas import Demand, Price, good_share, replicas_for
+from probe.capacity.trend.replica_count import Demand, Price, good_share, replicas_for
 from probe.core.objectives import Objective, Objectives
 from probe.core.result import Capacity
 
