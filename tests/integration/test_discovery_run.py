@@ -15,7 +15,7 @@ from monitor import Monitor, Sim
 from process import eventually
 
 __all__ = ["cluster"]
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.long]
 
 REVISION = {"app": "qwen", "team": "chat", "pod-template-hash": "one"}
 

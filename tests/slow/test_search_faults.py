@@ -105,6 +105,7 @@ def test_an_objective_that_no_load_can_meet_is_said_so_after_little_load() -> No
     assert result.cost.seconds < 120
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("budget", "spent"),
     [
