@@ -170,9 +170,9 @@ def forecast(
     from probe.cli.options import ServerOptions, configuration, duration_of
     from probe.cli.targets import one_target
     from probe.core.clock import SystemClock
+    from probe.report.forecast_text import forecast_words
     from probe.report.progress import following
     from probe.report.result_json import dumps
-    from probe.report.result_text import forecast_words
     from probe.runtime import event_loop
     from probe.runtime.logs import configure_logs
 

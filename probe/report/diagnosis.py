@@ -14,8 +14,8 @@ from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import number, percent
+from probe.report.forecast_text import forecast_rate
 from probe.report.record_json import record_json
-from probe.report.result_text import forecast_rate
 from probe.report.setting_findings import RequestLengths, request_lengths, setting_findings
 from probe.report.terminal import canary_words
 

@@ -23,8 +23,8 @@ from probe.core.result import CapacityResult
 from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.core.text import one_line
 from probe.gpu.utilization import memory, utilization
+from probe.report.forecast_text import beside_measured, correction_words, forecast_rate
 from probe.report.html import embedded, environment, report, run_data
-from probe.report.result_text import beside_measured, correction_words, forecast_rate
 from probe.web import overview
 from probe.web.api import WebApi, as_json
 from probe.web.assets import Assets

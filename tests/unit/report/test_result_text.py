@@ -9,11 +9,10 @@ from example_records import WALL_S, no_knee, result, step
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.core.result import Capacity, CapacityResult, Correction, PriorForecast, Roofline, Stopped
 from probe.core.snapshot import UserLoad
+from probe.report.forecast_text import beside_measured, forecast_words
 from probe.report.knee_text import knee_words
 from probe.report.result_text import (
     advice,
-    beside_measured,
-    forecast_words,
     headroom,
     result_words,
 )
