@@ -224,8 +224,8 @@ def test_no_panel_is_empty_once_canaries_users_and_a_capacity_run_are_done(
 def _none_left(left: Callable[[], Collection[str]]) -> None:
     """Wait until no query is left that is empty."""
     try:
-        # A run starts at the full minute; two scrapes after it its series have a rate.
-        eventually(lambda: not left(), within_s=110, what="an answer to every query", every_s=2)
+        # A run starts at the full minute and takes most of one; two scrapes after it its series have a rate.
+        eventually(lambda: not left(), within_s=240, what="an answer to every query", every_s=2)
     except AssertionError:
         empty = sorted(left())
         pytest.fail(f"{len(empty)} empty:\n" + "\n\n".join(empty), pytrace=False)
