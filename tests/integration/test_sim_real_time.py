@@ -1,12 +1,15 @@
 """The mock server in real time against itself in virtual time: the same closed loop, about the same latencies.
 
-On a loop with a made-up clock both are compared to the last digit (tests/unit/sim/test_sim_agreement.py). This says
-that a real event loop, with its overshoots and a busy machine, comes near.
+With a simulated clock both agree (tests/unit/mock_server/test_agreement_with_virtual_time.py). This shows that a real
+event loop, with its overshoots and a busy machine, comes near.
+
+Requests of a closed loop start in groups, so their TTFTs have two or three modes, and a few milliseconds decide on
+which side of the median a group falls. What does not depend on the groups is compared: median TPOT and mean E2E.
 """
 
 import asyncio
 from dataclasses import replace
-from statistics import median
+from statistics import mean, median
 
 import pytest
 
@@ -73,12 +76,18 @@ def _in_virtual_time(profile: Profile) -> Latencies:
     return [request.ttft_s for request in ended], [request.tpot_s for request in ended]
 
 
+def _summary(latencies: Latencies) -> dict[str, float]:
+    ttfts, tpots = latencies
+    e2es = [ttft + (OUTPUT - 1) * tpot for ttft, tpot in zip(ttfts, tpots, strict=True)]
+    return {"median TPOT": median(tpots), "mean E2E": mean(e2es)}
+
+
 @pytest.mark.parametrize(
     "profile",
     [PROFILES["tiny"], replace(PROFILES["tiny"], front_end=FrontEnd(per_request_s=0.01, per_output_token_s=0.002))],
     ids=["tiny", "slow-front"],
 )
 def test_real_time_comes_near_virtual_time(profile: Profile) -> None:
-    real, virtual = _undisturbed(profile), _in_virtual_time(profile)
-    for ours, theirs in zip(real, virtual, strict=True):
-        assert 0.8 < median(ours) / median(theirs) < 1.25
+    real, virtual = _summary(_undisturbed(profile)), _summary(_in_virtual_time(profile))
+    ratios = {name: real[name] / virtual[name] for name in virtual}
+    assert all(0.85 < ratio < 1.15 for ratio in ratios.values()), ratios
