@@ -160,8 +160,11 @@ def _monitored(folder: Path, url: str) -> Path:
 async def _ramp(
     server: MockServer, *options: str, under: tuple[str, ...] = (), more: Mapping[str, object] = MappingProxyType({})
 ) -> AsyncIterator[Process]:
-    """Run a ramp until the block ends. `under`: a command that starts it."""
-    command = [*under, *COMMAND, "ramp", "--base-url", server.url, *options]
+    """Run a ramp until the block ends. `under`: a command that starts it.
+
+    It heeds signals that were ignored when the tests were started, as by nohup or in the background of a script.
+    """
+    command = ["env", "--default-signal", *under, *COMMAND, "ramp", "--base-url", server.url, *options]
     streams: dict[str, object] = {"stdin": DEVNULL, "stdout": PIPE, "stderr": PIPE, **more}
     process = await asyncio.create_subprocess_exec(*command, **streams)  # type: ignore[arg-type]
     try:
