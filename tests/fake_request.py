@@ -57,6 +57,7 @@ class LocalLoad:
         self._requests = requests
         self._clock = clock
         self._step: StepExecution | None = None
+        self.added = 0  # how often more workers were asked for
 
     async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
         self._step = StepExecution(plan, self._requests, self._clock, on_record=on_record)
@@ -71,3 +72,6 @@ class LocalLoad:
 
     def reported_ns(self) -> int | None:
         return self._clock.monotonic_ns() if self._step else None
+
+    async def add_workers(self) -> None:
+        self.added += 1

@@ -81,6 +81,9 @@ class VirtualLoad:
     def reported_ns(self) -> int:
         return round(asyncio.get_running_loop().time() * 1e9)
 
+    async def add_workers(self) -> None:
+        """See protocol.Load: virtual requests are never late."""
+
     def _submit(self, at_s: float) -> None:
         prompt, output = next(self._lengths)
         request = self._server.submit(max(at_s, self._server.now_s), prompt, output, self._workload.shared_tokens)

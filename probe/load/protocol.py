@@ -22,3 +22,6 @@ class Load(Protocol):
     def reported_ns(self) -> int | None:
         """Return the time of the oldest report behind `in_flight`; None when no worker has a step."""
         ...
+
+    async def add_workers(self) -> None:
+        """Send later steps by more workers, where there are cores for them: this machine was late."""

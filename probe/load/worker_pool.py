@@ -36,23 +36,27 @@ _END_S = 2.0
 
 
 def workers_for(streams: int, asked: int | None = None) -> int:
-    """Return the number of workers for this number of streams: as asked for, or as the cores allow.
-
-    One core is left free where there are several.
-    """
+    """Return the number of workers for this number of streams: as asked for, or as the cores allow."""
     if asked is not None:
         return asked
-    cores = len(os.sched_getaffinity(0))
-    return max(min(-(-streams // STREAMS_PER_WORKER), cores - 1), 1)
+    return min(-(-streams // STREAMS_PER_WORKER), most_workers())
+
+
+def most_workers() -> int:
+    """Return the number of workers that this machine has cores for. One is left free where there are several."""
+    return max(len(os.sched_getaffinity(0)) - 1, 1)
 
 
 class WorkerPool:
     """The workers of one run. Implements protocol.Load. An async context manager; leaving it stops them."""
 
-    def __init__(self, source: RequestSource, count: int, clock: Clock, backend: Backend | None = None) -> None:
-        """`backend`: where they run, to be used once; by default this machine."""
+    def __init__(
+        self, source: RequestSource, count: int, clock: Clock, backend: Backend | None = None, *, most: int = 0
+    ) -> None:
+        """`backend`: where they run, to be used once; by default this machine. `most`: workers with those added."""
         self._source = source
         self._count = count
+        self._most = most
         self._clock = clock
         self._backend = backend or LocalBackend()
         self._workers: list[WorkerHandle] = []
@@ -106,6 +110,16 @@ class WorkerPool:
             now = self._clock.monotonic_ns()
             return StepRun(plan, (), (now, now), (), is_cut_short=True, problem=None if busy else WORKER_LOST)
         return await self._step.run(stop, self._seed())
+
+    async def add_workers(self) -> None:
+        """See protocol.Load. Double them, up to `most`; where one does not start, go on with the others."""
+        for index in range(self._count, min(2 * self._count, self._most)):
+            self._count = index + 1
+            try:
+                await self._start(index)
+            except LoadError as error:
+                _log.warning("no further load worker could be started", error=str(error))
+                return
 
     async def _compare_clocks(self, worker: WorkerHandle) -> None:
         """Compare before each step, as clocks drift. A worker that does not answer counts as lost in the step."""

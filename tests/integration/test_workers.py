@@ -111,6 +111,36 @@ def test_a_step_by_several_workers_is_one_step() -> None:
     _with(work)
 
 
+def test_workers_are_doubled_as_far_as_there_are_cores() -> None:
+    async def work(server: MockServer) -> None:
+        async with WorkerPool(_source(server), 1, CLOCK, most=3) as workers:
+            sizes = []
+            for _ in range(3):
+                await workers.add_workers()
+                sizes.append(len(workers._workers))
+            assert sizes == [2, 3, 3]
+            run = await _run(workers, StepPlan(6, 30.0, requests=30))
+            assert [len(run.records), server.generated] == [30, 30]
+            pids = [worker.process.pid for worker in workers._workers]
+        assert not any(_alive(pid) for pid in pids)
+
+    async def main() -> None:
+        async with mock_server() as server:
+            await work(server)
+
+    asyncio.run(main())
+
+
+def test_where_no_further_worker_starts_the_load_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(server: MockServer, workers: WorkerPool) -> None:  # noqa: ARG001
+        workers._most = 4
+        monkeypatch.setattr(sys, "executable", "/bin/false")
+        await workers.add_workers()
+        assert len((await _run(workers, StepPlan(4, 30.0, requests=20))).records) == 20
+
+    _with(work)
+
+
 def test_an_open_loop_by_several_workers_keeps_one_schedule() -> None:
     async def work(server: MockServer, workers: WorkerPool) -> None:  # noqa: ARG001
         run = await _run(workers, StepPlan(64, 1.0, loop="open", arrivals=Arrivals(Pattern.CONSTANT, rate_rps=40.0)))

@@ -203,6 +203,8 @@ class CapacityRun:
         self._add_users(step.users, snapshots)
         self._observers.on_step(step)
         await self._compute(partial(self._plan.step_finished, step, run, snapshots, self._guard.tripped))
+        if step.reason == summary.CLIENT_BOUND:
+            await self._switch.before_stop(self._load.add_workers())
         if self._guard.tripped is not None:
             self._observers.on_phase(_CALMING)
             await self._guard.wait_until_calm()

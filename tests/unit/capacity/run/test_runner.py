@@ -448,7 +448,7 @@ def test_steps_with_too_few_requests_publish_no_knee() -> None:
 
 
 @pytest.mark.slow
-def test_a_step_in_which_the_client_was_late_publishes_no_knee_and_ends_no_ramp() -> None:
+def test_a_step_in_which_the_client_was_late_publishes_no_knee_ends_no_ramp_and_wants_more_workers() -> None:
     class Jumpy(VirtualClock):
         """Every other look at the clock is 100 ms ahead: the loop seems to wake that late."""
 
@@ -458,13 +458,14 @@ def test_a_step_in_which_the_client_was_late_publishes_no_knee_and_ends_no_ramp(
             self.looks += 1
             return super().monotonic_ns() + self.looks % 2 * 100_000_000
 
-    async def begin() -> CapacityResult:
+    async def begin() -> tuple[CapacityResult, int]:
         slow = FakeServer(seconds=lambda _: 0.8)
         clock = Jumpy()
         load = LocalLoad(ready(slow), clock)
-        return await _job(2, 4, requests=40).ramp(load, FakeMetrics(), clock).run()
+        return await _job(2, 4, requests=40).ramp(load, FakeMetrics(), clock).run(), load.added
 
-    result = virtually(begin())
+    result, added = virtually(begin())
+    assert added == 2
     assert [step.reason for step in result.steps] == ["client_bound", "client_bound"]
     assert result.capacity.requests_per_second is None
     assert result.stopped.by == "done"
