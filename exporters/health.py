@@ -6,9 +6,11 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.registry import Collector
 
 from exporters import names
+from exporters.exposition_format import family_name
+from exporters.names import Series
 from exporters.registry import counter_by_target, gauge, gauge_by_target, histogram
 
-_PROCESS = (names.CPU, names.MEMORY, names.STARTED)
+_PREFIXED = {series.name.removeprefix(names.PREFIX): series for series in (names.CPU, names.MEMORY, names.STARTED)}
 
 
 class HealthExporter:
@@ -78,14 +80,27 @@ class HealthExporter:
 
 
 class _Process(Collector):
-    """CPU, memory and start time of the monitor's process, from /proc."""
+    """The monitor's process, from /proc: under Prometheus' own names, and three of them with Kneewatch's prefix too.
+
+    Kneewatch's dashboards and alerts use the prefixed ones, which no other process has.
+    """
 
     def __init__(self) -> None:
-        self._all = ProcessCollector(namespace=names.PREFIX.rstrip("_"), registry=None)
+        self._all = ProcessCollector(registry=None)
 
     def collect(self) -> Iterator[Metric]:
-        listed = {series.name.removesuffix("_total"): series for series in _PROCESS}
+        listed = {series.name: series for series in names.STANDARD_PROCESS}
         for metric in self._all.collect():
-            if metric.name in listed:
-                metric.documentation = listed[metric.name].help
-                yield metric
+            name = family_name(metric)
+            metric.documentation = listed[name].help
+            yield metric
+            if name in _PREFIXED:
+                yield _renamed(metric, _PREFIXED[name])
+
+
+def _renamed(metric: Metric, series: Series) -> Metric:
+    """Return the samples of a metric under another name."""
+    renamed = Metric(series.name.removesuffix("_total"), series.help, metric.type)
+    for sample in metric.samples:
+        renamed.add_sample(series.name, sample.labels, sample.value)
+    return renamed

@@ -16,4 +16,7 @@ from exporters.series.server import *
 from exporters.series.users import *
 
 _OWN = [value for value in list(globals().values()) if isinstance(value, Series)]
-ALL: tuple[Series, ...] = (*(series for source in SOURCES for series in _OWN if series.source == source), *GPU)
+ALL: tuple[Series, ...] = (
+    *(series for source in SOURCES for series in (*_OWN, *STANDARD_PROCESS) if series.source == source),
+    *GPU,
+)

@@ -19,6 +19,12 @@ A target with one workload has fewer than 560 series. Optional sources add more:
 `promtool check metrics` reports nothing for Kneewatch's own series. For those with dcgm-exporter's names it reports
 labels such as `modelName` and the word COUNTER in a name, which are dcgm-exporter's.
 
+Histograms are classic ones, with buckets: prometheus_client 0.26 cannot export native ones. Prometheus 3 stores them as
+native ones too, where the scrape job has `convert_classic_histograms_to_nhcb: true`; the rules and dashboards read the
+classic ones, so add `always_scrape_classic_histograms: true`.
+
+The page is compressed for those who ask for it (`Accept-Encoding: gzip`), as Prometheus does.
+
 **What may change.** Names, kinds, labels and units of `stable` series stay within a major version. A renamed series is
 exported under both names for two minor versions; the old one is listed here as deprecated, with the new name, and the
 release's [CHANGELOG.md](../CHANGELOG.md) lists the rename or removal as a breaking change. Help texts, buckets (except

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from exporters.series.declaration import LAG_BUCKETS, declare
+from exporters.series.declaration import LAG_BUCKETS, Series, declare
 
 _LATENESS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _declare = partial(declare, "monitor")
@@ -40,6 +40,18 @@ TARGET_INFO = _declare(
 CPU = _declare("counter", "process_cpu_seconds_total", "CPU time of the monitor's process, without child processes")
 MEMORY = _declare("gauge", "process_resident_memory_bytes", "Resident memory of the monitor's process")
 STARTED = _declare("gauge", "process_start_time_seconds", "Start time of the monitor")
+# Prometheus' own names for a process, as every client library exports them: dashboards and alerts of all processes.
+STANDARD_PROCESS = tuple(
+    Series(f"process_{name}", kind, help_, source="monitor")
+    for kind, name, help_ in (
+        ("counter", "cpu_seconds_total", f"As {CPU.name}, under Prometheus' own name"),
+        ("gauge", "resident_memory_bytes", f"As {MEMORY.name}, under Prometheus' own name"),
+        ("gauge", "virtual_memory_bytes", "Virtual memory of the monitor's process"),
+        ("gauge", "start_time_seconds", f"As {STARTED.name}, under Prometheus' own name"),
+        ("gauge", "open_fds", "Open file descriptors of the monitor's process"),
+        ("gauge", "max_fds", "Most file descriptors that the process may open"),
+    )
+)
 TASK_FAILURES = _declare(
     "counter", "task_failures_total", "Scheduled tasks that failed, started late or were skipped", ("task", "target")
 )

@@ -10,6 +10,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from probe.charts import echarts
 from probe.report.html import charts_script, style
+from probe.web.headers import takes_gzip
 
 _HERE = Path(__file__).parent
 # A curve with a knee.
@@ -40,7 +41,7 @@ class Assets:
             return PlainTextResponse("no such file\n", status_code=404)
         kind, text = found
         headers = {"Cache-Control": _CACHE_FOREVER, "Vary": "Accept-Encoding"}
-        if "gzip" in request.headers.get("accept-encoding", ""):
+        if takes_gzip(request.headers.get("accept-encoding", "")):
             headers["Content-Encoding"] = "gzip"
             return Response(_gzipped(text), media_type=kind, headers=headers)
         return Response(text, media_type=kind, headers=headers)

@@ -1,4 +1,6 @@
-"""Security headers of every response: no foreign content, no framing."""
+"""Security headers of every response: no foreign content, no framing. And whether a client takes gzip."""
+
+import re
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,3 +31,12 @@ def with_headers(app: ASGIApp) -> ASGIApp:
         await app(scope, receive, send_with_headers)
 
     return closed
+
+
+def takes_gzip(accept_encoding: str) -> bool:
+    """Return whether the header `Accept-Encoding` names gzip without refusing it by `q=0` (RFC 9110, 12.5.3)."""
+    for coding in accept_encoding.lower().split(","):
+        name, *parameters = (part.strip() for part in coding.split(";"))
+        if name == "gzip":
+            return not any(re.fullmatch(r"q\s*=\s*0(\.0*)?", each) for each in parameters)
+    return False

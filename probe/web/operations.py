@@ -1,6 +1,7 @@
 """Routes for Prometheus, kubelets and scripts: metrics, health, configuration, reload."""
 
 import asyncio
+import gzip
 from functools import partial
 
 from starlette.requests import Request
@@ -8,11 +9,14 @@ from starlette.responses import PlainTextResponse, Response
 
 from exporters.exposition_format import wants_openmetrics
 from probe.web.coalesced import Coalesced
+from probe.web.headers import takes_gzip
 from probe.web.monitor_protocol import Monitor
 from probe.web.on_demand import is_cross_site
 
 _FORMATS = {False: "text/plain", True: "application/openmetrics-text"}
 _RELOAD_PAUSE_S = 1.0
+# The quickest: a page of series repeats itself, so even this makes it a fraction.
+_GZIP_LEVEL = 1
 
 
 class Operations:
@@ -23,11 +27,17 @@ class Operations:
         self._reload = Coalesced(monitor.reload, _RELOAD_PAUSE_S)
         self._config = Coalesced(partial(asyncio.to_thread, monitor.config_text))
         # A page of 200 targets takes 6 MB, and its text as much again while it is made.
-        self._metrics = {is_open: Coalesced(partial(self._render, accept)) for is_open, accept in _FORMATS.items()}
+        self._metrics = {
+            (is_open, is_packed): Coalesced(partial(self._render, accept, is_packed=is_packed))
+            for is_open, accept in _FORMATS.items()
+            for is_packed in (False, True)
+        }
 
     async def metrics(self, request: Request) -> Response:
-        page, content_type = await self._metrics[wants_openmetrics(request.headers.get("accept", ""))]()
-        return Response(page, headers={"content-type": content_type})
+        is_packed = takes_gzip(request.headers.get("accept-encoding", ""))
+        page, content_type = await self._metrics[wants_openmetrics(request.headers.get("accept", "")), is_packed]()
+        headers = {"content-type": content_type, "vary": "Accept, Accept-Encoding"}
+        return Response(page, headers=headers | ({"content-encoding": "gzip"} if is_packed else {}))
 
     async def config(self, _: Request) -> Response:
         return PlainTextResponse(await self._config())
@@ -49,5 +59,9 @@ class Operations:
             return PlainTextResponse(f"{problem}\n", status_code=500)
         return PlainTextResponse("Configuration reloaded.\n")
 
-    async def _render(self, accept: str) -> tuple[bytes, str]:
-        return await asyncio.to_thread(self._monitor.page.render, accept)
+    async def _render(self, accept: str, *, is_packed: bool) -> tuple[bytes, str]:
+        return await asyncio.to_thread(self._page, accept, is_packed)
+
+    def _page(self, accept: str, is_packed: bool) -> tuple[bytes, str]:  # noqa: FBT001 - passed on by to_thread
+        page, content_type = self._monitor.page.render(accept)
+        return gzip.compress(page, _GZIP_LEVEL, mtime=0) if is_packed else page, content_type

@@ -38,10 +38,10 @@ OF_THE_PROCESS = {
                    names.CONFIG_TAKEN, names.CONFIG_TAKEN_AT, names.CONFIG_HASH, names.SHARD, names.SHARDS,
                    names.DISCOVERED, names.DISCOVERY_FAILING)
 }  # fmt: skip
-# The latter is to be joined with, by the labels of one's own pods.
 NOT_SHOWN = {
     "DCGM_FI_DEV_FB_RESERVED",
-    names.TARGET_INFO.name,
+    names.TARGET_INFO.name,  # is to be joined with, by the labels of one's own pods
+    *(series.name for series in names.STANDARD_PROCESS),  # for dashboards of all processes
     names.OBJECTIVE_WINDOW.name,
     names.CANARY_TIMEOUT.name,
     names.CAPACITY_SCHEDULE.name,

@@ -3,8 +3,9 @@
 import time
 
 from exposition import value, values
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
+from exporters import names
 from exporters.health import HealthExporter
 
 CANARY = {"task": "canary", "target": "a"}
@@ -97,3 +98,14 @@ def test_the_process_is_exported() -> None:
     assert 1e6 < memory < 1e11
     assert time.time() - 86_400 < started <= time.time() + 60
     assert values(registry, "kneewatch_process_cpu_seconds_total")[0] > 0
+
+
+def test_the_process_is_exported_under_the_names_of_every_client_library_too() -> None:
+    registry, _ = _registry()
+    standard = CollectorRegistry()
+    ProcessCollector(registry=standard)
+    expected = {sample.name for metric in standard.collect() for sample in metric.samples}
+    assert expected == {series.name for series in names.STANDARD_PROCESS}
+    for name in expected:
+        assert values(registry, name)[0] > 0, name
+    assert values(registry, "process_start_time_seconds") == values(registry, "kneewatch_process_start_time_seconds")

@@ -15,7 +15,7 @@ from exporters.reference import reference, unit
 ROOT = Path(__file__).parents[3]
 
 
-OURS = [series for series in names.ALL if series not in names.GPU]
+OURS = [series for series in names.ALL if series not in (*names.GPU, *names.STANDARD_PROCESS)]
 
 
 @for_each(OURS, lambda series: series.name)

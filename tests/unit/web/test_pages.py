@@ -31,11 +31,14 @@ EVIL = "<script>alert(1)</script>\"'>&{{7*7}}"
 PATHS = ["/", "/targets/a", "/config", "/metrics", "/api/v1/targets", "/api/v1/runs", "/-/healthy", "/-/ready"]
 
 
-def _get(monitor: FakeMonitor, path: str, *, method: str = "GET", accept: str = "*/*") -> httpx.Response:
+def _get(
+    monitor: FakeMonitor, path: str, *, method: str = "GET", accept: str = "*/*", encoding: str = "gzip, deflate"
+) -> httpx.Response:
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(build_pages(monitor))
         async with httpx.AsyncClient(transport=transport, base_url="http://monitor") as client:
-            return await client.request(method, path, headers={"accept": accept})
+            headers = {"accept": accept, "accept-encoding": encoding}
+            return await client.request(method, path, headers=headers)
 
     return asyncio.run(ask())
 
@@ -537,6 +540,27 @@ def test_metrics_come_in_the_format_that_was_asked_for(accept: str, kind: str, e
     assert answer.headers["content-type"].startswith(kind)
     assert "kneewatch_x 1.0" in answer.text
     assert answer.text.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "is_packed"),
+    [
+        ("gzip", True),
+        ("deflate, GZIP;q=0.5", True),
+        ("identity", False),
+        ("", False),
+        ("gzip;q=0, identity", False),
+        ("deflate;q=1, gzip; q=0.000", False),
+        ("x-gzip-not", False),
+    ],
+)
+def test_metrics_are_packed_for_those_who_take_it(encoding: str, is_packed: bool) -> None:  # noqa: FBT001
+    monitor = FakeMonitor()
+    Gauge("kneewatch_x", "x", registry=monitor.registry).set(1)
+    answer = _get(monitor, "/metrics", encoding=encoding)
+    assert (answer.headers.get("content-encoding") == "gzip") is is_packed
+    assert answer.headers["vary"] == "Accept, Accept-Encoding"
+    assert "kneewatch_x 1.0" in answer.text  # unpacked by the client
 
 
 def test_an_invalid_step_and_all_its_gaps_survive_the_api() -> None:
