@@ -110,7 +110,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @app.callback()
 def kneewatch(
     context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and its commit.", is_eager=True)
+    ] = False,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
         typer.Option(help="Least severe lines of the log. Default: info for run, warning for other commands."),
@@ -120,7 +122,10 @@ def kneewatch(
     ] = None,
 ) -> None:
     if version:
-        typer.echo(f"{NAME} {__version__}")
+        from probe.cli.revision import commit
+
+        known = commit()
+        typer.echo(f"{NAME} {__version__}{f' ({known})' if known else ''}")
         raise typer.Exit
     # runtime/logs.py reads them, as do the processes that this one starts.
     chosen = {"KNEEWATCH_LOG_LEVEL": log_level, "KNEEWATCH_LOG_FORMAT": log_format}

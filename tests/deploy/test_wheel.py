@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from probe import __version__
+
 ROOT = Path(__file__).parents[2]
 UV = str(Path(sys.executable).with_name("uv"))
+PIPX = "pipx==1.18.4"
 
 pytestmark = pytest.mark.long
 
@@ -84,27 +87,11 @@ except ModuleNotFoundError: print("ok")"""
 
 @pytest.mark.parametrize("command", [("kneewatch",), ("python", "-m", "kneewatch")])
 def test_it_runs_as_a_command_and_as_a_module(site: Path, workplace: Path, command: tuple[str, ...]) -> None:
-    assert run(site, workplace, *command, "--version").startswith("kneewatch ")
+    told = run(site, workplace, *command, "--version")
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    assert told.startswith(f"kneewatch {__version__}")
+    assert not head or f"({head[:12]}" in told, "the commit of the build"
     assert '"$defs"' in run(site, workplace, *command, "config", "schema")
-
-
-def test_it_runs_without_an_installation(wheel: Path, workplace: Path) -> None:
-    """As `uvx --from` a wheel does, in an environment that it throws away."""
-    run_once = [
-        UV,
-        "tool",
-        "run",
-        "--quiet",
-        "--python",
-        sys.executable,
-        "--from",
-        str(wheel),
-        "kneewatch",
-        "doctor",
-        "--help",
-    ]
-    done = subprocess.run(run_once, cwd=workplace, capture_output=True, text=True, timeout=200, check=True)
-    assert "--base-url" in done.stdout
 
 
 @pytest.fixture
@@ -114,6 +101,28 @@ def server(site: Path, workplace: Path) -> Iterator[str]:
         assert sim.stdout is not None
         yield sim.stdout.readline().split()[-1]
         sim.terminate()
+
+
+def test_uvx_examines_a_server_with_it(wheel: Path, workplace: Path, server: str) -> None:
+    """In an environment that is thrown away."""
+    run_once = [UV, "tool", "run", "--quiet", "--python", sys.executable, "--from", str(wheel)]
+    doctor = ["kneewatch", "doctor", "--base-url", server, "--seconds", "15"]
+    done = subprocess.run([*run_once, *doctor], cwd=workplace, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Healthy:" in done.stdout
+
+
+def test_pipx_installs_it(wheel: Path, workplace: Path, server: str, tmp_path: Path) -> None:
+    homes = {f"PIPX_{name}": str(tmp_path / name.lower()) for name in ("HOME", "BIN_DIR", "MAN_DIR")}
+    install = [UV, "tool", "run", "--quiet", PIPX, "install", "--python", sys.executable, str(wheel)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | homes
+    done = subprocess.run(install, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check = [str(tmp_path / "bin_dir/kneewatch"), "check", "--base-url", server]
+    done = subprocess.run(
+        check, cwd=workplace, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_its_helper_and_worker_processes_find_the_packages(site: Path, workplace: Path, server: str) -> None:
