@@ -164,13 +164,14 @@ lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin
 	@touch .venv/.installed
 
 # VERSION, where it is given, must be the version of the code: the one that a tag names.
-dist: .venv/.installed sbom ## write dist/: wheel, sdist, dashboards, rules, mixin and the SBOM of a release
+dist: .venv/.installed sbom ## write dist/: wheel, sdist, chart, dashboards, rules, mixin and the SBOM of a release
 	@version=$$($(BIN)/python -c 'import probe; print(probe.__version__)'); \
 	if [ "$(or $(VERSION),$$version)" != "$$version" ]; then \
 	    echo "make dist: VERSION=$(VERSION), and the code is $$version: set __version__ in probe/__init__.py or tag v$$version" >&2; \
 	    exit 1; \
 	fi; \
-	rm -f dist/*.whl dist/*.tar.gz && $(BIN)/uv build -q --python $(BIN)/python -o dist && rm -f dist/.gitignore \
+	rm -f dist/*.whl dist/*gz && $(BIN)/uv build -q --python $(BIN)/python -o dist && rm -f dist/.gitignore \
+	    && $(BIN)/python -c "import helm_python; helm_python.package('deploy/helm/kneewatch', destination='dist')" \
 	    && tar -czf dist/kneewatch-dashboards-$$version.tar.gz -C dashboards/generated . \
 	    && tar -czf dist/kneewatch-mixin-$$version.tar.gz deploy/mixin alerts/generated dashboards/generated \
 	    && cp alerts/generated/kneewatch.rules.yml dist/ && ls -l dist

@@ -15,8 +15,8 @@ from probe.config.config import Config
 from probe.config.config_file import load_config
 
 Manifest = dict[str, Any]
-# The oldest that is promised, and a recent one.
-KUBERNETES = ("1.29", "1.35")
+# The oldest that is promised, the first with native sidecars by default; and the newest that has schemas.
+KUBERNETES = ("1.29", "1.37")
 KEYS = "/run/secrets/kneewatch"
 _HTTP_ROUTE = Path(__file__).parent / "crds/httproute.yml"
 _OPERATOR = "cloudcoil.models.prometheus_operator.v1"

@@ -6,6 +6,7 @@ from typing import Any
 
 import kubernetes_validate
 import pytest
+from checks import KUBERNETES
 
 from probe import __version__
 from probe.config.config_file import load_config
@@ -14,8 +15,6 @@ pytestmark = pytest.mark.kubectl
 
 Render = Callable[[str], dict[str, dict[str, Any]]]
 FOLDERS = ["base", "overlays/sidecar"]
-# The first with native sidecars by default, and a recent one.
-KUBERNETES = ["1.29", "1.35"]
 
 
 def pod(rendered: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -41,6 +40,11 @@ def volumes(rendered: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def test_kubernetes_accepts_every_resource(render: Render, folder: str, version: str) -> None:
     for resource in render(folder).values():
         kubernetes_validate.validate(resource, version, strict=True)
+
+
+def test_the_newest_kubernetes_that_has_schemas_is_checked() -> None:
+    newest = ".".join(kubernetes_validate.latest_version().split(".")[:2])
+    assert KUBERNETES[-1] == newest, "take it into checks.KUBERNETES and deploy/README.md"
 
 
 def test_the_schemas_know_native_sidecars(render: Render) -> None:

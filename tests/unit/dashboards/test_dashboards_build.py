@@ -51,7 +51,7 @@ def test_runbooks_may_lie_elsewhere() -> None:
         assert all(link.startswith("https://wiki.example/kneewatch/Kneewatch") for link in links)
 
 
-@pytest.mark.parametrize("version", ["1.29", "1.35"])
+@pytest.mark.parametrize("version", ["1.29", "1.37"])
 def test_manifests_are_config_maps_that_grafanas_sidecar_finds(version: str) -> None:
     files = build.render(CONFIG, uid_prefix="team-a-", configmap=True, namespace="monitoring")
     dashboards = build.render(CONFIG, uid_prefix="team-a-")
