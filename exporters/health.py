@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 from exporters import names
 from exporters.exposition_format import family_name
 from exporters.names import Series
-from exporters.registry import counter_by_target, gauge, gauge_by_target, histogram
+from exporters.registry import counter, counter_by_target, gauge, gauge_by_target, histogram
 
 _PREFIXED = {series.name.removeprefix(names.PREFIX): series for series in (names.CPU, names.MEMORY, names.STARTED)}
 
@@ -27,6 +27,7 @@ class HealthExporter:
         self._interval = gauge_by_target(names.TASK_INTERVAL, registry)
         self._timeout = gauge_by_target(names.CANARY_TIMEOUT, registry)
         self._sharing = gauge_by_target(names.SERVER_TARGETS, registry)
+        self._otlp_failures = counter(names.OTLP_FAILURES, registry)
         self._lag = histogram(names.LOOP_LAG, registry)
         self._lateness = histogram(names.TASK_LATENESS, registry)
 
@@ -73,6 +74,10 @@ class HealthExporter:
     def refused(self) -> None:
         """Record that a changed configuration file was refused."""
         self._config_taken.set(0)
+
+    def otlp_failed(self) -> None:
+        """Count a request to the OpenTelemetry collector that failed."""
+        self._otlp_failures.inc()
 
     def loop_lag(self, seconds: float) -> None:
         """Record how late (s) the event loop woke up."""

@@ -60,6 +60,9 @@ TASK_LAST_SUCCESS = _declare(
 )
 TASK_INTERVAL = _declare("gauge", "task_interval_seconds", "Interval of a scheduled task", ("task", "target"))
 CANARY_TIMEOUT = _declare("gauge", "canary_timeout_seconds", "Time limit of a canary", ("target",))
+OTLP_FAILURES = _declare(
+    "counter", "otlp_failures_total", "Attempts to send canaries to the OpenTelemetry collector that failed"
+)
 TASK_LATENESS = _declare(
     "histogram", "task_lateness_seconds", "How late a scheduled task started", ("task",), _LATENESS_BUCKETS
 )

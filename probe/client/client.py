@@ -25,7 +25,7 @@ from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.foreign_json import JsonLimits, read_json
 from probe.core.redactor import Redactor
-from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.request import Outcome, RequestRecord, RequestSpec, TraceContext, Traffic
 from probe.core.text import one_line
 
 # A server with a thousand adapters lists them in half a megabyte.
@@ -128,14 +128,20 @@ class Client:
         return frozenset(name for name, its in roots.items() if root is not None and its == root)
 
     def prepare(
-        self, spec: RequestSpec, model: str, traffic: Traffic, aliases: frozenset[str] | None = None
+        self,
+        spec: RequestSpec,
+        model: str,
+        traffic: Traffic,
+        aliases: frozenset[str] | None = None,
+        trace: TraceContext | None = None,
     ) -> PreparedRequest:
         """Prepare a request, so that it only has to be sent when it is due.
 
         `aliases`: other names of the model. An answer under none of them is wrong; None: the caller judges names.
+        `trace`: the server is told that the request is a span of it.
         """
         body = msgspec.json.encode(body_of(spec, model, self._endpoint.shape))
-        made = self._exchange("POST", PATHS[spec.api], body, stream_limits(spec.output_tokens))
+        made = self._exchange("POST", PATHS[spec.api], body, stream_limits(spec.output_tokens), trace)
         return PreparedRequest(
             target=self._endpoint.target,
             model=model,
@@ -147,6 +153,7 @@ class Client:
             refused=None if isinstance(made, Exchange) else made,
             carry_out=self._carry_out,
             shape=self._endpoint.shape,
+            trace=trace,
         )
 
     async def send(self, spec: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:
@@ -154,7 +161,9 @@ class Client:
         answer = await self.prepare(spec, model, traffic).send(scheduled_ns)
         return answer.record()
 
-    def _exchange(self, method: str, path: str, body: bytes, limits: BodyLimits) -> Exchange | Ended:
+    def _exchange(
+        self, method: str, path: str, body: bytes, limits: BodyLimits, trace: TraceContext | None = None
+    ) -> Exchange | Ended:
         """Return a request with its headers, or the reason why it cannot be made."""
         try:
             headers = self._request_headers(path)
@@ -168,7 +177,7 @@ class Client:
             request = httpx.Request(
                 method,
                 self._urls[path],
-                headers=headers,
+                headers=headers if trace is None else {**headers, "traceparent": trace.traceparent},
                 content=body,
                 extensions={"received": received, "timeout": self._endpoint.timeouts(self._timeout_s)},
             )

@@ -16,7 +16,7 @@ from probe.client.stream_parser import StreamReader
 from probe.client.transcript import Transcript, judge, judge_name
 from probe.core.clock import Clock
 from probe.core.redactor import Redactor
-from probe.core.request import Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
+from probe.core.request import Outcome, RequestRecord, RequestSpec, TokenEvents, TraceContext, Traffic
 from probe.core.text import LIMIT, one_line
 
 # The outcome of an exchange that did not complete, and its detail.
@@ -75,6 +75,7 @@ class PreparedRequest:
     refused: Ended | None
     carry_out: Callable[[Exchange], Awaitable[Ended | None]]
     shape: RequestShape = PLAIN_REQUESTS
+    trace: TraceContext | None = None
 
     def aborted(self, scheduled_ns: int) -> RequestRecord:
         """Return the record this request would get if cancelled now."""
@@ -175,6 +176,7 @@ class Response:
             output_tokens=(transcript.output_tokens or 0) if transcript else 0,
             finish_reason=transcript.finish_reason if transcript else None,
             answered_as=answered_as,
+            trace=prepared.trace,
         )
 
     def _answered_as(self, exchange: Exchange, transcript: Transcript) -> str | None:

@@ -11,6 +11,7 @@ from probe.config.discovery_types import ObjectName
 from probe.config.load import LoadConfig
 from probe.config.messages import did_you_mean
 from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
+from probe.config.otlp import OtlpConfig
 from probe.config.targets import AnyTarget, TargetConfig, TemplateConfig, WatchConfig, only_located
 from probe.config.types import ConfigSection, Name
 from probe.config.web import HostName
@@ -69,6 +70,10 @@ class Config(ConfigSection):
     """A Prometheus that is asked before each capacity run whether an alert with severity `page` fires for the target;
     if one does, or if there is no complete answer within 5 s, no load is sent. It also provides a target's capacity
     history if the store has none, and the firing alerts on the pages. Without the section nothing is asked.
+    """
+    otlp: OtlpConfig | None = None
+    """An OpenTelemetry collector that gets each canary as a span, and histograms of them ([otlp.md](otlp.md)). Without
+    the section nothing is sent. Fixed at startup.
     """
     store: StoreConfig = StoreConfig()
     """Where results are stored. Without a path they are lost when the process ends."""

@@ -12,6 +12,7 @@ from probe.config.gpu import gpu_problems
 from probe.config.headers import header_problems
 from probe.config.load import load_problems
 from probe.config.messages import did_you_mean, dotted, shown
+from probe.config.otlp import otlp_problems
 from probe.config.path_checks import authorities_problem, file_problem, folder_problem
 from probe.config.targets import AnyTarget, TemplateConfig
 from probe.config.web import web_problems
@@ -33,6 +34,7 @@ def cross_key_problems(config: Config, raw: object) -> list[str]:
     ca_file = config.prometheus.ca_file if config.prometheus is not None else None
     if ca_file is not None and (words := authorities_problem(ca_file)):
         problems.append(f"prometheus.ca_file: {shown(['prometheus', 'ca_file'], raw)} {words}")
+    problems.extend(otlp_problems(config.otlp, raw))
     names = [target.name for target in config.targets]
     for i, name in enumerate(names):
         if name in names[:i]:

@@ -22,12 +22,16 @@ _MAX_VALUE = 8192
 _MAX_HEADERS = 16
 
 
-def _header_name(text: str) -> str:
+def _any_header_name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise ValueError("expected the name of a header, such as x-tenant")
     if text.lower() in _OWN:
         raise ValueError("expected a header that Kneewatch does not set itself; remove it")
-    if text.lower() == "authorization":
+    return text
+
+
+def _header_name(text: str) -> str:
+    if _any_header_name(text).lower() == "authorization":
         raise ValueError("expected another header; use api_key_file, with auth_header for another scheme")
     return text
 
@@ -68,6 +72,9 @@ HeaderValue = Annotated[
 ]
 AuthHeaderText = Annotated[str, AfterValidator(_auth_header), Field(title="NAME or NAME WORD")]
 HeadersConfig = Annotated[dict[HeaderName, HeaderValue], Field(max_length=_MAX_HEADERS)]
+# Of requests that have no other place for a key.
+AnyHeaderName = Annotated[str, AfterValidator(_any_header_name), Field(title="header name")]
+AnyHeadersConfig = Annotated[dict[AnyHeaderName, HeaderValue], Field(max_length=_MAX_HEADERS)]
 
 
 def names_secret(name: str) -> bool:

@@ -1,5 +1,6 @@
 """A request and its record of raw timestamps, from which all latencies are derived."""
 
+import secrets
 from array import array
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -106,6 +107,24 @@ class ServerTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class TraceContext:
+    """The trace that a request is a span of, in hexadecimal digits (W3C Trace Context)."""
+
+    trace_id: str
+    span_id: str
+
+    @classmethod
+    def new(cls) -> "TraceContext":
+        """Return a trace that begins with this request."""
+        return cls(secrets.token_hex(16), secrets.token_hex(8))
+
+    @property
+    def traceparent(self) -> str:
+        """Return the header that tells the server; its last part says that the trace is recorded."""
+        return f"00-{self.trace_id}-{self.span_id}-01"
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRecord:
     """The record of one request: raw timestamps, from which latency.py derives latencies.
 
@@ -130,6 +149,7 @@ class RequestRecord:
     finish_reason: str | None = None
     answered_as: str | None = None  # the model that answered, if it named another one than was asked for
     server_times: ServerTimes | None = None  # if the server reports them in its answers
+    trace: TraceContext | None = None  # if the server was told one
 
     @property
     def is_up(self) -> bool | None:

@@ -47,7 +47,7 @@ from probe.web.serve import serve
 _log = structlog.get_logger()
 _LAG_INTERVAL_S = 0.25
 # Created at startup and not replaceable while the process runs.
-_FIXED = ("listen", "web_config_file", "store")
+_FIXED = ("listen", "web_config_file", "store", "otlp")
 
 
 class App:
@@ -63,7 +63,7 @@ class App:
         self._file = file
         self._clock = clock
         numbers = (shard.index, shard.total) if shard is not None else None
-        self.measurements = MetricsSink(config.store.path, clock, numbers)
+        self.measurements = MetricsSink(config.store.path, clock, numbers, config.otlp)
         self._schedule = Scheduler(clock, self._task_succeeded, self._task_failed, self.measurements.health.late)
         self._tasks = TargetTasks(self._schedule, self.measurements, clock)
         self._targets = TargetSet(config, shard, clock=clock, sink=self.measurements, tasks=self._tasks)
@@ -91,7 +91,10 @@ class App:
             work = (self._watch_loop, self._watch_file, partial(self._reload_when, reload_asked), self._watch_others)
             histories, store = self.measurements.histories, self.measurements.store
             storing = (partial(histories.keep_storing, self._clock), store.keep_saving)
-            background = [asyncio.create_task(keep_running(each)) for each in (*work, *storing, self._alerts.follow)]
+            telling = (self.measurements.otlp.follow,) if self.measurements.otlp is not None else ()
+            background = [
+                asyncio.create_task(keep_running(each)) for each in (*work, *storing, *telling, self._alerts.follow)
+            ]
             ready(url)
             try:
                 await stop.wait()

@@ -19,7 +19,7 @@ from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.failure_log import FailureLog
 from probe.core.objectives import Objectives
-from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord, RequestSpec, TraceContext, Traffic
 from probe.core.step import StepPlan
 from probe.load.loop_lag import watch_lag
 from probe.load.step_executor import StepExecution
@@ -48,8 +48,11 @@ class Canary:
         clock: Clock,
         traffic: Traffic = Traffic.CANARY,
         known_answer: KnownAnswer | None = None,
+        is_traced: bool = False,
     ) -> None:
-        """`known_answer`: a question to ask after an answered request, when it is due."""
+        """`known_answer`: a question to ask after an answered request, when it is due. `is_traced`: each request begins
+        a trace, which the server is told.
+        """
         self._target = target
         self._objectives = objectives
         self._wanted = model
@@ -58,6 +61,7 @@ class Canary:
         self._clock = clock
         self._traffic = traffic
         self._known_answer = known_answer
+        self._is_traced = is_traced
         self.model = model if model != "auto" else UNKNOWN_MODEL
         self._aliases: tuple[str, frozenset[str]] = (self.model, frozenset())  # the model, and all of its names
         self._recent: deque[RequestRecord] = deque(maxlen=KEEP_RECENT)
@@ -126,7 +130,8 @@ class Canary:
 
     async def _ask(self, spec: RequestSpec) -> RequestRecord:
         """Run a step of one request."""
-        ready = self._client.prepare(spec, self.model, self._traffic)
+        trace = TraceContext.new() if self._is_traced else None
+        ready = self._client.prepare(spec, self.model, self._traffic, trace=trace)
         step = StepExecution(_ONE, iter((ready,)), self._clock, lateness=self._client.lateness)
         run = await step.run(asyncio.Event())
         return self._excused(run.records[0], run.loop_lag_s)

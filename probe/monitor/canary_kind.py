@@ -45,6 +45,7 @@ class CanaryKind:
             objectives=config.objectives_of(target),
             clock=clock,
             known_answer=KnownAnswer.of(target, self.client, clock, observer.sending, on_record),
+            is_traced=config.otlp is not None,
         )
         self._startup = StartupGrace(clock, target.canary.startup_grace or 0.0)
 

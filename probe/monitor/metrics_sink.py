@@ -6,7 +6,7 @@ Every TargetMonitor reports here. `add` announces a target before its first meas
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prometheus_client import CollectorRegistry
 
@@ -22,6 +22,7 @@ from probe import __version__
 from probe.capacity.trend.change_detection import detect_shift, needs_confirmation
 from probe.capacity.trend.fingerprint import capacity_sample, fingerprint
 from probe.capacity.trend.track_record import correct, prior_forecast, track_record
+from probe.config.otlp import OtlpConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
@@ -34,6 +35,9 @@ from probe.monitor.store import Store
 from probe.runtime.cron import longest_interval_s
 from probe.scrape.page_scraper import REASONS
 
+if TYPE_CHECKING:
+    from probe.monitor.otlp_export import OtlpExport
+
 
 class _OfTargets(Protocol):
     def forget(self, target: str, /) -> None: ...
@@ -42,7 +46,13 @@ class _OfTargets(Protocol):
 class MetricsSink:
     """The measurements of one process."""
 
-    def __init__(self, store: Path | None, clock: Clock, shard: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        store: Path | None,
+        clock: Clock,
+        shard: tuple[int, int] | None = None,
+        otlp: OtlpConfig | None = None,
+    ) -> None:
         """`store`: the path of the store; None: in memory. Raise ConfigError if it cannot be opened."""
         registry = CollectorRegistry()
         self._clock = clock
@@ -55,9 +65,11 @@ class MetricsSink:
         self.health = HealthExporter(registry, __version__)
         self.discovery = DiscoveryExporter(registry, shard)
         self.histories = CanaryHistories(store, clock.wall_s())
+        self.otlp = _otlp_export(otlp, clock, self.health) if otlp is not None else None
         self._by_target: tuple[_OfTargets, ...] = (
             *(self._client, self._server, self._users, self._cross_checks.relay, self._gpus),
             *(self._capacity, self.health, self.discovery, self.histories),
+            *((self.otlp,) if self.otlp is not None else ()),
         )
         relays = (self._client, self._server, self._users, self._cross_checks, self._gpus, self.discovery)
         self.page = MetricsPage(registry, [exporter.relay for exporter in relays])
@@ -78,6 +90,8 @@ class MetricsSink:
         self._client.add(name, objectives)
         self._server.add(name)
         self._users.add(name, objectives)
+        if self.otlp is not None:
+            self.otlp.add(name, target.base_url)
         if target.gpu.is_read:
             self._gpus.add(name)
         if not target.passive:
@@ -119,6 +133,8 @@ class MetricsSink:
         self._client.observe(record, self._clock.wall_s())
         if record.traffic is Traffic.CANARY:
             self.histories.add(record)
+        if self.otlp is not None:
+            self.otlp.record(record)
 
     def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
         self._server.observe(target, snapshot, seconds, page_bytes)
@@ -177,3 +193,9 @@ class MetricsSink:
         samples = self._capacity_samples[result.target]
         of_kind = [each for each in samples if (each.mode == "forecast") == is_forecast]
         self._capacity.compare(result, detect_shift(of_kind))
+
+
+def _otlp_export(config: OtlpConfig, clock: Clock, health: HealthExporter) -> "OtlpExport":
+    from probe.monitor.otlp_export import OtlpExport  # noqa: PLC0415 - memory that only this option needs
+
+    return OtlpExport(config, clock, health.otlp_failed)

@@ -41,6 +41,7 @@ OF_THE_PROCESS = {
 NOT_SHOWN = {
     "DCGM_FI_DEV_FB_RESERVED",
     names.TARGET_INFO.name,  # is to be joined with, by the labels of one's own pods
+    names.OTLP_FAILURES.name,
     *(series.name for series in names.STANDARD_PROCESS),  # for dashboards of all processes
     names.OBJECTIVE_WINDOW.name,
     names.CANARY_TIMEOUT.name,

@@ -21,7 +21,7 @@ from probe.core import objectives as slo
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
-from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord, RequestSpec, TraceContext, Traffic
 from probe.monitor.canary import Canary
 
 
@@ -35,6 +35,7 @@ class Answers:
         self.asked = 0
         self.listed: list[str] = []
         self.answers_as: str | None = None
+        self.traces: list[TraceContext | None] = []
 
     async def resolve_model(self, wanted: str) -> str:
         assert wanted == "auto"
@@ -52,7 +53,10 @@ class Answers:
     def lateness(self) -> LoopLateness:
         return LoopLateness()
 
-    def prepare(self, what: RequestSpec, model: str, traffic: Traffic) -> FakeRequest:
+    def prepare(
+        self, what: RequestSpec, model: str, traffic: Traffic, *, trace: TraceContext | None = None
+    ) -> FakeRequest:
+        self.traces.append(trace)
         return FakeRequest(what, lambda spec, due: self.send(spec, model, traffic, due))
 
     async def send(self, what: RequestSpec, model: str, traffic: Traffic, scheduled_ns: int) -> RequestRecord:

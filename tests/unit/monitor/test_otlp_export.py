@@ -1,0 +1,179 @@
+"""Canaries on their way to a collector: sent in the background, kept while it is away, without any harm of it."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import structlog.testing
+from plain_records import record
+from threaded_server import Request, threaded_server
+
+from probe.config.config_file import config_from, show
+from probe.core.clock import SystemClock
+from probe.core.errors import ConfigError
+from probe.core.request import Traffic
+from probe.monitor import otlp_export
+from probe.monitor.otlp_export import OtlpExport
+
+
+@dataclass
+class Collector:
+    """What a receiver got. `status`: its answer. `holds_s`: how long it takes for one."""
+
+    status: int = 200
+    holds_s: float = 0.0
+    location: str = ""
+    got: list[tuple[str, dict[str, str], dict[str, object]]] = field(default_factory=list)
+
+    def reply(self, request: Request, body: bytes) -> None:
+        self.got.append((request.path, {k.lower(): v for k, v in request.headers.items()}, json.loads(body)))
+        time.sleep(self.holds_s)
+        request.send_response(self.status)
+        if self.location:
+            request.send_header("location", self.location)
+        request.send_header("content-length", "2")
+        request.end_headers()
+        request.wfile.write(b"{}")
+
+    def spans(self) -> int:
+        return sum(
+            len(body["resourceSpans"][0]["scopeSpans"][0]["spans"])  # type: ignore[index]
+            for path, _, body in self.got
+            if path == "/v1/traces"
+        )
+
+
+@contextmanager
+def collecting(collector: Collector, **section: object) -> Iterator[tuple[OtlpExport, list[None]]]:
+    """Return an export to this collector, and a list that gets an entry for each failure."""
+    failures: list[None] = []
+    with threaded_server(collector.reply) as url:
+        raw = {"targets": [{"name": "llama", "base_url": "http://llama:8000"}], "otlp": {"endpoint": url, **section}}
+        config = config_from(raw, "test")
+        assert config.otlp is not None
+        export = OtlpExport(config.otlp, SystemClock(), lambda: failures.append(None))
+        export.add("llama", "http://llama:8000")
+        yield export, failures
+
+
+def send(export: OtlpExport, limit_s: float = 5.0) -> None:
+    async def main() -> None:
+        await export._send_all(limit_s)
+        await export._close()
+
+    asyncio.run(main())
+
+
+def test_canaries_and_nothing_else_are_sent_once() -> None:
+    collector = Collector()
+    with collecting(collector) as (export, failures):
+        for traffic in Traffic:
+            export.record(record(traffic=traffic))
+        send(export)
+        send(export)
+    assert [path for path, _, _ in collector.got] == ["/v1/traces", "/v1/metrics", "/v1/metrics"]
+    assert collector.spans() == 1
+    assert failures == []
+
+
+def test_what_a_collector_refuses_is_kept_and_told_once() -> None:
+    collector = Collector(status=503)
+    with collecting(collector) as (export, failures), structlog.testing.capture_logs() as logs:
+        export.record(record(traffic=Traffic.CANARY))
+        send(export)
+        send(export)
+        collector.status, before = 200, collector.spans()
+        send(export)
+    assert collector.spans() == before + 1
+    assert len(failures) == 2
+    assert [(log["log_level"], log.get("detail")) for log in logs] == [
+        ("warning", "HTTP 503 from /v1/traces"),
+        ("info", None),
+    ]
+
+
+def test_of_very_many_the_newest_are_kept() -> None:
+    with collecting(Collector()) as (export, _):
+        for _ in range(otlp_export._MOST_WAITING + 10):
+            export.record(record(traffic=Traffic.CANARY))
+        assert len(export._waiting) == otlp_export._MOST_WAITING
+
+
+def test_a_collector_that_never_answers_takes_no_longer_than_the_limit() -> None:
+    with collecting(Collector(holds_s=1.0)) as (export, failures), structlog.testing.capture_logs() as logs:
+        export.record(record(traffic=Traffic.CANARY))
+        began_s = time.monotonic()
+        send(export, 0.2)
+        assert time.monotonic() - began_s < 1.0
+    assert len(failures) == 1
+    assert logs[0]["detail"] == "it has not answered within 0.2 s"
+    assert len(export._waiting) == 1
+
+
+def test_a_redirect_is_not_followed() -> None:
+    elsewhere = Collector()
+    with threaded_server(elsewhere.reply) as url, collecting(Collector(status=307, location=url)) as (export, failures):
+        export.record(record(traffic=Traffic.CANARY))
+        send(export)
+    assert elsewhere.got == []
+    assert len(failures) == 1
+
+
+def test_nobody_is_there() -> None:
+    with collecting(Collector()) as (export, failures):
+        export.record(record(traffic=Traffic.CANARY))
+    send(export)
+    assert len(failures) == 1
+
+
+def test_headers_are_sent_and_secrets_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-hidden\n")
+    headers = {"x-tenant": "a", "Authorization": {"file": str(tmp_path / "key")}}
+    collector = Collector()
+    with collecting(collector, headers=headers) as (export, _):
+        export.record(record(traffic=Traffic.CANARY))
+        send(export)
+    _, sent, _ = collector.got[0]
+    assert (sent["x-tenant"], sent["authorization"]) == ("a", "sk-hidden")
+    raw = {
+        "targets": [{"name": "a", "base_url": "http://a"}],
+        "otlp": {"endpoint": "http://c:4318", "headers": headers},
+    }
+    assert "sk-hidden" not in show(config_from(raw, "test"))
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({}, "otlp.endpoint"),
+        ({"endpoint": "collector:4318"}, "expected an address such as"),
+        ({"endpoint": "http://c:4318", "ca_file": "/nowhere"}, "otlp.ca_file: '/nowhere' cannot be read"),
+        ({"endpoint": "http://c:4318", "headers": {"x-api-key": "sk-1"}}, "seems to hold a secret by its name"),
+    ],
+)
+def test_a_wrong_section_is_one_line(section: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_from({"targets": [{"name": "a", "base_url": "http://a"}], "otlp": section}, "test.yml")
+    (line,) = str(caught.value).splitlines()
+    assert words in line
+    assert "sk-1" not in line
+
+
+def test_the_last_ones_are_sent_at_the_end() -> None:
+    collector = Collector()
+
+    async def main(export: OtlpExport) -> None:
+        following = asyncio.create_task(export.follow())
+        await asyncio.sleep(0)
+        export.record(record(traffic=Traffic.CANARY))
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    with collecting(collector) as (export, _):
+        asyncio.run(main(export))
+    assert collector.spans() == 1
