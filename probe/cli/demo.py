@@ -64,7 +64,7 @@ async def _address(server: asyncio.subprocess.Process) -> str:
 
 
 def _config(url: str, port: int, directory: Path, seconds: float) -> Config:
-    step_s = min(max((seconds - _FIRST_RUN_S) / 10, 2.0), 6.0)
+    step_s = min(max((seconds - _FIRST_RUN_S) / 12, 2.0), 6.0)
     raw = {
         "listen": f"127.0.0.1:{port}",
         "store": {"path": str(directory / "kneewatch.db")},
@@ -90,8 +90,9 @@ def _config(url: str, port: int, directory: Path, seconds: float) -> Config:
                     "mode": "verify",
                     "schedule": {"cron": "0 4 * * *"},
                     "workload": "short-chat",
-                    "concurrency": [4, 8, 16, 32],
-                    "step": f"{step_s:.0f}s",
+                    "concurrency": [8, 16, 32],
+                    "step": f"{step_s:.1f}s",
+                    "confirm": f"{2 * step_s:.1f}s",
                 },
             }
         ],
