@@ -90,6 +90,7 @@ class SimulatedMetrics:
             prefix_cache_hits=self.prefix_hits,
             kv_cache_tokens=float(self._profile.usable_blocks * self._profile.block_size * len(engines)),
             engines=len(engines),
+            flags={"block_size": str(self._profile.block_size)},
             by_engine=_by_engine(engines, generated) if len(engines) > 1 else {},
             histograms={
                 "ttft": self.ttft.histogram(),

@@ -37,6 +37,7 @@ def fitted_server(
         added_s=twin.added_s,
         front_end=asdict(twin.front_end),
         latency_factors=dict(latency_factors),
+        block_size=twin.block_size,
     )
 
 
@@ -58,12 +59,14 @@ def stored_twin(stored: FittedServer, workload: Workload) -> Twin:
         accepted_tokens=stored.accepted_tokens,
         prefix_caching=stored.has_prefix_hits,
         shares=stored.engine_shares,
+        block_size=stored.block_size,
     )
 
 
 def _check(stored: FittedServer) -> None:
     """Raise ValueError for what is no server, or could not be simulated in a time that a person waits."""
-    limits = (stored.kv_tokens, stored.max_num_seqs, stored.max_num_batched_tokens, stored.largest_batch)
+    known = (stored.max_num_batched_tokens, stored.largest_batch, stored.block_size)
+    limits = (stored.kv_tokens, stored.max_num_seqs, *known)
     if not all(1 <= limit <= _MOST for limit in limits if limit is not None):
         raise ValueError(f"a limit is not between 1 and {_MOST:g}")
     if not 1 <= stored.engines <= _MOST_ENGINES or len(stored.engine_shares) not in (0, stored.engines):

@@ -8,6 +8,7 @@ from all but one part (for the jackknife).
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
@@ -19,7 +20,7 @@ from probe.capacity.model.lengths import different_lengths, prompt_lengths, with
 from probe.capacity.model.roofline import compute_roofline, prefill_rate
 from probe.capacity.model.step_cost_fit import StepCostModel, fit
 from probe.capacity.model.step_sums_fit import fit_steps
-from probe.capacity.model.twin import ENDLESS_KV, UNLIMITED_SEQS, Twin
+from probe.capacity.model.twin import BLOCK_SIZE, ENDLESS_KV, UNLIMITED_SEQS, Twin
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.result import Roofline
 from probe.core.snapshot import ServerSnapshot
@@ -91,6 +92,12 @@ class ServerModel:
     def kv_tokens(self) -> float | None:
         """Size of the KV cache over all engines; None if unknown."""
         return next((r.kv_cache_tokens for r in reversed(self._all) if r.kv_cache_tokens), None)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block of the KV cache, as the server's page shows it (vLLM), else the usual one."""
+        stated = self._all[-1].flags.get("block_size", "") if self._all else ""
+        return int(stated) if re.fullmatch(r"[1-9][0-9]{0,4}", stated) else BLOCK_SIZE
 
     @property
     def engines(self) -> int:
@@ -200,6 +207,7 @@ class ServerModel:
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
             chunk_tokens=self.chunk_tokens,
             engines=self.engines,
+            block_size=self.block_size,
         )
 
     def _uncorrected_twin(
@@ -223,6 +231,7 @@ class ServerModel:
             shares=engine_shares(self._all),
             accepted_tokens=together - 1 if together > _SPECULATES else 0.0,
             prefix_caching=has_prefix_hits and self.workload.shared_tokens > 0,
+            block_size=self.block_size,
         )
 
     def _lengths_of(self, part: int) -> Workload:

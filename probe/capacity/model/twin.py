@@ -19,7 +19,7 @@ from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, 
 NO_FRONT = FrontEnd()
 UNLIMITED_SEQS = 1024  # stands for an unknown max_num_seqs: more than any server allows
 ENDLESS_KV = 1e9  # tokens: stands for an unknown size of the KV cache
-_BLOCK = 16
+BLOCK_SIZE = 16  # tokens in a block of the KV cache where that is unknown: vLLM's default on GPUs
 _FINE = 3000  # simulated requests that locate the capacity to about 2 %
 # Of a rate, as logarithms. Between two rates this near a line is good enough, but not to a rate without a steady state.
 _PRECISION, _RUNAWAY_PRECISION = 0.02, 0.008
@@ -38,7 +38,7 @@ class Twin:
 
     `kv_tokens`: of all its engines; `accepted_tokens`: tokens that speculation adds to the one of a step; `added_s`: a
     constant that clients see in TTFT on top of the server's; `live`: additional users with other request lengths;
-    `shares`: each engine's share of the requests, if they differ.
+    `shares`: each engine's share of the requests, if they differ; `block_size`: tokens in a block of the KV cache.
     """
 
     cost: StepCost
@@ -54,6 +54,7 @@ class Twin:
     noise_ratio: float = 0.03
     live: BackgroundTraffic | None = None
     shares: tuple[float, ...] = ()
+    block_size: int = BLOCK_SIZE
 
     def profile(self, longest: int = 0) -> Profile:
         """Return the server to simulate, with room for the longest request, and for one of `longest` tokens."""
@@ -64,8 +65,8 @@ class Twin:
             description="",
             cost=self.cost,
             max_num_seqs=min(self.max_num_seqs, self.chunk_tokens),
-            block_size=_BLOCK,
-            num_blocks=max(int(self.kv_tokens / self.engines), longest + _BLOCK) // _BLOCK + 1,
+            block_size=self.block_size,
+            num_blocks=max(int(self.kv_tokens / self.engines), longest + self.block_size) // self.block_size + 1,
             max_num_batched_tokens=self.chunk_tokens,
             max_model_len=longest,
             jitter=Jitter(noise_ratio=self.noise_ratio),

@@ -43,6 +43,22 @@ def test_a_twin_of_a_watched_server() -> None:
     assert (twin.max_num_seqs, twin.chunk_tokens) == (UNLIMITED_SEQS, 2048)
 
 
+def test_the_twin_s_cache_has_the_server_s_blocks() -> None:
+    """A request wastes half a block: with blocks of 128 tokens that is a fifth of the memory of short requests."""
+    coarse = watched(replace(KNOWN, block_size=128, num_blocks=513), CHAT, 12.0, 30.0)
+    found = model(coarse).twin()
+    assert found is not None
+    assert (found.block_size, found.kv_tokens) == (128, 65_536)
+    assert (found.profile().block_size, found.profile().usable_blocks) == (128, 512)
+
+
+@pytest.mark.parametrize("stated", ["", "None", "0", "-16", "1e9", "9" * 400])
+def test_a_block_size_that_is_none_is_the_usual_one(stated: str) -> None:
+    bare = ServerModel(CHAT, Hints())
+    bare.learn([replace(BUSY[0], flags={"block_size": stated})])
+    assert bare.block_size == 16
+
+
 def test_the_live_rate_is_that_of_first_tokens() -> None:
     assert model(BUSY).live_rps == pytest.approx(12.0, rel=0.2)
 
