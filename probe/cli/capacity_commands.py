@@ -107,6 +107,12 @@ def ramp(
         ),
     ] = None,
     guard: Annotated[bool, typer.Option(help="Stop when the server queues, preempts or fails requests.")] = True,
+    stream_guard: Annotated[
+        bool,
+        typer.Option(
+            "--stream-guard", help="Guard by the run's own answers alone, for a server without a metrics page."
+        ),
+    ] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write an HTML report to this file.")] = None,
 ) -> None:
@@ -125,6 +131,8 @@ def ramp(
     configure_logs(quiet=True)
     if workload is not None and (prompt_tokens is not None or output_tokens is not None):
         raise ConfigError("--workload, --prompt-tokens, --output-tokens: a workload has its lengths; remove one side")
+    if stream_guard and not guard:
+        raise ConfigError("--stream-guard, --no-guard: remove one of them")
     server = ServerOptions(
         model=model,
         api_key_file=api_key_file,
@@ -141,7 +149,7 @@ def ramp(
     loaded = configuration(config, base_url, server)
     chosen = one_target(loaded, target, adds_load=True)
     steps = StepOptions(concurrency, rates, step_seconds, requests_per_step, observe, confirm_seconds)
-    options = RampOptions(workload, max_seconds, max_tokens, seed, workers, guard)
+    options = RampOptions(workload, max_seconds, max_tokens, seed, workers, guard, stream_guard)
     request = ramp_request(loaded, chosen, steps, options)
     is_found = measure(loaded, chosen, request, ResultFiles(json_file, html_file, base_url))
     raise typer.Exit(0 if is_found else 1)

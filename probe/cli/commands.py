@@ -30,7 +30,7 @@ from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, engine_of, lock, workload
-from probe.observe.guard import ASLEEP, GO
+from probe.observe.guard import ASLEEP, GO, NO_SERVER_METRICS
 from probe.observe.guard_limits import GuardLimits
 from probe.runtime.helper_process import HelperError
 from probe.scrape.scraper import Scraper
@@ -50,6 +50,7 @@ class RampRequest:
     is_guarded: bool
     seed: int
     workers: int | None = None  # None: as the cores allow
+    by_stream: bool = False
 
 
 async def check_target(
@@ -151,7 +152,7 @@ async def ramp_target(
                 lock(config, target, clock),
                 ServerAccess(scraper.read, readers.reader(target.gpu)),
                 clock,
-                admit=partial(_admit, config, target, scraper, is_guarded=asked.is_guarded),
+                admit=partial(_admit, config, target, scraper, asked),
                 interrupts=_stopped_by_signals,
                 observers=observers,
             )
@@ -187,6 +188,7 @@ async def _run_request(
         steps=asked.steps,
         budget=asked.budget,
         is_guarded=asked.is_guarded,
+        by_stream=asked.by_stream,
         server=target.capacity.server,
         load=config.load,
         workers=asked.workers,
@@ -199,16 +201,22 @@ def _not_admitted(target: TargetConfig, refused: RefusedError) -> TargetError:
     hint = "retry when the server is idle, or use --no-guard if it has no other users"
     if refused.verdict.reason == "no_prometheus":
         hint = "fix it, or remove prometheus from the configuration"
+    if refused.verdict.reason == NO_SERVER_METRICS:
+        hint = (
+            "set metrics_url (--metrics-url) to its page; without one, --stream-guard guards by the run's own answers,"
+            " and --no-guard not at all"
+        )
     return TargetError(f"{target.base_url}: no load was sent, {refused}; {hint}", Outcome.REJECTED)
 
 
-async def _admit(config: Config, target: TargetConfig, scraper: Scraper, *, is_guarded: bool) -> Admission:
+async def _admit(config: Config, target: TargetConfig, scraper: Scraper, asked: RampRequest) -> Admission:
     """Check the server once. It has not been watched before, so no history is judged.
 
     Unguarded, only a server that sleeps is refused.
     """
-    verdict, server = await preflight(scraper.read, GuardLimits(), firing_pages(config, target.name))
-    return Admission(verdict if is_guarded or verdict.reason == ASLEEP else GO, server)
+    firing = firing_pages(config, target.name)
+    verdict, server = await preflight(scraper.read, GuardLimits(), firing, by_stream=asked.by_stream)
+    return Admission(verdict if asked.is_guarded or verdict.reason == ASLEEP else GO, server)
 
 
 @contextmanager

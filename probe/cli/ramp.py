@@ -35,6 +35,7 @@ class RampOptions:
     seed: int
     workers: int | None
     is_guarded: bool
+    by_stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ def ramp_request(config: Config, target: TargetConfig, load: StepOptions, option
         is_guarded=options.is_guarded,
         seed=options.seed,
         workers=options.workers,
+        by_stream=options.is_guarded and (options.by_stream or capacity.guard == "stream"),
     )
 
 

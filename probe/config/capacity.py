@@ -151,6 +151,10 @@ class CapacityConfig(ConfigSection):
     """Label matchers that select only this server's own series in Prometheus, such as `job="vllm",pod="llama-0"`, for
     `kneewatch forecast --history`. Default: `instance="HOST:PORT"` of its metrics.
     """
+    guard: Literal["metrics", "stream"] = "metrics"
+    """What the guard of a run goes by: the server's metrics page, or, with `stream`, only the run's own answers, for
+    servers without a page that shows their queue ([what it does not see](guard.md#without-a-metrics-page)).
+    """
     schedule: ScheduleConfig = ScheduleConfig()
     """When scheduled load may start."""
     workload: Name | None = None

@@ -1,8 +1,9 @@
 """Result of a capacity run: capacity, conditions, cost, and why the run ended."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Self
 
 from probe.core.fitted_server import FittedServer
 from probe.core.snapshot import UserLoad
@@ -78,6 +79,12 @@ class Capacity:
     def is_lower_bound(self) -> bool:
         """Whether the server takes at least this load, and perhaps more."""
         return self.lower is not None and self.upper is None
+
+    def noted(self, note: str) -> Self:
+        """Return the capacity with a sentence before its others; unchanged where there is no capacity."""
+        if self.requests_per_second is None:
+            return self
+        return replace(self, reason="; ".join(filter(None, (note, self.reason))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ def new_run_request(
         objectives=objectives,
         steps=steps_of(capacity),
         budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
+        by_stream=capacity.guard == "stream",
         server=capacity.server,
         confirms=confirms,
         load=load,

@@ -43,24 +43,30 @@ SERVER_RESTARTED = "server_restarted"
 SEVERAL_SERVERS = "several_servers"
 # The server sleeps: it runs no requests, and one may do harm.
 ASLEEP = "asleep"
+# The metrics page cannot be read, or does not show how many requests wait.
+NO_SERVER_METRICS = "no_server_metrics"
 NO_FIRST_TOKEN = "no_first_token"  # noqa: S105 - a token of text
 USERS_LATENCY = "users_latency"
+# Half of the last answers took more than twice an objective; only where the metrics page is not read (stream_guard.py).
+SLOW_ANSWERS = "slow_answers"
 # More probe requests missed the objective than it allows for the whole step: it is certainly broken, and the rest of
 # the step would only do harm.
 OBJECTIVE_BROKEN = "objective_broken"
 # Why load is stopped: every reason that `decide` returns, and those that run_guard.py finds.
 REASONS = (
     "server_errors", RATE_LIMITED, "failed_requests", "server_unreadable", OTHER_SERVER, SERVER_RESTARTED,
-    SEVERAL_SERVERS, ASLEEP, "preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP,
-    OBJECTIVE_BROKEN,
+    SEVERAL_SERVERS, ASLEEP, "preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, SLOW_ANSWERS,
+    IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
 )  # fmt: skip
 # Why a scheduled run was refused: by its lock, by admission.py, and by the checks of `preflight`.
 REFUSALS = (
-    "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", ASLEEP, "busy",
+    "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", NO_SERVER_METRICS, ASLEEP, "busy",
     "no_prometheus", "alert_firing", SEVERAL_SERVERS, "rollout", "burn_rate", "live_load", "no_user_lengths",
 )  # fmt: skip
 # The reasons that mean overload; the others mean that probe requests or polls failed.
-OVERLOAD = ("preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, IN_FLIGHT_CAP, OBJECTIVE_BROKEN)
+OVERLOAD = (
+    "preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, SLOW_ANSWERS, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
+)  # fmt: skip
 # The overloads that break no objective yet.
 PRECAUTIONS = ("preemptions", "queue", "kv_cache", USERS_LATENCY)
 _ASLEEP = GuardVerdict(allows_load=False, reason=ASLEEP, detail="the server sleeps: its metrics show no engine awake")
@@ -85,7 +91,7 @@ def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdic
     if server is None or server.waiting is None:
         return GuardVerdict(
             allows_load=False,
-            reason="no_server_metrics",
+            reason=NO_SERVER_METRICS,
             detail="the server does not report its queue, by which the guard decides",
         )
     if server.is_asleep:

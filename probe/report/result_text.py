@@ -31,6 +31,7 @@ _FIXES = {
     "queue": "requests queue above this load: raise --max-num-seqs if KV cache is free, or add a replica",
     "in_flight_cap": "requests arrive faster than they are answered: add a replica",
     "no_first_token": "requests queue above this load: raise --max-num-seqs if KV cache is free, or add a replica",
+    "slow_answers": "answers take more than twice an objective at this load: plan for less, or add a replica",
     "users_latency": "user requests slowed down first: plan for less than this load, or add a replica",
 }
 # The change that `bottleneck_gain` assumes; for any other bottleneck, half its cost.

@@ -32,6 +32,7 @@ MAX_LIVE_SHARE = 0.6
 _ROLLOUT_S = 300.0
 # Less than this share of a run's tokens seldom takes it beyond its first steps.
 _USEFUL_SHARE = 0.25
+_UNREAD = "rollout, live load: with capacity.guard: stream the metrics page does not count"
 # A daily schedule has 23 hours between two runs in spring; the run of the day before is not held against it, nor is a
 # start within a minute of its time.
 _DAY_S = 23 * 3600.0 - 60.0
@@ -73,6 +74,7 @@ class AdmissionCheck:
         steps_are_given = capacity.concurrency is not None or capacity.rates is not None
         self._least_s = capacity.step if steps_are_given else capacity.observe + capacity.step
         self._windows = tuple(parse_window(text) for text in capacity.schedule.windows)
+        self._by_stream = capacity.guard == "stream"
         self._objectives = objectives
         self._clock = clock
         self._firing_pages = firing_pages
@@ -98,7 +100,10 @@ class AdmissionCheck:
         refused = self._refused_unasked(seconds, tokens)
         if refused is not None:
             return Admission(refused)
-        verdict, server = await preflight(read_server, GuardLimits(), self._firing_pages)
+        verdict, server = await preflight(read_server, GuardLimits(), self._firing_pages, by_stream=self._by_stream)
+        if verdict.allows_load and self._by_stream:
+            burn = self._highest_burn(self._clock.monotonic_ns())
+            return Admission(_burning(burn) or verdict, server, tokens, seconds, (*_unchecked_burn(burn), _UNREAD))
         if verdict.allows_load and server is not None:
             now_ns = self._clock.monotonic_ns()
             restart, users = self._state.restarted_ago(now_ns), self._state.users()
@@ -190,8 +195,12 @@ def _share(users: UserLoad | None, known: Capacity | None) -> CapacityShare | No
     return largest_share(users, known) if known is not None and known.upper is not None else None
 
 
+def _unchecked_burn(burn: Mapping[str, float]) -> list[str]:
+    return [] if burn else ["burn rate: no canary judged an objective within the last hour"]
+
+
 def _unchecked(burn: Mapping[str, float], users: UserLoad | None, known: Capacity | None) -> tuple[str, ...]:
-    words = [] if burn else ["burn rate: no canary judged an objective within the last hour"]
+    words = _unchecked_burn(burn)
     if _share(users, known) is None:
         unknown = "the load of users is not known yet, or mixed with that of other servers"
         why = unknown if users is None else "no capacity with an upper bound"

@@ -70,7 +70,10 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class RunJob:
-    """What to do. Without the guard every step runs to its end, within the budget."""
+    """What to do. Without the guard every step runs to its end, within the budget.
+
+    `by_stream`: guarded by the run's own answers alone, without the metrics page.
+    """
 
     target: str
     model: str
@@ -80,3 +83,4 @@ class RunJob:
     is_guarded: bool = True
     limits: GuardLimits = field(default_factory=GuardLimits)
     confirms: str | None = None  # the id of the run that it repeats
+    by_stream: bool = False

@@ -6,7 +6,7 @@ from functools import partial
 from probe.config.config import Config
 from probe.core.errors import TargetError
 from probe.core.snapshot import ServerSnapshot
-from probe.observe.guard import GuardVerdict, may_start
+from probe.observe.guard import GO, NO_SERVER_METRICS, GuardVerdict, may_start
 from probe.observe.guard_limits import GuardLimits
 
 
@@ -14,20 +14,31 @@ async def preflight(
     read_server: Callable[[], Awaitable[ServerSnapshot]],
     limits: GuardLimits,
     firing_pages: Callable[[], Awaitable[list[str]]] | None = None,
+    *,
+    by_stream: bool = False,
 ) -> tuple[GuardVerdict, ServerSnapshot | None]:
-    """Check the server once. Return whether load may begin, and the server's state. Raises nothing."""
+    """Check the server once. Return whether load may begin, and the server's state. Raises nothing.
+
+    `by_stream`: the run is guarded by its own answers, so metrics that cannot be read refuse nothing.
+    """
     server: ServerSnapshot | None = None
     try:
         server = await read_server()
         verdict = may_start(server, limits)
-        if verdict.allows_load and firing_pages is not None and (firing := await firing_pages()):
-            verdict = GuardVerdict(
-                allows_load=False, reason="alert_firing", detail=f"{', '.join(firing)} fires for the target"
-            )
     except TargetError as error:
-        reason = "no_server_metrics" if server is None else "no_prometheus"
-        verdict = GuardVerdict(allows_load=False, reason=reason, detail=str(error))
+        verdict = _no(NO_SERVER_METRICS, str(error))
+    if by_stream and verdict.reason == NO_SERVER_METRICS:
+        verdict = GO
+    try:
+        if verdict.allows_load and firing_pages is not None and (firing := await firing_pages()):
+            verdict = _no("alert_firing", f"{', '.join(firing)} fires for the target")
+    except TargetError as error:
+        verdict = _no("no_prometheus", str(error))
     return verdict, server
+
+
+def _no(reason: str, detail: str) -> GuardVerdict:
+    return GuardVerdict(allows_load=False, reason=reason, detail=detail)
 
 
 def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str]]] | None:

@@ -3,6 +3,7 @@
 import asyncio
 from array import array
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 from probe.capacity.run.job import GUARD_S, LoadPlan, RunJob
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
@@ -25,6 +26,7 @@ from probe.observe.guard import (
     decide,
     page_fault,
 )
+from probe.observe.stream_guard import StreamGuard
 
 # Requests in flight are judged by a report that is no older than this. Reports that stay older end the run: the client
 # is at fault then, and not the server. A worker that says nothing is given up before.
@@ -51,6 +53,7 @@ class RunGuard:
         self._watch = watch
         self._switch = switch
         self._limits = job.limits.promised(job.objectives)
+        self._stream = StreamGuard(self._limits) if job.by_stream else None
         self._failures: list[Outcome] = []
         self._is_loading = False
         self._rate_rps = 0.0  # of the step that runs, where it is known
@@ -79,20 +82,35 @@ class RunGuard:
             self._switch.stop("error", run.problem)
         elif run.is_capped:
             self._trip(IN_FLIGHT_CAP)
+        if self._stream is not None:
+            self._stream.forget_answers()  # no load, nothing to judge
         self._is_loading = False
 
-    async def wait_until_calm(self) -> None:
-        """Wait for the server to have no queue, and forget the overload; stop the run where it stays."""
+    def observe_unloaded(self, run: StepRun) -> None:
+        """Take in the answers of the unloaded server; stop the run where they are too slow already."""
+        if self._stream is not None and (verdict := self._stream.observe_unloaded(run.records)) is not None:
+            self._switch.stop("guard", verdict.reason)
+
+    async def wait_until_calm(self, send_one: Callable[[], Awaitable[StepRun]]) -> None:
+        """Wait for the server to have no queue, and forget the overload; stop the run where it stays.
+
+        `send_one` sends a request alone; by the stream only its answer shows that the queue is gone.
+        """
         ends = self._clock.monotonic_ns() + int(_CALM_S * 1e9)
         while not self._switch.is_on:
-            snapshot = await self._watch.poll()
-            if snapshot is not None and not snapshot.waiting:
+            if await self._is_calm(send_one):
                 break
             if self._clock.monotonic_ns() > ends:
                 self._switch.stop("guard", self.tripped)
             await self._switch.pause(POLL_S)
         self._watch.forget_polls()
         self.tripped = None
+
+    async def _is_calm(self, send_one: Callable[[], Awaitable[StepRun]]) -> bool:
+        if self._stream is not None:
+            return self._stream.is_as_unloaded((await send_one()).records)
+        snapshot = await self._watch.poll()
+        return snapshot is not None and not snapshot.waiting
 
     def trip_reason(self, run: StepRun) -> str | None:
         """Return why the guard ended a step early, if it did."""
@@ -104,6 +122,8 @@ class RunGuard:
         self._judge(record)
         if record.outcome is Outcome.OK:
             self._answered_ns.append(record.done_ns)
+        if self._stream is not None:
+            self._stream.answered(record)
         if record.outcome not in NO_FAILURES:
             self._failures.append(record.outcome)
             self.check()
@@ -120,7 +140,10 @@ class RunGuard:
     def check(self) -> None:
         """Judge the server now."""
         limits = self._limits.offered(self._rate_rps)
-        verdict = decide(self._watch.polls, self._failures, limits, self._unanswered_s())
+        polls = self._watch.polls if self._stream is None else ()
+        verdict = decide(polls, self._failures, limits, self._unanswered_s())
+        if verdict.allows_load and self._stream is not None:
+            verdict = self._stream.decide() or verdict
         if self._job.is_guarded and not verdict.allows_load:
             self._trip(verdict.reason)
         elif self._job.is_guarded and (fault := page_fault(self._answered_ns, self._watch.snapshots)) is not None:

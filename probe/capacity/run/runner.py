@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from probe.capacity.run.cost_meter import CostMeter
 from probe.capacity.run.job import GUARD_S, LoadPlan, RunJob
 from probe.capacity.run.run_guard import RunGuard
-from probe.capacity.run.seams import ServerAccess, StepObservers, Think
+from probe.capacity.run.seams import ServerAccess, StepObservers, Think, unread
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.capacity.search.knee import MODE, TOGETHER, describe_load
@@ -28,6 +28,7 @@ from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.load import step_summary as summary
 from probe.load.protocol import Load
 from probe.observe.guard import OWN_COUNTED_S
+from probe.observe.stream_guard import UNLOADED_REQUESTS, UNSEEN
 from probe.observe.user_load import mean
 
 _T = TypeVar("_T")
@@ -64,7 +65,7 @@ class CapacityRun:
         self._clock = clock
         self._observers = observers
         self._switch = StopSwitch()
-        self._watch = ServerWatch(server.read, server.read_gpus, clock)
+        self._watch = ServerWatch(unread if job.by_stream else server.read, server.read_gpus, clock)
         self._guard = RunGuard(job, plan, load, clock, watch=self._watch, switch=self._switch)
         self._cost = CostMeter(job, load, clock)
         self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
@@ -117,14 +118,13 @@ class CapacityRun:
 
     async def _capacity(self) -> Capacity:
         if not self._guard.has_several_servers():
-            return await self._compute(partial(self._plan.capacity, self._steps, self._guard.stopped()), _RESULT)
+            found = await self._compute(partial(self._plan.capacity, self._steps, self._guard.stopped()), _RESULT)
+            return found.noted(UNSEEN) if self._job.by_stream else found
         # One server's counters less the requests to all of them say nothing of users.
         self._users.clear()
         self._steps = [replace(step, users=UserLoad()) for step in self._steps]
         found = await self._compute(partial(self._plan.capacity, self._steps, self._guard.stopped()), _RESULT)
-        if found.requests_per_second is None:
-            return found
-        return replace(found, reason="; ".join(filter(None, (TOGETHER, found.reason))))
+        return found.noted(TOGETHER)
 
     def _result(self, capacity: Capacity) -> CapacityResult:
         return CapacityResult(
@@ -162,8 +162,10 @@ class CapacityRun:
         """Send the first request, and watch the server before there is load."""
         # No step counts it: a cold server's first answer says nothing of its capacity.
         self._observers.on_phase(_FIRST)
-        first = await self._run_step(StepPlan(concurrency=1, seconds=0, requests=1))
+        first = await self._send_alone()
         self._guard.is_warm = self._cost.is_warm = True
+        if self._job.by_stream and not self._switch.is_on:
+            self._guard.observe_unloaded(await self._send_alone(UNLOADED_REQUESTS))
         before, began_ns = len(self._watch.snapshots), self._clock.monotonic_ns()
         if self._plan.observe_s > 0:
             self._observers.on_phase(Phase(_WATCHING, self._plan.observe_s))
@@ -207,7 +209,7 @@ class CapacityRun:
             await self._switch.before_stop(self._load.add_workers())
         if self._guard.tripped is not None:
             self._observers.on_phase(_CALMING)
-            await self._guard.wait_until_calm()
+            await self._guard.wait_until_calm(self._send_alone)
 
     def _other_probes(self, since_ns: int) -> tuple[RequestRecord, ...]:
         return tuple(record for record in self._server.other_probes() if record.done_ns >= since_ns)
@@ -215,6 +217,10 @@ class CapacityRun:
     def _add_users(self, users: UserLoad, snapshots: Sequence[ServerSnapshot]) -> None:
         if snapshots:
             self._users.append((users, (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9))
+
+    async def _send_alone(self, requests: int = 1) -> StepRun:
+        """Send requests one after the other, which no step counts."""
+        return await self._run_step(StepPlan(concurrency=1, seconds=0, requests=requests))
 
     async def _run_step(self, plan: StepPlan) -> StepRun:
         self._guard.step_started(plan)

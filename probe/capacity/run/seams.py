@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from probe.core.request import RequestRecord
+from probe.core.errors import TargetError
+from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Phase
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
 from probe.core.step import StepSummary
@@ -36,6 +37,11 @@ class ServerAccess:
     read_gpus: Callable[[], Awaitable[GpuSnapshot]] | None = None
     users_between: UsersBetween = users_beside
     other_probes: Callable[[], Sequence[RequestRecord]] = tuple
+
+
+async def unread() -> ServerSnapshot:
+    """Read no metrics page: for a run that is guarded by its own answers alone."""
+    raise TargetError("the metrics page is not read in this run", Outcome.ABORTED)
 
 
 def ignore(*_: object) -> None:

@@ -51,7 +51,8 @@ class RefusedError(Exception):
 class RunRequest:
     """What to measure, and what it may cost.
 
-    `server`: what is stated about it. `confirms`: the id of the run that it repeats.
+    `server`: what is stated about it. `confirms`: the id of the run that it repeats. `by_stream`: guarded by the run's
+    own answers alone.
     """
 
     source: RequestSource
@@ -59,6 +60,7 @@ class RunRequest:
     steps: StepSettings
     budget: Budget
     is_guarded: bool = True
+    by_stream: bool = False
     server: ServerLimitsConfig = field(default_factory=ServerLimitsConfig)
     confirms: str | None = None
     load: LoadConfig | None = None
@@ -78,6 +80,7 @@ class RunRequest:
                 admission.server, self.source.workload, self.objectives, self.server, self.source.endpoint.shape
             ),
             is_guarded=self.is_guarded,
+            by_stream=self.by_stream,
             confirms=self.confirms,
         )
 

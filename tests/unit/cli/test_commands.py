@@ -21,7 +21,7 @@ from probe.config.workloads import WorkloadConfig
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError, LockError, TargetError
 from probe.core.request import Outcome
-from probe.core.result import CapacityResult
+from probe.core.result import CapacityResult, Stopped
 from probe.core.step import StepSummary
 from probe.mock_server.driver import Faults
 from probe.report.result_json import dumps
@@ -285,3 +285,13 @@ def test_nothing_is_sent_to_a_server_that_sleeps(host: tuple[asyncio.Runner, Moc
     with pytest.raises(TargetError, match="sleeps, nothing was sent; wake it up first"):
         runner.run(ramp_target(config, config.targets[0], _asked(is_guarded=guarded), SystemClock(), lambda _: None))
     assert server.generated == 0
+
+
+def test_without_a_metrics_page_the_own_answers_guard_a_ramp(host: tuple[asyncio.Runner, MockServer]) -> None:
+    runner, server = host
+    server.instead["/metrics"] = PlainTextResponse("no such page", status_code=404)
+    with pytest.raises(TargetError, match=r"no_server_metrics.*--stream-guard guards by the run's own answers"):
+        runner.run(_ramp(_config(server.url), _asked()))
+    result, steps = runner.run(_ramp(_config(server.url), _asked(by_stream=True)))
+    assert result.stopped == Stopped("done")
+    assert [step.requests.ok for step in steps] == [25, 25]

@@ -16,7 +16,8 @@ from probe.core.snapshot import UserLoad
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
 GUARD_REASONS = (
     "server_errors", "rate_limited", "failed_requests", "server_unreadable", "other_server", "server_restarted",
-    "several_servers", "asleep", "preemptions", "queue", "kv_cache", "no_first_token", "users_latency", "in_flight_cap",
+    "several_servers", "asleep", "preemptions", "queue", "kv_cache", "no_first_token", "users_latency", "slow_answers",
+    "in_flight_cap",
     "objective_broken",
 )  # fmt: skip
 REFUSALS = (

@@ -359,3 +359,11 @@ def test_one_kind_of_canary_that_fails_or_burns_its_budget_keeps_runs_from_start
     for _ in range(4):  # all canaries together would have a burn rate below 1
         scene.canary(kind=1, ttft_s=0.8)
     assert _refusal(scene)[0] == "burn_rate"
+
+
+def test_by_the_stream_alone_a_run_needs_no_metrics_and_says_what_it_did_not_check() -> None:
+    admission = _calm(capacity={"guard": "stream"}, server={"waiting": None}).ask(KNOWN)
+    assert admission.verdict.allows_load
+    assert "live load" in admission.unchecked[-1]
+    assert _refusal(_calm(capacity={"guard": "stream"}, server={"waiting": 3.0}))[0] == "busy"
+    assert _refusal(Scene(capacity={"guard": "stream"}))[0] == "canary_failed"

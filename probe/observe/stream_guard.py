@@ -1,0 +1,95 @@
+"""The guard from the stream alone: judges a server by the run's own answers, beside those of the unloaded server. Pure.
+
+For a server whose metrics cannot be read. A queue, preemptions, a full KV cache, a restart and users' own latency show
+only in what probe requests wait for, so this guard stops later than the one that reads the metrics.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from probe.core.latency import tpot_s, ttft_s
+from probe.core.objectives import Objective
+from probe.core.request import Outcome, RequestRecord
+from probe.observe.guard import SLOW_ANSWERS, GuardVerdict
+from probe.observe.guard_limits import GuardLimits
+
+# What a capacity lacks that was measured with this guard.
+UNSEEN = (
+    "guarded by the run's own answers alone, which do not show the server's queue, preemptions, KV cache, restarts and"
+    " users"
+)
+# How many requests are sent one at a time, to see the server without load.
+UNLOADED_REQUESTS = 5
+# How many answers are judged, the newest, and how many of them must be slow.
+_RECENT, _SLOW = 10, 5
+# After an overload: a request alone may take this multiple of the unloaded latency, or this share of the objective.
+_AS_BEFORE, _EASILY = 2.0, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _Latency:
+    name: str
+    of: Callable[[RequestRecord], float | None]
+    objective: Objective
+
+
+class StreamGuard:
+    """What the answers of one run show: first those of the unloaded server, then those under load."""
+
+    def __init__(self, limits: GuardLimits) -> None:
+        known = (("TTFT", ttft_s, limits.ttft), ("TPOT", tpot_s, limits.tpot))
+        self._latencies = [_Latency(name, of, objective) for name, of, objective in known if objective is not None]
+        self._over_objective = limits.over_objective
+        self._unloaded_s: dict[str, float] = {}  # medians, by the latency's name
+        self._recent: deque[RequestRecord] = deque(maxlen=_RECENT)
+
+    def observe_unloaded(self, records: Sequence[RequestRecord]) -> GuardVerdict | None:
+        """Take in the answers of the unloaded server. Return why no load may begin: it is too slow already, or None."""
+        for latency in self._latencies:
+            if (seconds := _values(latency, records)) and (middle_s := median(seconds)) > 0:
+                self._unloaded_s[latency.name] = middle_s
+                if middle_s > latency.objective.within_s:
+                    return _slow(f"without load the median {latency.name} is {middle_s:.3g} s")
+        return None
+
+    def forget_answers(self) -> None:
+        """Forget the answers of a step that has ended."""
+        self._recent.clear()
+
+    def answered(self, record: RequestRecord) -> None:
+        """Take in an answer under load."""
+        if record.outcome is Outcome.OK:
+            self._recent.append(record)
+
+    def decide(self) -> GuardVerdict | None:
+        """Return why the load has to end: half of the last answers took more than twice the objective; or None."""
+        for latency in self._latencies:
+            limit_s = self._over_objective * latency.objective.within_s
+            slow = sum(seconds > limit_s for seconds in _values(latency, self._recent))
+            if slow >= _SLOW:
+                words = (
+                    f"{slow} of the last {len(self._recent)} answers had a {latency.name} of more than {limit_s:g} s"
+                )
+                before_s = self._unloaded_s.get(latency.name)
+                return _slow(words if before_s is None else f"{words}; without load {before_s:.3g} s")
+        return None
+
+    def is_as_unloaded(self, records: Sequence[RequestRecord]) -> bool:
+        """Return whether requests that were sent alone were answered as before the load, or well within objectives."""
+        if not any(record.outcome is Outcome.OK for record in records):
+            return False
+        for latency in self._latencies:
+            allowed_s = max(_AS_BEFORE * self._unloaded_s.get(latency.name, 0.0), _EASILY * latency.objective.within_s)
+            if any(seconds > allowed_s for seconds in _values(latency, records)):
+                return False
+        return True
+
+
+def _values(latency: _Latency, records: Sequence[RequestRecord] | deque[RequestRecord]) -> list[float]:
+    return [seconds for record in records if (seconds := latency.of(record)) is not None]
+
+
+def _slow(detail: str) -> GuardVerdict:
+    return GuardVerdict(allows_load=False, reason=SLOW_ANSWERS, detail=detail)

@@ -1,0 +1,75 @@
+"""A run that is guarded by its own answers alone: no metrics page is read, and the result says what was not seen."""
+
+from collections.abc import Callable
+
+import pytest
+from example_records import CHAT
+from fake_request import LocalLoad
+from fake_server import Asked, FakeMetrics, FakeServer, ready, specs
+from virtual_time import VirtualClock, virtually
+
+from probe.capacity.run.job import Budget, RunJob
+from probe.core.request import Outcome
+from probe.core.result import CapacityResult, RunContext, Stopped
+from probe.core.step import StepPlan
+from probe.observe.stream_guard import UNLOADED_REQUESTS, UNSEEN
+
+pytestmark = pytest.mark.slow
+
+PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
+
+
+def _run(server: FakeServer, *concurrency: int, metrics: FakeMetrics | None = None) -> CapacityResult:
+    context = RunContext(workload={"name": "short"}, objectives={})
+    job = RunJob("a", "m", CHAT, PLENTY, context, by_stream=True)
+    plans = tuple(StepPlan(concurrency=count, seconds=6.0) for count in concurrency)
+    clock = VirtualClock()
+
+    async def run() -> CapacityResult:
+        load = LocalLoad(ready(server, specs(8, 10)), clock)
+        return await Asked(job, plans).ramp(load, metrics or FakeMetrics(lambda _: None), clock).run()
+
+    return virtually(run(), within_s=600.0)
+
+
+def _slow_from(count: int, seconds: float) -> Callable[[int], float]:
+    """Return a server that is fast below that concurrency."""
+    return lambda in_flight: seconds if in_flight >= count else 0.1
+
+
+def test_without_a_metrics_page_a_run_finds_a_knee_and_names_what_it_did_not_see() -> None:
+    metrics = FakeMetrics(lambda _: None)
+    result = _run(FakeServer(_slow_from(8, 0.8)), 4, 8, 16, metrics=metrics)
+    assert result.stopped == Stopped("done", "concurrency 8 broke ttft")
+    assert result.capacity.requests_per_second == pytest.approx(40.0, rel=0.05)
+    assert str(result.capacity.reason).startswith(UNSEEN)
+    assert metrics.read_s == []
+
+
+def test_answers_that_take_more_than_twice_the_objective_end_the_load() -> None:
+    server = FakeServer(_slow_from(2, 1.5))  # two late requests are too few for `no_first_token`
+    result = _run(server, 1, 2, 4)
+    assert result.stopped == Stopped("guard", "slow_answers")
+    assert [(step.plan.concurrency, step.tripped) for step in result.steps] == [(1, None), (2, "slow_answers")]
+    assert result.capacity.limiting == "slow_answers"
+    assert result.capacity.upper is None
+    assert server.in_flight == 0
+
+
+def test_a_server_that_is_slow_without_load_gets_no_load() -> None:
+    server = FakeServer(lambda _: 0.7)
+    result = _run(server, 4, 8)
+    assert result.stopped == Stopped("guard", "slow_answers")
+    assert result.steps == ()
+    assert server.peak == 1
+    assert len(server.sent_s) == 1 + UNLOADED_REQUESTS
+
+
+def test_a_request_that_fails_ends_the_load() -> None:
+    server = FakeServer(outcome=lambda number: Outcome.SERVER_ERROR if number >= 30 else Outcome.OK)
+    assert _run(server, 4, 8).stopped == Stopped("guard", "server_errors")
+
+
+def test_a_server_that_hangs_ends_the_load() -> None:
+    result = _run(FakeServer(_slow_from(8, 60.0)), 4, 8)
+    assert result.stopped == Stopped("guard", "no_first_token")
