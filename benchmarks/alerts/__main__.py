@@ -1,6 +1,7 @@
 """Replay a simulated month and report recall, delay and false alerts of the rules: `python -m benchmarks.alerts`
 
     --seeds 1        the number of months; --seed 7 runs one given month
+    --minutes 45     begin no month after that
     --scrape 60      seconds between two scrapes: 15, 30 or 60
     --calm           months without faults
     --days           named days instead of months, each with the notifications that should come (expected.py)
@@ -60,14 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = sorted({rule.alert for rule in rules if rule.alert} - set(ALERTS))
     if unknown:
         sys.exit(f"ALERTS in benchmarks/alerts/faults.py lacks these alerts: {', '.join(unknown)}")
-    seeds = [options.seed] if options.seed is not None else list(range(options.seeds))
-    months = []
-    for seed in seeds:
-        verdict, about = _month(seed, rules, options)
-        months.append((seed, verdict, about))
-        print(_line(seed, verdict, about), file=sys.stderr, flush=True)
-        if options.verbose:
-            print(_story(verdict), file=sys.stderr, flush=True)
+    months = _months(rules, options)
     verdicts = [verdict for _, verdict, _ in months]
     rows = report.by_kind(verdicts)
     problems = report.too_often(verdicts)
@@ -84,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name}, a month: {count / len(months):.1f}")
     print("\n".join(problems) or "every target was met")
     out = options.out or (
-        RESULTS / f"alerts-{datetime.now(UTC):%Y-%m-%d}.json" if len(seeds) >= _ENOUGH_FOR_A_RECORD else None
+        RESULTS / f"alerts-{datetime.now(UTC):%Y-%m-%d}.json" if len(months) >= _ENOUGH_FOR_A_RECORD else None
     )
     if out is not None:
         out.write_text(json.dumps(_record(_command(argv), options, rows, problems, months), indent=1) + "\n")
@@ -92,11 +86,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if problems else 0
 
 
+def _months(rules: Sequence[Rule], options: argparse.Namespace) -> list[tuple[int, Verdict, dict[str, Any]]]:
+    """Return the verdict on each month and what is known of its replay, and print them."""
+    months: list[tuple[int, Verdict, dict[str, Any]]] = []
+    began = time.monotonic()
+    for seed in [options.seed] if options.seed is not None else range(options.seeds):
+        if months and time.monotonic() - began > 60 * options.minutes:
+            break
+        verdict, about = _month(seed, rules, options)
+        months.append((seed, verdict, about))
+        print(_line(seed, verdict, about), file=sys.stderr, flush=True)
+        if options.verbose:
+            print(_story(verdict), file=sys.stderr, flush=True)
+    return months
+
+
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.alerts", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--scrape", type=float, choices=(15.0, 30.0, 60.0), default=60.0)
     parser.add_argument("--calm", action="store_true")
     parser.add_argument("--days", action="store_true")

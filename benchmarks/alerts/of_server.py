@@ -83,7 +83,6 @@ def _joined(scene: Scene, readable: Bools) -> Iterator[Line]:
     labels, count = scene.target, len(world.times)
     yield from page.gauge(names.STALLED, labels, world.stalled_s, readable)
     yield from page.gauge(names.AMBIGUOUS, labels, 0.0, readable)
-    yield from page.gauge(names.HELD_BACK, labels, 0.0, readable)
     share = np.clip(world.waiting / (world.waiting + 3), 0, 1)
     yield from page.gauge(names.QUEUE_SHARE, labels, share, readable)
     gap = 0.004 * np.exp(noise(rng, count, 3600, 0.2))

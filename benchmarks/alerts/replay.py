@@ -4,9 +4,10 @@ In: rules, and a Prometheus with the samples. Out: when each alert fired. Stores
 stale markers, as Prometheus would, before evaluating the rules that use them. Applies `for` and `keep_firing_for` as
 Prometheus' rules/alerting.go does.
 
-Most of the cost would be windows of hours and days at times when the alert cannot fire. So the replay evaluates a cheap
-necessary condition of the alert (such as the short window of a burn rate, rules.necessary) at every step, and the whole
-expression only at steps where it holds. At all other steps the expression has no result, so the outcome is the same.
+Most of the cost would be windows of hours and days at times when the alert cannot fire. So the replay evaluates the
+necessary conditions of an alert (conditions.py, such as the short window of a burn rate), the cheapest at every step,
+each other one where those before hold, and the whole expression where all do. At all other steps the expression has no
+result, so the outcome is the same.
 """
 
 import time
@@ -18,13 +19,15 @@ from typing import TypeVar
 import numpy as np
 
 from alerts.alert_labels import GROUP
-from benchmarks.alerts.rules import Rule, filled_in, necessary
+from benchmarks.alerts.conditions import necessary
+from benchmarks.alerts.rules import Rule, filled_in
 from benchmarks.backfill import STALE, Bools, Floats, Line, Prometheus
 
 # Prometheus spreads the evaluation of groups by a hash, so a group is not evaluated at the time of a scrape.
 _OFFSET_S = 7.0
 _AT_ONCE = 2
-_MOST_OF_IT = 0.75  # evaluate the alert directly if its condition costs this share of the whole
+# A gap between steps for which a query of its own costs less than the steps in it.
+_GAP_S = 600.0
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
@@ -47,7 +50,7 @@ class Replay:
     start_s: float
     end_s: float
     spent: dict[str, float] = field(default_factory=dict)
-    _held: dict[tuple[str, float], Bools] = field(default_factory=dict)
+    _held: dict[tuple[str, float, int, float], Bools] = field(default_factory=dict)
 
     def run(self, rules: Sequence[Rule]) -> list[Firing]:
         """Return the alerts that fired, by time. `rules` are in the order of benchmarks.alerts.rules.needed."""
@@ -71,28 +74,35 @@ class Replay:
         return np.arange(start_s + _OFFSET_S, self.end_s, rule.interval_s)
 
     def _may_fire(self, rule: Rule, later: Mapping[str, Rule]) -> Floats:
-        """Return the steps at which the cheapest of the alert's conditions holds; all steps if it has only one."""
-        steps = self._steps(rule, self.start_s)
         expr = filled_in(rule.expr, later)
-        parts = necessary(expr)
-        if sum(map(len, parts)) > _MOST_OF_IT * len(expr) and not rule.needs & set(later):
-            return steps
-        holds = np.zeros(len(steps), bool)
-        for part in parts:
-            holds |= self._holds(f"{rule.alert}, condition", part, steps, rule.interval_s)
-        return steps[holds]
+        return self._where(f"{rule.alert}, condition", expr, self._steps(rule, self.start_s), rule.interval_s)
 
-    def _holds(self, name: str, expr: str, steps: Floats, interval_s: float) -> Bools:
-        """Return at which steps the expression has a result. Cached, since several alerts may share a condition."""
-        if (expr, interval_s) not in self._held:
-            found = np.zeros(len(steps), bool)
-            for line in self._ask(name, expr, steps, interval_s):
-                found[_indices(line, steps[0], interval_s)] = True
-            self._held[expr, interval_s] = found
-        return self._held[expr, interval_s]
+    def _where(self, name: str, expr: str, steps: Floats, interval_s: float) -> Floats:
+        """Return the steps at which the expression's necessary conditions hold."""
+        found = np.zeros(len(steps), bool)
+        for conditions in necessary(expr):
+            at = np.ones(len(steps), bool)
+            for condition in conditions:
+                at &= self._holds(name, condition, steps, at, interval_s)
+            found |= at
+        return steps[found]
+
+    def _holds(self, name: str, expr: str, steps: Floats, at: Bools, interval_s: float) -> Bools:
+        """Return where among `steps[at]` the expression has a result. Several rules may share a first condition."""
+        key = expr, interval_s, len(steps), float(steps[0]) if len(steps) else 0.0
+        if key in self._held:
+            return self._held[key]
+        found = np.zeros(len(steps), bool)
+        for line in self._ask(name, expr, steps[at], interval_s):
+            nearest = np.minimum(np.searchsorted(steps, line.times - interval_s / 2), len(steps) - 1)
+            found[nearest[np.abs(steps[nearest] - line.times) < interval_s / 2]] = True
+        if at.all():
+            self._held[key] = found
+        return found
 
     def _record(self, rule: Rule, steps: Floats) -> None:
-        lines = self._ask(rule.record, rule.expr, steps, rule.interval_s)
+        at = self._where(f"{rule.record}, condition", rule.expr, steps, rule.interval_s)
+        lines = self._ask(rule.record, rule.expr, at, rule.interval_s)
         self.prometheus.write(_recorded(rule, line, steps) for line in lines)
 
     def _fire(self, rule: Rule, steps: Floats) -> list[Firing]:
@@ -113,10 +123,10 @@ class Replay:
         ]
 
     def _ask(self, name: str, expr: str, steps: Floats, interval_s: float) -> list[Line]:
-        """Query the expression at `steps`, with one range query for each segment without a gap of half an hour."""
+        """Query the expression at `steps`, with one range query for each segment without a gap of ten minutes."""
         began = time.monotonic()
         found: dict[tuple[tuple[str, str], ...], list[Line]] = {}
-        gaps = np.flatnonzero(np.diff(steps) > max(1800.0, 2 * interval_s)) + 1
+        gaps = np.flatnonzero(np.diff(steps) > max(_GAP_S, 2 * interval_s)) + 1
         for segment in np.split(steps, gaps) if len(steps) else ():
             for line in self.prometheus.series(expr, float(segment[0]), float(segment[-1]), interval_s):
                 found.setdefault(tuple(sorted(line.labels.items())), []).append(line)

@@ -103,32 +103,6 @@ def unmet(wanted: Iterable[Selector], series: Sequence[Mapping[str, str]]) -> li
     return sorted(f"{m.name}{{{','.join(f'{n}{o}{v!r}' for n, o, v in m.matchers)}}}" for m in missing)
 
 
-def necessary(expr: str) -> list[str]:
-    """Return the cheapest expressions of which at least one has a result wherever `expr` has one, or `expr` itself.
-
-    Of `a and b` either will do, of `a unless b` it is a, of `a or b` both are needed, and an aggregation has an answer
-    where what it aggregates has one.
-    """
-    return [node.prettify() for node in _necessary(promql_parser.parse(expr))]
-
-
-def _necessary(node: Any) -> list[Any]:  # noqa: ANN401 - promql-parser's nodes have no common interface
-    kind = type(node).__name__
-    if kind in {"ParenExpr", "AggregateExpr"}:
-        return _necessary(node.expr)
-    operator = str(node.op) if kind == "BinaryExpr" else ""
-    if operator == "and":
-        return min(_necessary(node.lhs), _necessary(node.rhs), key=_cost_s)
-    if operator == "or":
-        return [*_necessary(node.lhs), *_necessary(node.rhs)]
-    return _necessary(node.lhs) if operator == "unless" else [node]
-
-
-def _cost_s(nodes: Iterable[Any]) -> float:
-    """Return the seconds of samples that the expressions read."""
-    return sum(60 + each.range_s for node in nodes for each in _selectors(node))
-
-
 def filled_in(expr: str, recordings: Mapping[str, Rule]) -> str:
     """Replace each recording's name in `expr` by the recording's expression, for all label sets."""
     for name, rule in recordings.items():
@@ -139,10 +113,7 @@ def filled_in(expr: str, recordings: Mapping[str, Rule]) -> str:
 
 def selectors(expr: str) -> list[Selector]:
     """Return every metric of an expression. Raises ValueError for one without a name."""
-    return _selectors(promql_parser.parse(expr))
-
-
-def _selectors(parsed: Any) -> list[Selector]:  # noqa: ANN401
+    parsed = promql_parser.parse(expr)
     found: list[Selector] = []
     subqueries: list[float] = []
 

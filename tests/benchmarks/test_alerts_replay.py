@@ -8,13 +8,14 @@ import pytest
 from alerts.build import FILE, render
 from alerts.windows import DAY_S, HOUR_S
 from benchmarks.alerts import month
+from benchmarks.alerts.conditions import necessary
 from benchmarks.alerts.faults import ALERTS, Fault, Kind
 from benchmarks.alerts.inhibit import Inhibition, sent
 from benchmarks.alerts.judge import incidents, judge
 from benchmarks.alerts.month import START_S
 from benchmarks.alerts.replay import Firing, firing_times
 from benchmarks.alerts.report import by_kind, missed, too_often
-from benchmarks.alerts.rules import Rule, asked, filled_in, necessary, needed, rules_of, unmet
+from benchmarks.alerts.rules import Rule, asked, filled_in, needed, rules_of, unmet
 
 FAULT = Fault(Kind.DEAD, "a", START_S + 10 * HOUR_S, START_S + 11 * HOUR_S, 1.0, counts=True)
 PAGE = {"alertname": "KneewatchAvailabilityBurn", "target": "a", "severity": "page"}
@@ -106,9 +107,18 @@ def test_an_inhibited_alert_is_sent_once_its_inhibition_ends() -> None:
 
 def test_the_necessary_conditions_of_an_expression_are_found() -> None:
     expr = "a > 1 and rate(b[3d]) > 2 unless c"
-    assert necessary(expr) == ["a > 1"]
-    assert necessary(f"max by (x) (({expr}) or d == 0)") == ["a > 1", "d == 0"]
-    assert necessary("a > 1") == ["a > 1"]
+    assert necessary(expr) == [["a > 1", "rate(b[3d]) > 2"]]
+    assert necessary("max by (x) (a > 1 or d == 0) + 1") == [["a > 1"], ["d == 0"]]
+    assert necessary("round(a > 1, 0.1) * on (x) group_left (y) (b > bool 0)") == [["a > 1"]]
+    either = [["a > 1", "(a > 1) / b > 2"], ["a > 1", "c > 3", "(a > 1) / b > 2"]]
+    assert necessary("(a > 1) / b > 2 and (c > 3 or d)") == either
+    assert necessary("(a > 1 unless b) and c") == [["a > 1", "a > 1 unless b"]]
+    # Nothing is known of what has a result where its argument has none.
+    for whole in ("a > 1", "absent(a > 1)", "count_over_time((a > 1)[1h:])", "a or b", "a > bool 1"):
+        assert necessary(whole) == [[]]
+
+
+def test_a_recordings_expression_takes_the_place_of_its_name() -> None:
     recording = Rule("g", 30, "sum(rate(x[1h]))", record="r:x:rate1h")
     assert filled_in('r:x:rate1h{target=~"a|b"} > 1', {"r:x:rate1h": recording}) == "(sum(rate(x[1h]))) > 1"
 
@@ -135,4 +145,6 @@ def test_a_month_has_every_series_that_the_rules_query(monkeypatch: pytest.Monke
     monkeypatch.setattr(month, "END_S", START_S + 3 * HOUR_S)
     wanted = asked(needed(rules_of(render()[FILE])))
     short = month.Month(0, month.config(), scrape_s=60.0, faults=False)
-    assert unmet(wanted, [line.labels for line in short.lines({each.name for each in wanted})]) == []
+    labels = [line.labels for line in short.lines({each.name for each in wanted})]
+    assert unmet(wanted, labels) == []
+    assert len({tuple(sorted(each.items())) for each in labels}) == len(labels), "a series is there twice"
