@@ -5,7 +5,7 @@ from alerts.alert_labels import by
 from alerts.budget import step_s
 from alerts.objectives import AVAILABILITY_KEEP_S
 from alerts.rules import Alert, RuleGroup
-from alerts.templates import COUNT, asked
+from alerts.templates import COUNT, OF_TARGET, asked
 from alerts.windows import duration
 from exporters import names
 
@@ -120,7 +120,7 @@ def _ttft(scale: float) -> Alert:
     good = increase(names.GOOD_REQUESTS.name, f'{canary},objective="ttft"')
     mean = f"{increase(names.TTFT.name + '_sum', canary)} / ({increase(names.TTFT.name + '_count', canary)} > 0)"
     promised = f'max {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
-    objective = asked(f'min({names.OBJECTIVE_SECONDS.name}{{target=%q,objective="ttft"}})', shown="humanizeDuration")
+    objective = asked(f'min({names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="ttft"}})', shown="humanizeDuration")
     return Alert(
         name="KneewatchTTFTCollapse",
         expr=(

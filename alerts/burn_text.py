@@ -3,21 +3,16 @@
 from collections.abc import Sequence
 
 from alerts import sli
-from alerts.alert_labels import KEPT
 from alerts.budget import bad, total
 from alerts.promises import WINDOW, allowed
 from alerts.sli import Sli
-from alerts.templates import COUNT, asked, if_any, listed, multiple, runs_out
+from alerts.templates import COUNT, OF_TARGET, TARGET, asked, if_any, listed, multiple, runs_out
 from alerts.windows import DAY_S, PAIRS, duration
 from exporters import names
 from probe.core import objectives as slo
 from probe.core.request import UP, Outcome
 
 _TOP = 3  # reasons that are listed
-# What identifies the alert. The canaries' workload does not: their requests are summed.
-_LABELS = (*KEPT, "target")
-# Matchers for these labels, by position, so that they may occur several times.
-_SAME = ",".join(f"{label}=%[{position}]q" for position, label in enumerate(_LABELS, start=1))
 
 
 def summary(judged: Sequence[Sli], severity: str) -> str:
@@ -35,15 +30,15 @@ def description(judged: Sequence[Sli], severity: str, scale: float) -> str:
         f"{_kind(one)}: {_counts(one, pairs[0].short_s * scale, pairs[-1].long_s * scale, scale)}" for one in judged
     )
     objective = judged[0].objective
-    window = f"{WINDOW}{{{_SAME}}}"
-    share = asked(f"{allowed(objective)}{{{_SAME}}}", _LABELS, shown="humanizePercentage")
-    days = asked(f"{window} / {DAY_S:g}", _LABELS, shown='printf "%.3gd"')
+    window = f"{WINDOW}{{{OF_TARGET}}}"
+    share = asked(f"{allowed(objective)}{{{OF_TARGET}}}", shown="humanizePercentage")
+    days = asked(f"{window} / {DAY_S:g}", shown='printf "%.3gd"')
     parts = [
         f"Requests that {_what(objective)}: {counts}. ",
         *_canaries(judged, max(pair.short_s for pair in pairs)),
         *(_judged(one) for one in judged),
         f"The objective '{{{{ $labels.slo }}}}' allows {share} over {days};",
-        f" at this pace the whole budget is gone in {runs_out(window, _LABELS)}.",
+        f" at this pace the whole budget is gone in {runs_out(window, TARGET)}.",
     ]
     return "".join(parts)
 
@@ -55,8 +50,8 @@ def _kind(one: Sli) -> str:
 def _who(judged: Sequence[Sli], severity: str) -> str:
     """Return a template: canary, user, or both."""
     canaries, users = (
-        f"{{{{ with printf `{one.burn_record(severity)}{{{_SAME}}}`"
-        f" {' '.join(f'$labels.{label}' for label in _LABELS)} | query }}}}"
+        f"{{{{ with printf `{one.burn_record(severity)}{{{OF_TARGET}}}`"
+        f" {' '.join(f'$labels.{label}' for label in TARGET)} | query }}}}"
         for one in judged
     )
     return f"{canaries}canary{users} and user{{{{ end }}}}{{{{ else }}}}user{{{{ end }}}}"
@@ -69,28 +64,28 @@ def _what(objective: str) -> str:
 
 
 def _within(objective: str) -> str:
-    series = f'{names.OBJECTIVE_SECONDS.name}{{{_SAME},objective="{objective}"}}'
-    return asked(f"max({series})", _LABELS, shown="humanizeDuration")
+    series = f'{names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="{objective}"}}'
+    return asked(f"max({series})", shown="humanizeDuration")
 
 
 def _counts(one: Sli, shortest_s: float, longest_s: float, scale: float) -> str:
     """Return a template such as "3 of 20 in 5m, 7 of 1440 in 6h", "no requests in 6h", or "unknown"."""
     missed, judged = _requests(one, shortest_s, scale)
-    lately = if_any(judged, _LABELS, _share(missed), "no requests", "unknown")
+    lately = if_any(judged, TARGET, _share(missed), "no requests", "unknown")
     missed, judged = _requests(one, longest_s, scale)
     over = duration(longest_s)
     whole = f"{lately} in {duration(shortest_s)}, {_share(missed)} in {over}"
-    return if_any(judged, _LABELS, whole, f"no requests in {over}", "unknown")
+    return if_any(judged, TARGET, whole, f"no requests in {over}", "unknown")
 
 
 def _requests(one: Sli, window_s: float, scale: float) -> tuple[str, str]:
     """Return queries of the number of bad requests and of all."""
-    missed, judged = (f"sum({count(one, window_s, scale, matcher=f'{{{_SAME}}}')})" for count in (bad, total))
+    missed, judged = (f"sum({count(one, window_s, scale, matcher=f'{{{OF_TARGET}}}')})" for count in (bad, total))
     return missed, judged
 
 
 def _share(missed: str) -> str:
-    return f"{asked(missed, _LABELS, shown=COUNT, none='0')} of {{{{ . | first | value | {COUNT} }}}}"
+    return f"{asked(missed, shown=COUNT, none='0')} of {{{{ . | first | value | {COUNT} }}}}"
 
 
 def _canaries(judged: Sequence[Sli], window_s: float) -> list[str]:
@@ -98,19 +93,17 @@ def _canaries(judged: Sequence[Sli], window_s: float) -> list[str]:
     if sli.AVAILABILITY not in judged:
         return []
     fine = "|".join((*UP, Outcome.ABORTED))
-    failed = f'{names.REQUESTS.name}{{{_SAME},traffic="canary",outcome!~"{fine}"}}'
+    failed = f'{names.REQUESTS.name}{{{OF_TARGET},traffic="canary",outcome!~"{fine}"}}'
     by_reason = f"sum by (outcome) ({sli.grown(failed, duration(window_s))})"
     why = listed(
         f"sort_desc(topk({_TOP}, {by_reason} > 0))",
         "outcome",
-        _LABELS,
         before=f"Failed canaries in {duration(window_s)}: ",
         after=". ",
     )
-    last = f'{names.LAST_SUCCESS.name}{{{_SAME},traffic="canary"}}'
+    last = f'{names.LAST_SUCCESS.name}{{{OF_TARGET},traffic="canary"}}'
     since = asked(
         f"round(time() - max({last}))",
-        _LABELS,
         shown="humanizeDuration",
         before="The last canary succeeded ",
         after=" ago. ",
@@ -123,10 +116,9 @@ def _judged(one: Sli) -> str:
     """Return how users' latencies are judged: by the server's histogram buckets and its clock. Empty for others."""
     if one not in sli.USERS or one.objective == slo.AVAILABILITY:
         return ""
-    bound = f'max({names.USERS_OBJECTIVE_SECONDS.name}{{{_SAME},objective="{one.objective}"}})'
+    bound = f'max({names.USERS_OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="{one.objective}"}})'
     return asked(
         bound,
-        _LABELS,
         shown="humanizeDuration",
         before="The server measures users' requests, without the network, and they are judged at ",
         after=f", its lowest histogram bound at or above {_within(one.objective)}. ",

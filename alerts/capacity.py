@@ -8,9 +8,10 @@ forecasts agree with the measured knee, is in alerts/headroom.py.
 from dataclasses import dataclass
 
 from alerts.alert_labels import by, on
-from alerts.headroom import KEEP_S, LOAD, headroom_rules
+from alerts.headroom import ALERT, KEEP_S, LOAD, THIS, headroom_rules
 from alerts.links import CAPACITY
-from alerts.rules import Alert, Recording, RuleGroup, now
+from alerts.rules import Alert, Recording, RuleGroup
+from alerts.templates import OF_TARGET, asked
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from exporters.names import PREFIX
@@ -72,7 +73,7 @@ def _dropped(scale: float, *, page: bool) -> Alert:
     A page remains one when a later run of the drop measures a little more than the peak: each return would be a ring.
     """
     week = duration(_PEAK_S * scale)
-    peak_now = now(f"max(max_over_time({LOAD}{{target=%q}}[{week}]))")
+    peak_now = asked(f"max(max_over_time({LOAD}{{{THIS}}}[{week}]))", ALERT)
     impact = (
         "At the last week's peak users sent more than a run since then measured: they will wait at the next one"
         if page
@@ -120,11 +121,12 @@ def _shifted(*methods: str) -> str:
 
 
 def _capacity_and_baseline() -> str:
-    baseline = f'{names.KNEE_BASELINE.name}{{target=%q,mode!="forecast"}}'
+    baseline = f'{names.KNEE_BASELINE.name}{{{THIS},mode!="forecast"}}'
+    sustained = asked(f"max({baseline} * (1 + {names.KNEE_SHIFT.name}))", ALERT)
     return (
         "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) sustains"
-        f" {now(f'max({baseline} * (1 + {names.KNEE_SHIFT.name}))')} requests/s within its objectives, against a"
-        f" baseline of {now(f'max({baseline})')}"
+        f" {sustained} requests/s within its objectives, against a"
+        f" baseline of {asked(f'max({baseline})', ALERT)}"
     )
 
 
@@ -175,4 +177,4 @@ def _missed(schedule: _Schedule, scale: float) -> str:
 
 
 def _run_count(outcome: str, window: str) -> str:
-    return now(f"round(sum(increase({names.CAPACITY_RUNS.name}{{target=%q,outcome{outcome}}}[{window}])))")
+    return asked(f"round(sum(increase({names.CAPACITY_RUNS.name}{{{OF_TARGET},outcome{outcome}}}[{window}])))")

@@ -6,14 +6,17 @@ condition. A GPU is identified by its UUID, not by its pod: the error that ends 
 """
 
 from alerts import xid
-from alerts.rules import Alert, Recording, RuleGroup, now
+from alerts.rules import Alert, Recording, RuleGroup
+from alerts.templates import asked, same
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from probe.gpu.fields import LABELS
 
 # `namespace` may be that of the pod that used the GPU, and go with it.
-_TARGET = "by (cluster, target)"
+_TARGET_LABELS, _CARD_LABELS = ("cluster", "target"), ("cluster", "target", "UUID")
+_TARGET = f"by ({', '.join(_TARGET_LABELS)})"
 _BY = "by (cluster, target, gpu, UUID, modelName, Hostname)"
+_THIS = same(_CARD_LABELS)
 _NAME = "{{ $labels.target }}: GPU {{ $labels.gpu }} of {{ $labels.Hostname }}"
 _CARD = "GPU {{ $labels.gpu }} ({{ $labels.modelName }}, {{ $labels.UUID }}) of {{ $labels.Hostname }}"
 
@@ -109,7 +112,7 @@ def _throttling(scale: float) -> Alert:
     best = f"max_over_time({clock}[{duration(DAY_S * scale)}:{duration(max(1.0, 600 * scale))}])"
     fell = f"max {_BY} (avg_over_time({clock}[{window}])) < {_CAPPED_CLOCK:g} * max {_BY} ({best})"
     clock_now, degrees, watts, limit = (
-        now(f"max({_relayed(name, ',UUID=%q')})", "UUID")
+        asked(f"max({_relayed(name, f',{_THIS}')})", _CARD_LABELS)
         for name in (
             "DCGM_FI_DEV_SM_CLOCK",
             "DCGM_FI_DEV_GPU_TEMP",
@@ -179,7 +182,7 @@ def _missing(scale: float) -> Alert:
     window, step = duration(_MISSING_S * scale), duration(max(1.0, _STEP_S * scale))
     listed, heat = names.GPU_COUNT.name, _relayed("DCGM_FI_DEV_GPU_TEMP")
     reporting = f"count without ({', '.join(LABELS)}) ({heat})"
-    counted = now(f"max({listed}{{target=%q}})")
+    counted = asked(f"max({listed}{{{same(_TARGET_LABELS)}}})", _TARGET_LABELS)
     return Alert(
         name="KneewatchGPUMissing",
         expr=(

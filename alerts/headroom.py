@@ -17,7 +17,7 @@ During a capacity run, user traffic cannot be separated from the run's load, and
 from alerts.alert_labels import by, on
 from alerts.links import CAPACITY
 from alerts.rules import Alert, Recording
-from alerts.templates import asked
+from alerts.templates import TARGET, asked, same
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from exporters.names import PREFIX
@@ -42,7 +42,9 @@ _TWO_RUNS_S = DAY_S + 2 * HOUR_S  # last night's and the one before
 
 _LABELS = ("target", "model", "workload")
 _BY = by(*_LABELS)
-_THIS = "target=%[1]q,model=%[2]q,workload=%[3]q"
+# The labels of an alert on the knee, and matchers for its own values of them.
+ALERT = (*TARGET, "model", "workload")
+THIS = same(ALERT)
 _FORECAST, _MEASURED = 'mode="forecast"', 'mode!="forecast"'
 _UNSIGNED = '{{ $value | humanizePercentage | reReplaceAll "^-" "" }}'
 _WHICH = "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }})"
@@ -121,14 +123,14 @@ def _least_share(mean: str) -> str:
 
 def _pace(trend: str) -> str:
     """Return a template that says when the remaining headroom runs out, by the linear trend of the last hour."""
-    measured = f"{_HEADROOM}{{{_THIS}}}"
-    forecast = f"{names.HEADROOM.name}{{{_THIS},{_FORECAST}}}"
+    measured = f"{_HEADROOM}{{{THIS}}}"
+    forecast = f"{names.HEADROOM.name}{{{THIS},{_FORECAST}}}"
 
     def end(series: str) -> str:
         # From the current value: after a jump, the fitted line is far from it.
         query = f"max({series} / -(deriv({series}[{trend}]) < -{_FALLING_PER_S:.3g}))"
         before = f"; at the trend of the last {trend} it runs out in "
-        return asked(query, _LABELS, shown="humanizeDuration", before=before, none="; it is not falling now")
+        return asked(query, ALERT, shown="humanizeDuration", before=before, none="; it is not falling now")
 
     return (
         f'{{{{ if ge $value 0.0 }}}}{{{{ if eq $labels.mode "forecast" }}}}{end(forecast)}'
@@ -139,7 +141,7 @@ def _pace(trend: str) -> str:
 def _disagrees(scale: float) -> Alert:
     residual = names.MODEL_RESIDUAL.name
     lead = "; before the last run it was off by "
-    before = asked(f"max({residual}{{{_THIS}}})", _LABELS, shown="humanizePercentage", before=lead, none="")
+    before = asked(f"max({residual}{{{THIS}}})", ALERT, shown="humanizePercentage", before=lead, none="")
     return Alert(
         name="KneewatchForecastDisagrees",
         expr=_disagreement(scale),
@@ -194,4 +196,4 @@ def _last(mode: str) -> str:
 
 
 def _now(series: str, mode: str) -> str:
-    return asked(f"max({series}{{{_THIS},{mode}}})", _LABELS)
+    return asked(f"max({series}{{{THIS},{mode}}})", ALERT)

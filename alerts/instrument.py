@@ -3,7 +3,7 @@
 from alerts.alert_labels import by, on
 from alerts.links import PROBE
 from alerts.rules import Alert
-from alerts.templates import asked
+from alerts.templates import OF_TARGET, asked
 from alerts.windows import HOUR_S, duration
 from exporters import names
 from probe.core.latency import HELD_BACK
@@ -74,7 +74,7 @@ def _lag(scale: float) -> Alert:
     window = duration(_LAG_S * scale)
     lag = f"histogram_quantile(0.99, sum {by('job', 'instance', 'le')} (rate({names.LOOP_LAG.bucket}[{window}])))"
     ttft = f'min {by("job", "instance", "target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
-    promised = asked(f'min({names.OBJECTIVE_SECONDS.name}{{target=%q,objective="ttft"}})', shown="humanizeDuration")
+    promised = asked(f'min({names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="ttft"}})', shown="humanizeDuration")
     return _client_bound(
         "event_loop",
         f"max {by('target')} (\n  {lag}\n  > {on('job', 'instance')} group_right () {MAX_ERROR_SHARE:g} * {ttft}\n)",

@@ -6,8 +6,8 @@ dashboards agree.
 """
 
 from alerts.alert_labels import by, on
-from alerts.rules import Alert, Recording, RuleGroup, now
-from alerts.templates import asked
+from alerts.rules import Alert, Recording, RuleGroup
+from alerts.templates import OF_TARGET, asked
 from alerts.windows import DAY_S, duration
 from exporters import names
 from exporters.names import PREFIX
@@ -86,7 +86,7 @@ def _waiting(matchers: str = "") -> str:
 
 
 def _waiting_now() -> str:
-    return now(_of_one_server(_waiting("target=%q,")))
+    return asked(_of_one_server(_waiting(f"{OF_TARGET},")))
 
 
 def _kv_cache(scale: float) -> Alert:
@@ -95,7 +95,7 @@ def _kv_cache(scale: float) -> Alert:
     usage = f"max {by('target')} (avg_over_time({names.SERVER_KV.name}[{window}]))"
     too_small = f"max {by('target')} (avg_over_time({names.KV_TOO_SMALL.name}[{window}]))"
     preempted, refused = (
-        now(f"round({_of_one_server(f'increase({series.name}{{target=%q}}[{window}])')})")
+        asked(f"round({_of_one_server(f'increase({series.name}{{{OF_TARGET}}}[{window}])')})")
         for series in (names.SERVER_PREEMPTIONS, names.SERVER_REJECTIONS)
     )
     return Alert(
@@ -124,7 +124,7 @@ def _preemptions(scale: float) -> Alert:
         f"  {preempted} >= {_STORM_LEAST}\n  and {preempted} > {_STORM_SHARE:g} * {ended}\n"
         f"  or {preempted} >= {_STORM_ALONE} unless {on('target')} {ended}"
     )
-    ended_now = now(f"round({_of_one_server(f'increase({finished}{{target=%q}}[{window}])')})")
+    ended_now = asked(f"round({_of_one_server(f'increase({finished}{{{OF_TARGET}}}[{window}])')})")
     return Alert(
         name="KneewatchPreemptionStorm",
         expr=_of_users(expr, scale, _STORM_S + _WINDOW_S),
@@ -151,10 +151,10 @@ def _queue(scale: float) -> Alert:
     objective = f'min {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
     much = f"clamp_min({_GROWTH_SHARE:g} * {mean}, {_STANDING})"
     expr = f"{standing} >= {_STANDING}\nand (\n  {grown} > {much}\n  or {wait} > {objective}\n)"
-    deriv = f"deriv({_waiting('target=%q,')}[{growth}])"
-    per_minute = now(f"round({_of_one_server(deriv)} * 60, 0.1)")
+    deriv = f"deriv({_waiting(f'{OF_TARGET},')}[{growth}])"
+    per_minute = asked(f"round({_of_one_server(deriv)} * 60, 0.1)")
     waited = asked(
-        f"sum(increase({queue}_sum{{target=%q}}[{window}])) / sum(increase({queue}_count{{target=%[1]q}}[{window}]))",
+        f"sum(increase({queue}_sum{{{OF_TARGET}}}[{window}])) / sum(increase({queue}_count{{{OF_TARGET}}}[{window}]))",
         shown="humanizeDuration",
     )
     return Alert(
@@ -176,7 +176,7 @@ def _stalled(scale: float) -> Alert:
     """Alert on a stalled engine. The gauge is absent while a scrape fails, hence the maximum over a minute."""
     stalled_s = max(_STALLED_S * scale, _STALLED_AT_LEAST_S)
     stalled = f"max {by('target')} (max_over_time({names.STALLED.name}[{duration(max(60 * scale, 15))}]))"
-    running = now(_of_one_server(f"{names.SERVER_RUNNING.name}{{target=%q}}"))
+    running = asked(_of_one_server(f"{names.SERVER_RUNNING.name}{{{OF_TARGET}}}"))
     return Alert(
         name="KneewatchEngineStalled",
         expr=f"{stalled} > {stalled_s:g}",
@@ -217,7 +217,7 @@ def _prefix(scale: float) -> Alert:
     ratio, window = _hit_ratio(scale).record, duration(_PREFIX_S * scale)
     yesterday, last_week = (f"{ratio} offset {duration(days * DAY_S * scale)}" for days in (1, 7))
     earlier = [
-        asked(f"{ratio}{{target=%q}} offset {duration(days * DAY_S * scale)}", shown="humanizePercentage")
+        asked(f"{ratio}{{{OF_TARGET}}} offset {duration(days * DAY_S * scale)}", shown="humanizePercentage")
         for days in (1, 7)
     ]
     return Alert(

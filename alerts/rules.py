@@ -78,14 +78,6 @@ class RuleGroup:
         }
 
 
-def now(query: str, label: str = "target") -> str:
-    """Return a template that shows the result of `query` while the alert fires; `%q` in it is the label's value."""
-    return (
-        f"{{{{ with printf `{query}` $labels.{label} | query }}}}{{{{ . | first | value | humanize }}}}"
-        "{{ else }}unknown{{ end }}"
-    )
-
-
 class _Dumper(yaml.SafeDumper):
     """Write expressions of several lines as block scalars."""
 

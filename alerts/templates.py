@@ -2,14 +2,25 @@
 
 from collections.abc import Sequence
 
+from alerts.alert_labels import KEPT
 from alerts.windows import DAY_S, HOUR_S
 
 COUNT = 'printf "%.0f"'
 
 
+def same(labels: Sequence[str]) -> str:
+    """Return matchers for the alert's own values of these labels, by position, so that they may occur several times."""
+    return ",".join(f"{label}=%[{position}]q" for position, label in enumerate(labels, start=1))
+
+
+# The labels of the alert's target: one of another cluster may have the same name.
+TARGET = (*KEPT, "target")
+OF_TARGET = same(TARGET)
+
+
 def asked(
     query: str,
-    labels: Sequence[str] = ("target",),
+    labels: Sequence[str] = TARGET,
     *,
     shown: str = "humanize",
     before: str = "",
@@ -18,7 +29,7 @@ def asked(
 ) -> str:
     """Return a template of the result of `query`, formatted by `shown`, between two texts; without one, `none`.
 
-    `%q` in the query is the value of the next of the alert's `labels`; `%[2]q` is that of the second.
+    `%[2]q` in the query is the value of the second of the alert's `labels`: `same` writes matchers for all of them.
     """
     return (
         f"{{{{ with printf `{query}` {_values(labels)} | query }}}}{before}{{{{ . | first | value | {shown} }}}}{after}"
@@ -26,7 +37,7 @@ def asked(
     )
 
 
-def listed(query: str, label: str, labels: Sequence[str] = ("target",), *, before: str = "", after: str = "") -> str:
+def listed(query: str, label: str, labels: Sequence[str] = TARGET, *, before: str = "", after: str = "") -> str:
     """Return a template that lists counts by `label`, such as "timeout: 3, rejected: 1"; empty without a result."""
     return (
         f"{{{{ with printf `{query}` {_values(labels)} | query }}}}{before}{{{{ range $i, $one := . }}}}"

@@ -42,6 +42,15 @@ def test_every_aggregation_keeps_the_cluster() -> None:
         assert all(clause.startswith("cluster,") for clause in clauses), rule["expr"]
 
 
+def test_the_queries_in_a_text_are_of_the_alerts_own_cluster() -> None:
+    """A target of another cluster may have the same name."""
+    texts = " ".join(text for rule in ALERTS for text in rule["annotations"].values())
+    queries = re.findall(r"printf `([^`]*)`", texts)
+    assert len(queries) > 50
+    for query in queries:
+        assert query.count("target=%") == query.count("cluster=%") > 0, query
+
+
 def test_every_series_in_a_rule_is_one_that_is_exported_or_recorded() -> None:
     known = {series.name for series in names.ALL} | {rule["record"] for rule in RULES if "record" in rule}
     known |= {f"{s.name}{part}" for s in names.ALL if s.kind == "histogram" for part in ("_bucket", "_sum", "_count")}

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from alerts import build
+from alerts.headroom import ALERT
 from alerts.templates import asked
 from probe.config.config_file import config_from
 
@@ -28,8 +29,8 @@ def test_the_queries_in_annotations_are_valid_promql(alert: str) -> None:
     templates = re.findall(r"printf `([^`]*)` ([^|]*) \| query", _rules()[alert]["annotations"]["description"])
     assert len(templates) >= 4
     for query, labels in templates:
-        assert labels.split() == ["$labels.target", "$labels.model", "$labels.workload"]
-        assert {int(n) for n in re.findall(r"%\[(\d)\]q", query)} == {1, 2, 3}
+        assert labels.split() == [f"$labels.{label}" for label in ALERT]
+        assert {int(n) for n in re.findall(r"%\[(\d)\]q", query)} == {1, 2, 3, 4, 5}
         promql_parser.parse(re.sub(r"%\[\d\]q", '"x"', query))
 
 
@@ -61,7 +62,7 @@ def test_a_scale_shortens_every_window_and_leaves_thresholds_alone() -> None:
 
 
 def test_a_figure_that_is_not_there_is_said_to_be_unknown() -> None:
-    assert asked("up{target=%q}") == (
+    assert asked("up{target=%q}", ("target",)) == (
         "{{ with printf `up{target=%q}` $labels.target | query }}{{ . | first | value | humanize }}"
         "{{ else }}unknown{{ end }}"
     )
