@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from alerts.alert_labels import KEPT
+from alerts.templates import same
+from exporters import names
 
 # The default address of the runbooks. Each page has the name of its alert.
 RUNBOOKS = "https://github.com/kneewatch/kneewatch/blob/main/docs/runbooks/"
@@ -13,11 +15,31 @@ CAPACITY, PROBE = "kneewatch-capacity", "kneewatch-probe"
 DASHBOARDS = ((FLEET, "Fleet"), (TARGET, "Target"), (SERVER, "Server"), (CAPACITY, "Capacity"), (PROBE, "Probe"))
 
 
+def _exported(label: str, query: str, values: str = "") -> str:
+    """Return a template of an address that the query finds; empty without one."""
+    asked = f"printf `{query}` {values} | query" if values else f"query `{query}`"
+    return f'{{{{ with {asked} }}}}{{{{ . | first | label "{label}" }}}}{{{{ end }}}}'
+
+
+# A Kneewatch that is down still names Grafana for an hour.
+_GRAFANA = _exported("grafana", f'max by (grafana) (last_over_time({names.LINKS.name}{{grafana!=""}}[1h]))')
+# Of the Kneewatch that watches the target, or of any. Without a namespace, which alerts on GPUs do not have.
+_WATCHES = ("cluster", "target")
+_OWN = f'{names.LINKS.name}{{pages!=""}}'
+_PAGES = _exported(
+    "pages",
+    f"max by (pages) ({_OWN} and on (job, instance) {names.TASK_INTERVAL.name}{{{same(_WATCHES)}}})"
+    f" or on () max by (pages) ({_OWN})",
+    " ".join(f"$labels.{label}" for label in _WATCHES),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Base addresses of links. `runbooks`: the runbook pages. `grafana`: Grafana, or "" for paths on it.
+    """Base addresses of links. `runbooks`: the runbook pages. `grafana`, `pages`: Grafana and the monitor's pages.
 
-    `uid_prefix`: the prefix that the dashboards were written with. `pages`: the monitor's pages, or "" for no link.
+    Alerts take the addresses that are "" from what the monitor exports (names.LINKS). `uid_prefix`: the prefix that the
+    dashboards were written with.
     """
 
     runbooks: str = RUNBOOKS
@@ -33,24 +55,24 @@ class Links:
         """Return a Prometheus template of a dashboard's address, for the alert's target, cluster and namespace."""
         place = "".join(f"{{{{ with $labels.{label} }}}}&var-{label}={{{{ . }}}}{{{{ end }}}}" for label in KEPT)
         one = "" if uid == FLEET else f"{{{{ with $labels.target }}}}?var-target={{{{ . }}}}{place}{{{{ end }}}}"
-        return f"{self.grafana.rstrip('/')}/d/{self.uid_prefix}{uid}{one}"
+        return f"{self.grafana.rstrip('/') or _GRAFANA}/d/{self.uid_prefix}{uid}{one}"
 
-    def page(self) -> dict[str, str]:
-        """Return the annotation with the page of the alert's target, a Prometheus template; empty without `pages`."""
-        return {"page_url": self.page_of("{{ with $labels.target }}targets/{{ . }}{{ end }}")} if self.pages else {}
+    def page(self) -> str:
+        """Return a Prometheus template of the address of the page of the alert's target."""
+        return self.page_of("{{ with $labels.target }}targets/{{ . }}{{ end }}")
 
     def page_of(self, path: str) -> str:
         """Return the address of one of the monitor's pages."""
-        return f"{self.pages.rstrip('/')}/{path}"
+        return f"{self.pages.rstrip('/') or _PAGES}/{path}"
 
     def missing(self) -> str | None:
-        """Return what to add for links that open from a notification, in one line; None if nothing is missing."""
+        """Return which addresses alerts take from the monitor's configuration, in one line; None if of none."""
         hints = []
         if not self.grafana:
-            hints.append("give --grafana https://grafana.example.org for links to dashboards")
+            hints.append("grafana_url for links to dashboards (or give --grafana https://grafana.example.org)")
         if not self.pages:
-            hints.append("give -c FILE with web_external_url for links to the monitor's pages")
-        return f"alerts lack links that open from a notification: {'; '.join(hints)}" if hints else None
+            hints.append("web_external_url for links to the monitor's pages (or give -c FILE with it)")
+        return f"alerts read the monitor's configuration: set {' and '.join(hints)}" if hints else None
 
 
 DEFAULT = Links()

@@ -55,7 +55,7 @@ class Alert:
                 "summary": self.summary,
                 "description": self.description,
                 **self.annotations,
-                **links.page(),
+                "page_url": links.page(),
                 "dashboard_url": links.dashboard(self.dashboard),
                 "runbook_url": links.runbook(self.name),
             },

@@ -20,6 +20,7 @@ class HealthExporter:
         gauge(names.BUILD_INFO, registry).labels(version).set(1)
         registry.register(_Process())
         self._config_hash = gauge(names.CONFIG_HASH, registry)
+        self._links = gauge(names.LINKS, registry)
         self._config_taken = gauge(names.CONFIG_TAKEN, registry)
         self._config_taken_at = gauge(names.CONFIG_TAKEN_AT, registry)
         self._failures = counter_by_target(names.TASK_FAILURES, registry)
@@ -64,10 +65,13 @@ class HealthExporter:
         """Record how late (s) a task started."""
         self._lateness.labels(task).observe(seconds)
 
-    def configured(self, config_hash: str, wall_s: float) -> None:
-        """Record that a configuration was loaded."""
+    def configured(self, config_hash: str, wall_s: float, *, pages: str = "", grafana: str = "") -> None:
+        """Record that a configuration was loaded, with the addresses of its pages and of Grafana, or ""."""
         self._config_hash.clear()
         self._config_hash.labels(config_hash).set(1)
+        self._links.clear()
+        if pages or grafana:
+            self._links.labels(pages, grafana).set(1)
         self._config_taken.set(1)
         self._config_taken_at.set(wall_s)
 

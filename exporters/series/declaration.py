@@ -59,6 +59,8 @@ LABELS: Mapping[str, str] = {
     "sign": "usage, waiting, preemptions, rejections or late",
     "mode": "forecast (no probe load), empirical (load levels only) or verified (load levels that agree with a model)",
     "hash": "digest of the configuration without its secrets",
+    "pages": "`web_external_url` of the configuration",
+    "grafana": "`grafana_url` of the configuration",
     "discovery": "the name of the configuration's entry that discovers targets",
     "task": "canary, scrape, gpu, forecast or capacity",
     "gpu": "index of the GPU on its node",

@@ -9,6 +9,12 @@ _declare = partial(declare, "monitor")
 
 BUILD_INFO = _declare("gauge", "build_info", "1, labelled with Kneewatch's version", ("version",))
 CONFIG_HASH = _declare("gauge", "config_hash_info", "1, labelled with a digest of the configuration", ("hash",))
+LINKS = _declare(
+    "gauge",
+    "links_info",
+    "1, labelled with the addresses that alerts link: this Kneewatch's pages and Grafana; absent without either",
+    ("pages", "grafana"),
+)
 CONFIG_TAKEN = _declare(
     "gauge",
     "config_last_reload_successful",

@@ -66,6 +66,10 @@ class Config(ConfigSection):
     """The address of the pages for people, such as an Ingress's: alerts link the page of their target (`page_url`), and
     its host name is an allowed one. http or https, without credentials.
     """
+    grafana_url: ExternalUrl | None = None
+    """The address of the Grafana that has the dashboards, which alerts link (`dashboard_url`). http or https, without
+    credentials. Nothing is sent to it.
+    """
     prometheus: PrometheusConfig | None = None
     """A Prometheus that is asked before each capacity run whether an alert with severity `page` fires for the target;
     if one does, or if there is no complete answer within 5 s, no load is sent. It also provides a target's capacity

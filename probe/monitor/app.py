@@ -200,7 +200,8 @@ class App:
         self.measurements.promise([self.config.objectives_of(target) for target in self.config.targets])
         least = {template.name: template.discover.min_targets for template in self.config.templates}
         self.measurements.discovery.announce(least)
-        self.measurements.health.configured(config_hash(self.config), self._clock.wall_s())
+        links = {"pages": self.config.web_external_url or "", "grafana": self.config.grafana_url or ""}
+        self.measurements.health.configured(config_hash(self.config), self._clock.wall_s(), **links)
 
     async def _discovered(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:
         async with self._one_change:

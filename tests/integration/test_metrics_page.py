@@ -91,7 +91,7 @@ def _whole_page() -> MetricsPage:
     fired = dict.fromkeys(SHIFT_METHODS, False) | {"median_of_3": True}
     capacity.compare(result(), Shift(ratio=-0.125, baseline=baseline, fired=fired, since_s=WALL_S))
     health = HealthExporter(registry, "1.2.3")
-    health.configured("0123456789ab", WALL_S)
+    health.configured("0123456789ab", WALL_S, pages="https://k.example", grafana="https://g.example")
     health.expect("canary", "a", 15.0, WALL_S)
     health.expect_canaries("a", 30.0)
     health.share({"a"})

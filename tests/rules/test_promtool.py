@@ -2,7 +2,8 @@
 
 They list every alert that fires: a missing alert fails a test, and so does an unexpected one. The label `group`, which
 follows from an alert's target or discovery, is filled in (`_with_groups`), and so are the series of the targets'
-objectives, from a configuration (`_with_objectives`). promtool evaluates all rules of a case at every step, whatever
+objectives, from a configuration (`_with_objectives`), and where an alert's page is, from its target, unless the case
+says so (`_with_pages`). promtool evaluates all rules of a case at every step, whatever
 their group's interval. So a case names the groups that its series can concern, each in a file of its own, and leaves
 out the recording rules of canaries, or of users, where it has no series of them (`_can_matter`). Cases over hours begin
 with recorded minutes (`...:increase1m`), and need no step a minute: availability.test.yml and users.test.yml have the
@@ -113,11 +114,21 @@ def _with_groups(text: str) -> str:
     return re.sub(r"exp_labels: \{(.*)\}", grouped, text)
 
 
+def _with_pages(text: str) -> str:
+    """Return a case in which each expected alert whose links are paths has that of its page, too."""
+
+    def paths(found: re.Match[str]) -> str:
+        about = re.search(r"\btarget: ([^,}]+)", found[1])
+        return f"{found[0]}\n              page_url: /{f'targets/{about[1]}' if about else ''}"
+
+    return re.sub(r"exp_labels: \{(.*)\}\n(?:.*\n){3,4}? +dashboard_url: /.*", paths, text)
+
+
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_alerts_fire_when_they_must_and_only_then(
     case: Path, groups: Sequence[Group], tmp_path: Path, promtool: str
 ) -> None:
-    text = _with_objectives(_with_groups(case.read_text()), load_config(_config(case)))
+    text = _with_objectives(_with_groups(_with_pages(case.read_text())), load_config(_config(case)))
     (tmp_path / case.name).write_text(text)
     _write_rules(tmp_path, groups, text)
     run = subprocess.run(

@@ -216,19 +216,24 @@ def test_alerts_lead_to_the_dashboards_of_a_grafana(config: Path, tmp_path: Path
 
 
 @pytest.mark.slow
-def test_alerts_lead_to_the_monitors_pages_where_their_address_is_configured(config: Path, tmp_path: Path) -> None:
+def test_alerts_lead_to_the_monitors_pages_at_the_address_in_the_file_or_in_what_the_monitor_exports(
+    config: Path, tmp_path: Path
+) -> None:
+    def pages() -> set[str]:
+        groups = yaml.safe_load((tmp_path / FILE).read_text())["groups"]
+        return {rule["annotations"]["page_url"] for group in groups for rule in group["rules"] if "alert" in rule}
+
     done = _kneewatch("alerts", "-c", config, "-o", tmp_path)
-    assert "page_url" not in (tmp_path / FILE).read_text()
+    (link,) = pages()
+    assert "kneewatch_links_info" in link
     (line,) = done.err.splitlines()
-    assert "--grafana https://grafana.example.org" in line
-    assert "give -c FILE with web_external_url" in line
+    assert "set grafana_url for links to dashboards (or give --grafana https://grafana.example.org)" in line
+    assert "web_external_url for links to the monitor's pages (or give -c FILE with it)" in line
     external = tmp_path / "kneewatch.yml"
     external.write_text(f"web_external_url: https://k.example/vllm/\n{config.read_text()}")
     done = _kneewatch("alerts", "-c", external, "-o", tmp_path, "--grafana", "https://g.example")
     assert (done.status, done.err) == (0, "")
-    groups = yaml.safe_load((tmp_path / FILE).read_text())["groups"]
-    links = {rule["annotations"]["page_url"] for group in groups for rule in group["rules"] if "alert" in rule}
-    assert links == {"https://k.example/vllm/{{ with $labels.target }}targets/{{ . }}{{ end }}"}
+    assert pages() == {"https://k.example/vllm/{{ with $labels.target }}targets/{{ . }}{{ end }}"}
 
 
 def test_config_check_names_what_no_alert_covers(tmp_path: Path) -> None:

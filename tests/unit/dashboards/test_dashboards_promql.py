@@ -47,6 +47,7 @@ NOT_SHOWN = {
     names.CANARY_TIMEOUT.name,
     names.CAPACITY_SCHEDULE.name,
     names.DISCOVERY_LEAST.name,
+    names.LINKS.name,
 }
 
 

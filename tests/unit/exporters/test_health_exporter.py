@@ -24,6 +24,18 @@ def test_version_and_configuration_are_exported() -> None:
     assert value(registry, "kneewatch_config_hash_info", hash="abc") == 1
 
 
+def test_the_addresses_that_alerts_link_are_those_of_the_last_configuration() -> None:
+    registry, health = _registry()
+    assert values(registry, "kneewatch_links_info") == []
+    health.configured("def", 1000.0, pages="https://k.example")
+    assert value(registry, "kneewatch_links_info", pages="https://k.example", grafana="") == 1
+    health.configured("ghi", 1100.0, pages="https://k.example", grafana="https://g.example")
+    assert values(registry, "kneewatch_links_info") == [1.0]
+    assert value(registry, "kneewatch_links_info", pages="https://k.example", grafana="https://g.example") == 1
+    health.configured("jkl", 1200.0)
+    assert values(registry, "kneewatch_links_info") == []
+
+
 def test_an_interval_task_is_alive_from_its_announcement() -> None:
     registry, health = _registry()
     health.expect("canary", "a", 15.0, 1000.0)
