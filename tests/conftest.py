@@ -92,6 +92,13 @@ def c_compiler(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
+def container_programs(request: pytest.FixtureRequest) -> list[str]:
+    """Return what builds the image and runs a container, without a registry and without a daemon."""
+    hint = "apt-get install mmdebstrap buildah runc"
+    return [_program(request, name, hint) for name in ("mmdebstrap", "buildah", "runc")]
+
+
+@pytest.fixture(scope="session")
 def docker_compose(request: pytest.FixtureRequest) -> list[str]:
     """Return the command of Docker Compose; it checks a file without an engine."""
     beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
