@@ -11,6 +11,7 @@ from probe.cli.parameters import (
     Api,
     ApiKeyFile,
     BaseUrl,
+    CaFile,
     Engine,
     Header,
     Json,
@@ -33,6 +34,7 @@ def ramp(
     engine: Engine = None,
     metrics_url: MetricsUrl = None,
     header: Header = None,
+    ca_file: CaFile = None,
     concurrency: Annotated[
         str | None, typer.Option(help="Fixed load levels in requests in flight (closed loop), such as 1,2,4,8.")
     ] = None,
@@ -140,6 +142,7 @@ def ramp(
         engine=engine,
         metrics_url=metrics_url or None,
         header=header or None,
+        ca_file=ca_file,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         ttft=ttft,
@@ -164,6 +167,7 @@ def forecast(
     engine: Engine = None,
     metrics_url: MetricsUrl = None,
     header: Header = None,
+    ca_file: CaFile = None,
     seconds: Annotated[float, typer.Option(min=15, max=86400, help="Seconds to watch live traffic.")] = 120.0,
     history: Annotated[
         str | None, typer.Option(help="Use this much history from Prometheus instead, such as 6h; needs -c.")
@@ -186,7 +190,12 @@ def forecast(
 
     configure_logs(quiet=True)
     server = ServerOptions(
-        model=model, api_key_file=api_key_file, engine=engine, metrics_url=metrics_url or None, header=header or None
+        model=model,
+        api_key_file=api_key_file,
+        engine=engine,
+        metrics_url=metrics_url or None,
+        header=header or None,
+        ca_file=ca_file,
     )
     loaded = configuration(config, base_url, server)
     chosen = one_target(loaded, target)

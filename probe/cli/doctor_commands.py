@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from probe.cli.output import print_json, print_written
-from probe.cli.parameters import Api, ApiKeyFile, Engine, Header, Json, MetricsUrl, Model
+from probe.cli.parameters import Api, ApiKeyFile, CaFile, Engine, Header, Json, MetricsUrl, Model
 
 
 def doctor(
@@ -17,6 +17,7 @@ def doctor(
     engine: Engine = None,
     metrics_url: MetricsUrl = None,
     header: Header = None,
+    ca_file: CaFile = None,
     seconds: Annotated[float, typer.Option(min=15, max=45, help="Seconds to watch live traffic.")] = 30.0,
     fail_on: Annotated[
         Literal["objectives", "problems", "never"],
@@ -26,6 +27,7 @@ def doctor(
     ] = "objectives",
     write: Annotated[Path | None, typer.Option(help="Write a configuration to start with to this file.")] = None,
     as_json: Json = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table in Markdown, for a ticket.")] = False,
 ) -> None:
     """Examine a server for up to a minute: what it serves and with which flags, whether it is healthy, what users send,
     how much more it takes, and what is configured badly. Sends three canaries and no load.
@@ -36,7 +38,7 @@ def doctor(
     from probe.cli.options import ServerOptions, configuration
     from probe.core.clock import SystemClock
     from probe.core.errors import ConfigError
-    from probe.report.diagnosis import diagnosis_json, diagnosis_words
+    from probe.report.diagnosis import diagnosis_json, diagnosis_markdown, diagnosis_words
     from probe.report.files import check_writable, write_file
     from probe.report.progress import following
     from probe.report.starter_config import starter_config
@@ -44,6 +46,8 @@ def doctor(
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
+    if as_json and as_markdown:
+        raise ConfigError("--json, --markdown: both are set; keep one")
     options = ServerOptions(
         model=model,
         api_key_file=api_key_file,
@@ -51,6 +55,7 @@ def doctor(
         engine=engine,
         metrics_url=metrics_url or None,
         header=header or None,
+        ca_file=ca_file,
     )
     config = configuration(None, base_url, options)
     (target,) = config.servers
@@ -62,11 +67,13 @@ def doctor(
         found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
     if as_json:
         print_json(diagnosis_json(found))
+    elif as_markdown:
+        typer.echo(diagnosis_markdown(found))
     else:
         typer.echo(diagnosis_words(found))
     if write is not None:
         write_file(write, starter_config(config, target), "--write")
-        if not as_json:
+        if not (as_json or as_markdown):
             print_written([write])
     has_problem = any(finding.is_problem for finding in found.findings())
     is_bad = {"objectives": not found.is_healthy, "problems": has_problem or not found.is_healthy, "never": False}

@@ -64,14 +64,20 @@ def alerts(
     namespace: Annotated[str | None, typer.Option(help="Namespace of the PrometheusRule.")] = None,
     label: Annotated[
         list[str] | None,
-        typer.Option(help="key=value label of the PrometheusRule, as your ruleSelector requires; can be repeated."),
+        typer.Option(
+            metavar="<text>",
+            help="key=value label of the PrometheusRule, as your ruleSelector requires; can be repeated.",
+        ),
     ] = None,
     severity: Annotated[
         list[str] | None,
-        typer.Option(help="Your word for a severity, such as page=critical or ticket=warning; can be repeated."),
+        typer.Option(
+            metavar="<text>", help="Your word for a severity, such as page=critical or ticket=warning; can be repeated."
+        ),
     ] = None,
     alert_label: Annotated[
-        list[str] | None, typer.Option(help="key=value label of every alert, such as team=ml; can be repeated.")
+        list[str] | None,
+        typer.Option(metavar="<text>", help="key=value label of every alert, such as team=ml; can be repeated."),
     ] = None,
     runbooks: Annotated[str, typer.Option(help="Base URL of the runbooks.")] = RUNBOOKS,
     grafana: Annotated[

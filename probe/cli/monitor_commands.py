@@ -10,6 +10,7 @@ from probe.cli.parameters import (
     Api,
     ApiKeyFile,
     BaseUrl,
+    CaFile,
     ConfigFile,
     Engine,
     Header,
@@ -72,6 +73,7 @@ def check(
     engine: Engine = None,
     metrics_url: MetricsUrl = None,
     header: Header = None,
+    ca_file: CaFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each canary.")] = False,
 ) -> None:
     """Send one canary of each kind, and its question, to each target.
@@ -91,6 +93,7 @@ def check(
         engine=engine,
         metrics_url=metrics_url or None,
         header=header or None,
+        ca_file=ca_file,
     )
     loaded = configuration(config, base_url, server_options)
     chosen = named_targets(loaded, target) if target is not None else configured_targets(loaded)

@@ -15,6 +15,7 @@ from probe.config.config import Config
 from probe.config.config_file import load_config
 from probe.config.headers import names_secret
 from probe.config.objectives import DEFAULT_OBJECTIVES
+from probe.config.path_checks import authorities_problem
 from probe.config.workloads import PRESETS
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
@@ -56,6 +57,7 @@ class ServerOptions:
     engine: str | None = None
     metrics_url: Sequence[str] | None = None
     header: Sequence[str] | None = None
+    ca_file: Path | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     ttft: str | None = None
@@ -127,6 +129,7 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
         "engine": server.engine,
         **_pages(server.metrics_url or ()),
         "headers": _headers(server.header or ()),
+        "tls": {"ca_file": server.ca_file} if server.ca_file is not None else None,
     }
     lengths = {"prompt_tokens": server.prompt_tokens, "output_tokens": server.output_tokens}
     workload = _set({"api": server.api, **lengths})
@@ -136,6 +139,8 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
     }
     if server.api_key_file is not None:
         _check_readable("--api-key-file", server.api_key_file)
+    if server.ca_file is not None and (words := authorities_problem(server.ca_file)):
+        raise ConfigError(f"--ca-file {server.ca_file}: {words}")
     try:
         config = Config.model_validate(
             {"targets": [_set(target)], "workloads": {"default": workload}, "objectives": {"default": objectives}}

@@ -22,6 +22,7 @@ MetricsUrl = Annotated[
     list[str] | None,
     typer.Option(
         "--metrics-url",
+        metavar="<url>",
         help="The server's metrics page, with --base-url; once for each replica behind it. Default: below --base-url.",
     ),
 ]
@@ -29,9 +30,14 @@ Header = Annotated[
     list[str] | None,
     typer.Option(
         "--header",
+        metavar="<text>",
         help="Further header, with --base-url: 'NAME: VALUE', or 'NAME: @FILE' for a secret.",
         allow_from_autoenv=False,  # a variable would be split at the blank
     ),
+]
+CaFile = Annotated[
+    Path | None,
+    typer.Option("--ca-file", help="CA certificates that sign the server's certificate (PEM), with --base-url."),
 ]
 OneTarget = Annotated[
     str | None, typer.Option("--target", help="Target, configured or discovered; required if there are several.")

@@ -15,6 +15,7 @@ from probe.core.text import one_line
 from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import number, percent
 from probe.report.forecast_text import forecast_rate
+from probe.report.markdown import cell, table
 from probe.report.record_json import record_json
 from probe.report.setting_findings import RequestLengths, request_lengths, setting_findings
 from probe.report.terminal import canary_words
@@ -61,8 +62,17 @@ class Diagnosis:
 
 def diagnosis_words(found: Diagnosis) -> str:
     """Return the diagnosis as labelled lines."""
-    lines = [*_server(found), *_health(found), *_users(found), *_capacity(found.status), *_found(found)]
-    return "\n".join(f"{f'{label}:':<12}{one_line(words, _LINE)}" for label, words in lines)
+    return "\n".join(f"{f'{label}:':<12}{one_line(words, _LINE)}" for label, words in _lines(found))
+
+
+def diagnosis_markdown(found: Diagnosis) -> str:
+    """Return the diagnosis for a ticket: the same lines as a table."""
+    head = [f"**Kneewatch examined {cell(found.status.base_url)} for {found.seconds:.0f} s.**", ""]
+    return "\n".join([*head, *table(("", "found"), _lines(found))])
+
+
+def _lines(found: Diagnosis) -> list[tuple[str, str]]:
+    return [*_server(found), *_health(found), *_users(found), *_capacity(found.status), *_found(found)]
 
 
 def _server(found: Diagnosis) -> Iterator[tuple[str, str]]:

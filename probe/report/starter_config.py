@@ -57,6 +57,8 @@ def _server(target: TargetConfig) -> dict[str, object]:
         found["metrics_urls"] = list(target.metrics_urls)
     if target.api_key_file is not None:
         found["api_key_file"] = str(target.api_key_file.absolute())
+    if target.tls.ca_file is not None:
+        found["tls"] = {"ca_file": str(target.tls.ca_file.absolute())}
     if target.headers:
         found["headers"] = {name: _header(name, value) for name, value in target.headers.items()}
     return found

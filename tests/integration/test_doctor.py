@@ -1,11 +1,15 @@
 """`kneewatch doctor` beside the mock server: 15 s, three canaries, and a configuration to go on with."""
 
 import json
+import ssl
 from pathlib import Path
 
 import pytest
+import trustme
+from foreign_server import MODELS, stream
 from kneewatch_command import kneewatch, measured
 from monitor import Sim
+from threaded_server import Request, threaded_server
 
 pytestmark = pytest.mark.long
 
@@ -37,3 +41,18 @@ def test_a_server_that_is_not_there_is_one_line() -> None:
     assert done.status == 2
     assert done.err.count("\n") == 1
     assert "check base_url and that the server is up" in done.err
+
+
+def test_a_server_with_a_certificate_of_ones_own_authority(tmp_path: Path) -> None:
+    authority, tls, file = trustme.CA(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), tmp_path / "ca.pem"
+    authority.issue_cert("127.0.0.1").configure_cert(tls)
+    authority.cert_pem.write_to_path(str(file))
+
+    def serve(request: Request, body: bytes) -> None:
+        status, kind, pieces = stream(body) if body else (200, "application/json", [MODELS])
+        request.answer(status, b"".join(pieces), kind)
+
+    with threaded_server(serve, tls) as url:
+        assert kneewatch("check", "--base-url", url).status == 2
+        done = measured("check", "--base-url", url, "--ca-file", file)
+    assert done.status == 0, done.out + done.err

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
+import trustme
 
 from probe.capacity.run.plan import StepSettings
 from probe.cli.options import (
@@ -19,6 +20,7 @@ from probe.config.config_file import config_from
 from probe.core.errors import ConfigError
 from probe.core.request import Api
 from probe.monitor.desired_targets import Shard
+from probe.report.starter_config import starter_config
 
 URL = "http://127.0.0.1:9"
 
@@ -39,6 +41,18 @@ def test_an_address_alone_is_a_configuration_with_the_usual_promises() -> None:
     assert (target.name, target.base_url, target.model) == ("target", URL, "auto")
     assert config.objectives_of(target) == _config("a").objectives_of(_config("a").targets[0])
     assert config.workload("default") == _config("a").workload("default")
+
+
+def test_an_authority_beside_an_address_is_used_and_checked(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(file))
+    (target,) = configuration(None, "https://127.0.0.1:9", ServerOptions(ca_file=file)).servers
+    assert target.tls.ca_file == file
+    assert f"ca_file: {file}" in starter_config(configuration(None, URL, ServerOptions(ca_file=file)), target)
+    file.write_text("none")
+    assert _refusal(ca_file=file) == f"--ca-file {file}: holds no certificates; use a PEM file"
+    with pytest.raises(ConfigError, match="--ca-file: requires --base-url"):
+        configuration(file, None, ServerOptions(ca_file=file))
 
 
 def test_the_options_beside_an_address_are_used(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from plain_records import failure, poll, record
 
 from probe.core.result import Capacity
 from probe.core.snapshot import UserLoad, UserTotals
-from probe.report.diagnosis import Diagnosis, diagnosis_json, diagnosis_words
+from probe.report.diagnosis import Diagnosis, diagnosis_json, diagnosis_markdown, diagnosis_words
 
 FLAGS = {"max_num_seqs": "64"}
 
@@ -69,3 +69,13 @@ def test_json_has_what_the_words_have() -> None:
     assert found["users"]["mean_prompt_tokens"] == 100
     assert found["canaries"][0]["met"]["all"] is True
     assert found["capacity"]["requests_per_second"] is None
+
+
+def test_a_ticket_has_the_same_lines_as_a_table() -> None:
+    found = _diagnosis(model="a|b<script>")
+    lines = diagnosis_markdown(found).splitlines()
+    assert lines[0].startswith("**Kneewatch examined http")
+    assert lines[2:4] == ["|  | found |", "| --- | --- |"]
+    labels = [line.split(" | ")[0].removeprefix("| ") for line in lines[4:]]
+    assert labels == [line.partition(":")[0] for line in diagnosis_words(found).splitlines()]
+    assert "serves a\\|b&lt;script>" in lines[4]
