@@ -115,8 +115,12 @@ def ramp(
             "--stream-guard", help="Guard by the run's own answers alone, for a server without a metrics page."
         ),
     ] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result to this file.")] = None,
-    html_file: Annotated[Path | None, typer.Option("--html", help="Write an HTML report to this file.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the result to this file; - is standard output.")
+    ] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write an HTML report to this file; - is standard output.")
+    ] = None,
 ) -> None:
     """Find the knee now, with guarded step-up load. Works for targets without scheduled load too.
 

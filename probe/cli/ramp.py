@@ -17,7 +17,7 @@ from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError
 from probe.core.result import CapacityResult
 from probe.core.step import StepSummary
-from probe.report.files import check_writable, write_file
+from probe.report.files import STDOUT, check_writable, write_file
 from probe.report.progress import following
 from probe.report.result_json import dumps
 from probe.report.result_text import result_words
@@ -48,6 +48,8 @@ class ResultFiles:
 
     def check(self) -> None:
         """Check, before minutes of load, that the files can be written. Raises ConfigError."""
+        if self.json_file == self.html_file == STDOUT:
+            raise ConfigError("--json -, --html -: standard output takes one of them; give the other one a file")
         for option, file in (("--json", self.json_file), ("--html", self.html_file)):
             if file:
                 check_writable(file, option)
@@ -103,7 +105,7 @@ def measure(config: Config, target: TargetConfig, request: RampRequest, files: R
     raise_descriptor_limit()
     result = None
     try:
-        with following() as follow:
+        with following(on_stderr=STDOUT in (files.json_file, files.html_file)) as follow:
             on_step, clock = partial(_print_or_end, follow.step), SystemClock()
             result = event_loop.run(
                 ramp_target(config, target, request, clock, on_step, on_phase=follow.phase, on_broken=print_error)

@@ -7,11 +7,15 @@ from pathlib import Path
 
 from probe.core.errors import ConfigError
 
+STDOUT = Path("-")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_file(path: Path, text: str, option: str) -> None:
-    """Write the text to the file that an option names. Raises ConfigError with one line."""
+    """Write the text to the file that an option names; `-` is standard output. Raises ConfigError with one line."""
+    if path == STDOUT:
+        sys.stdout.write(text)
+        return
     try:
         path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:
@@ -24,7 +28,7 @@ def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
     `-` is standard output: YAML as one stream of documents, JSON one after another. Raises ConfigError with one line
     that names the directory.
     """
-    if out == Path("-"):
+    if out == STDOUT:
         for name, text in files.items():
             is_next = len(files) > 1 and name.endswith((".yml", ".yaml"))
             sys.stdout.write(("---\n" if is_next else "") + text.removesuffix("\n") + "\n")
@@ -41,6 +45,8 @@ def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
 
 def check_writable(path: Path, option: str) -> None:
     """Check that a file can be written later. Raises ConfigError."""
+    if path == STDOUT:
+        return
     try:
         path.open("a").close()
     except OSError as error:

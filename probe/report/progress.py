@@ -40,10 +40,13 @@ class ProgressView:
 
 
 @contextmanager
-def following() -> Iterator[ProgressView]:
-    """Show the progress of a run while the block runs, and then remove the bar."""
-    on_terminal = sys.stdout.isatty()
-    console = Console(width=None if on_terminal else PIPED_WIDTH, highlight=False)
+def following(*, on_stderr: bool = False) -> Iterator[ProgressView]:
+    """Show the progress of a run while the block runs, and then remove the bar.
+
+    `on_stderr`: rows go to standard error, since standard output has a file.
+    """
+    on_terminal = (sys.stderr if on_stderr else sys.stdout).isatty()
+    console = Console(stderr=on_stderr, width=None if on_terminal else PIPED_WIDTH, highlight=False)
     shown = console if on_terminal else Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), _Passed(), _Since())
     with Progress(*columns, console=shown, disable=not shown.is_terminal, transient=True) as progress:

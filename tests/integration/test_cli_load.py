@@ -164,3 +164,15 @@ def test_a_ramp_takes_rates_and_writes_an_open_loop(tiny: Sim, tmp_path: Path) -
     rate = result["capacity"]["requests_per_second"]
     assert f"Knee:        no knee up to {rate:.3g} requests/s" in done.out
     assert result["users"]["requests_per_second"] == 0.0, "every request that the server counted was ours"
+
+
+def test_a_dash_prints_the_result_alone(tiny: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ramp = ("ramp", "--base-url", tiny.base_url, "--concurrency", "1", "--requests-per-step", "20", "--ttft", "5s")
+    done = kneewatch(*ramp, "--confirm-seconds", "0", "--json", "-")
+    assert json.loads(done.out)["steps"], done.err
+    assert "Capacity:" in done.err
+    assert not list(tmp_path.iterdir())
+    both = kneewatch(*ramp, "--json", "-", "--html", "-")
+    assert (both.status, both.out) == (2, "")
+    assert both.err == ("kneewatch: --json -, --html -: standard output takes one of them; give the other one a file\n")
