@@ -1,4 +1,7 @@
-"""`kneewatch run` whose capacity runs of target "a" are due again and again: `python due_run.py CONFIG`."""
+"""`kneewatch run` whose capacity run of target "a" is due again and again: `python due_run.py CONFIG`.
+
+Until one has ended by itself: two such monitors would else have to wait for luck.
+"""
 
 import asyncio
 import sys
@@ -24,7 +27,10 @@ async def main(file: Path) -> None:
 async def _make_due(app: App) -> None:
     while True:
         await asyncio.sleep(_EVERY_S)
-        if app.is_ready:
+        if not app.is_ready:
+            continue
+        result = app.monitors["a"].last_result
+        if result is None or result.stopped.by != "done":
             with suppress(KeyError):
                 app.measure_capacity_in("a", 0.0)
 
