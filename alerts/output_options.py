@@ -31,7 +31,9 @@ class RulesFormat(StrEnum):
 
 
 def check_address(url: str, option: str, example: str) -> str:
-    """Return the address if it is valid and no template of Prometheus. Raises ConfigError."""
+    """Return the address if it is valid, has no credentials, and is no template of Prometheus. Raises ConfigError."""
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ConfigError(f"{option}: expected an address without credentials, which all who see an alert could read")
     if not url.startswith(("http://", "https://")) or not url.isprintable() or " " in url or "{" in url:
         raise ConfigError(f"{option} {one_line(url)}: expected an address such as {example}")
     return url

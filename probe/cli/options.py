@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from probe.config.addresses import Url
 from probe.config.config import Config
 from probe.config.config_file import load_config
 from probe.config.headers import names_secret
@@ -38,6 +39,7 @@ _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
     ("objectives", "default", "ttft", "ratio"): "--ratio",
     ("objectives", "default", "tpot", "ratio"): "--ratio",
 }
+_ADDRESS: TypeAdapter[str] = TypeAdapter(Url)
 _EXPECTED = {
     "--model": "expected a model's name of at most 256 characters",
     "--api": "expected completions or chat",
@@ -117,6 +119,15 @@ def duration_of(text: str, option: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise ConfigError(f"{option} {one_line(text)}: {error}") from None
+
+
+def check_address(text: str, option: str, example: str) -> None:
+    """Raise ConfigError for what is no address, or has credentials, which messages would show."""
+    try:
+        _ADDRESS.validate_python(text)
+    except ValidationError:
+        written = "(hidden)" if "@" in text else one_line(text.partition("?")[0])
+        raise ConfigError(f"{option} {written}: expected an address such as {example}, without credentials") from None
 
 
 def _one_server(base_url: str, server: ServerOptions) -> Config:

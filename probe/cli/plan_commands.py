@@ -1,5 +1,6 @@
 """The command that turns capacities into a number of replicas: plan."""
 
+from math import isfinite
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +56,8 @@ def plan(
 
     if as_markdown and as_json:
         raise ConfigError("--markdown, --json: expected one of them; remove the other")
+    if gpu_hour_price is not None and not isfinite(gpu_hour_price):
+        raise ConfigError(f"--gpu-hour-price {gpu_hour_price}: expected a number of at least 0")
     options = PlanOptions(share(margin, "--margin"), spare, gpu_hour_price, gpus)
     asked = PeakOptions(peak, peak_output_tokens, prometheus, weeks, target)
     asked.check()

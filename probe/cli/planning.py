@@ -12,6 +12,7 @@ from probe.capacity.model.knobs import Knob, simulate_knobs, withheld_knobs
 from probe.capacity.trend.fingerprint import capacity_sample, is_comparable
 from probe.capacity.trend.headroom import REQUESTS, CapacityShare, largest_share
 from probe.capacity.trend.replica_count import Demand, Price, lower_end, replicas_for
+from probe.cli.options import check_address
 from probe.cli.targets import one_target
 from probe.config.config_file import load_config
 from probe.core.errors import ConfigError, TargetError
@@ -30,6 +31,7 @@ from probe.runtime import event_loop
 _WEEK_S = 604_800.0
 _LAST = 100  # results of a target that are looked through
 _KNOBS_S = 30.0  # about how long the simulations of a result take
+_MOST_REPLICAS = 1e6
 _PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
@@ -70,9 +72,8 @@ class PeakOptions:
         for option, rate in stated.items():
             if not 0 < rate < math.inf:
                 raise ConfigError(f"{option} {rate:g}: expected a number above 0, per second")
-        if self.prometheus is not None and not self.prometheus.startswith(("http://", "https://")):
-            address = one_line(self.prometheus)
-            raise ConfigError(f"--prometheus {address}: expected an address such as http://prometheus:9090")
+        if self.prometheus is not None:
+            check_address(self.prometheus, "--prometheus", "http://prometheus:9090")
 
     def peak(self, result: CapacityResult) -> Peak:
         """Return the peak for a result's target. Raise TargetError where Prometheus does not show it."""
@@ -137,6 +138,11 @@ def plan_replicas(
     objectives = _objectives(result)
     share = _share_at_peak(source, capacity, peak)
     demand = Demand(share.ratio * (capacity.requests_per_second or 0.0), options.margin, options.spare)
+    if not demand.requests_per_second <= _MOST_REPLICAS * lower_end(capacity) * (1 - options.margin):
+        raise ConfigError(
+            f"{source}: {number(share.live)} {share.unit} need more than a million replicas of"
+            f" {number(lower_end(capacity))} requests/s; check the peak ({peak.source}) and the capacity"
+        )
     on_phase(Phase("simulating other settings", _KNOBS_S))
     return ReplicaPlan(
         source=source,
@@ -158,8 +164,13 @@ def _unfit(result: CapacityResult) -> str | None:
     if capacity_sample(result) is None:
         reason = f" ({result.stopped.reason})" if result.stopped.reason else ""
         return f"the run did not end by itself: {result.stopped.by}{reason}"
-    if not 0 < lower_end(capacity) <= capacity.requests_per_second < math.inf:
+    least, most, tokens = lower_end(capacity), capacity.upper, capacity.output_tokens_per_second
+    if not 0 < least <= capacity.requests_per_second < math.inf:
         return f"the lower end of its capacity is {number(capacity.lower)} requests/s, of which nothing follows"
+    if most is not None and not capacity.requests_per_second <= most < math.inf:
+        return f"the upper end of its capacity is {number(most)} requests/s, of which nothing follows"
+    if tokens is not None and not 0 <= tokens < math.inf:
+        return f"its capacity is {number(tokens)} output tokens/s, of which nothing follows"
     return None
 
 

@@ -170,7 +170,8 @@ class Response:
             outcome=outcome,
             detail=one_line(detail) if detail else None,
             http_status=received.status,
-            events=transcript.events if transcript else TokenEvents(),
+            # Of an answer cut for want of memory none is judged, and a flood of them would take it in the controller.
+            events=transcript.events if transcript and not received.is_cut_for_others else TokenEvents(),
             reads=len(received.reads),
             prompt_tokens=(transcript.prompt_tokens or 0) if transcript else 0,
             output_tokens=(transcript.output_tokens or 0) if transcript else 0,

@@ -1,6 +1,8 @@
 """The `request` section of a target: how its requests differ from those to vLLM."""
 
 import json
+import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -9,9 +11,16 @@ from pydantic import AfterValidator, Field, JsonValue
 from probe.config.types import ConfigSection
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, check_json
 from probe.core.request import Omittable
+from probe.core.text import one_line
 
 # Keys of a request's body that Kneewatch sets itself.
 _OWN = ("ignore_eos", "max_tokens", "messages", "model", "prompt", "stream", "stream_options", "temperature")
+# Names of texts that are credentials; not eos_token or cache_key.
+_SECRET = re.compile(
+    r"passw(or)?d|passphrase|secret|credential|authorization|cookie|bearer|(api|access|private|auth|license)[_-]?key"
+    r"|(^|[_-])(access|api|auth|hf|refresh|session)[_-]?token|^(token|key)$",
+    re.IGNORECASE,
+)
 _LIMITS = JsonLimits(max_bytes=8 * 1024, max_values=500, max_depth=8)
 
 
@@ -31,15 +40,30 @@ def _extra_body(body: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"expected a smaller JSON object; it {error}") from None
     except ValueError:
         raise ValueError("expected JSON, which has no infinite numbers") from None
+    if secret := next(_secrets(body), None):
+        raise ValueError(f"expected no secret, which {secret} seems to be; send it in headers as {{file: PATH}}")
     return body
+
+
+def _secrets(value: object, name: str = "") -> Iterator[str]:
+    """Yield the names of texts that seem to be secrets, at any depth: bodies are shown on pages and in results."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from _secrets(each, key)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _secrets(each, name)
+    elif isinstance(value, str) and _SECRET.search(name):
+        yield one_line(name)
 
 
 class RequestConfig(ConfigSection):
     """What servers want that do not take all of vLLM's API."""
 
     extra_body: Annotated[dict[str, JsonValue], AfterValidator(_extra_body)] = Field(default_factory=dict)
-    """Fields that are added to the body of each request, such as `chat_template_kwargs`; not for secrets. At most 8 KiB
-    as JSON, 8 levels deep; no field that Kneewatch sets itself.
+    """Fields that are added to the body of each request, such as `chat_template_kwargs`. They are shown, so a name
+    like that of a secret is refused: send it in `headers`. At most 8 KiB as JSON, 8 levels deep; no field that
+    Kneewatch sets itself.
     """
     omit: tuple[Omittable, ...] = ()
     """Fields to leave out, for servers that refuse them ([engines.md](engines.md#servers-that-do-not-take-all-fields)).

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 _SHOWN = (0.5, 0.95, 0.99)
+# More tokens than any request has: a foreign file may have a number that no float can hold.
+_MOST_TOKENS = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ def stored_length(values: Mapping[str, object]) -> MeasuredLength | None:
     tokens, shares = values.get("tokens"), values.get("shares")
     if not isinstance(tokens, list) or not isinstance(shares, list) or not 1 < len(tokens) == len(shares):
         return None
-    if not all(isinstance(value, int | float) and 0 <= value < math.inf for value in (*tokens, *shares)):
+    if not all(isinstance(value, int | float) and 0 <= value <= _MOST_TOKENS for value in (*tokens, *shares)):
         return None
     return MeasuredLength(tuple(max(float(one), 1.0) for one in tokens), tuple(map(float, shares)))
 

@@ -137,6 +137,11 @@ class RunContext:
     flags: Mapping[str, str] = field(default_factory=dict)  # the server's, as far as they are known
     flag_sources: Mapping[str, str] = field(default_factory=dict)  # by flag: "metrics", or as in config/capacity.py
 
+    def __post_init__(self) -> None:
+        """Raise ValueError for a workload without a name: a stored result or a file may lack it."""
+        if not isinstance(self.workload.get("name"), str):
+            raise ValueError("expected a workload with a name")  # noqa: TRY004 - of a value that was read
+
 
 @dataclass(frozen=True, slots=True)
 class CapacityResult:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from probe.core.measured_length import MeasuredLength
 from probe.core.request import Api
 from probe.core.snapshot import Histogram
-from probe.core.workload import Workload
+from probe.core.workload import MAX_TOKENS, Workload
 
 USERS = "users"  # the workload's name, unless the configuration has one of this name
 MIN_REQUESTS = 200  # whose 95th percentile rests on ten requests
@@ -51,15 +51,16 @@ def users_workload(
 ) -> Workload | None:
     """Return the workload with these histograms' lengths; None with fewer than MIN_REQUESTS in one of them.
 
-    `context_tokens`: the server's max_model_len; unknown, it is the largest bound that the server counts by.
+    `context_tokens`: the server's max_model_len; unknown, it is the largest bound that the server counts by. Both are
+    the server's word, and prompts of this length will be made, so MAX_TOKENS is the most.
     `hit_ratio`: the share of prompt tokens that the server found in its prefix cache.
     """
     if min(prompts.count, outputs.count) < MIN_REQUESTS:
         return None
     finite = [bound for bound, _ in prompts.buckets if bound < math.inf]
-    most = context_tokens or round(max(finite, default=1.0))
+    most = min(context_tokens or round(max(finite, default=1.0)), MAX_TOKENS)
     prompt, output = measured_length(prompts, most - 1), measured_length(outputs, most - 1)
-    if prompt is None or output is None:
+    if prompt is None or output is None or most <= 1:
         return None
     return Workload(USERS, api, prompt, output, _shared_tokens(prompt, hit_ratio), most)
 

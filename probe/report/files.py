@@ -32,6 +32,7 @@ def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
         for name, text in files.items():
             is_next = len(files) > 1 and name.endswith((".yml", ".yaml"))
             sys.stdout.write(("---\n" if is_next else "") + text.removesuffix("\n") + "\n")
+        sys.stdout.flush()  # at the end of the process a full disk would be a traceback
         return []
     paths = [out / name for name in files]
     try:

@@ -15,5 +15,6 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """Return text for a cell: on one line, without what would be markup."""
-    return one_line(text, _CELL).replace("|", "\\|").replace("<", "&lt;") or MISSING
+    """Return text for a cell: on one line, without what would be markup, a link or an image."""
+    text = one_line(text, _CELL).replace("\\", "\\\\").replace("|", "\\|").replace("[", "\\[")
+    return text.replace("<", "&lt;") or MISSING

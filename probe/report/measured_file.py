@@ -36,6 +36,7 @@ _LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2el"}
 _PERCENTILES = {"p50": "median", "p95": "p95", "p99": "p99"}
 # vllm bench --save-detailed writes each latency: ten thousand requests of a thousand tokens.
 _LIMITS = JsonLimits(max_bytes=256 * 2**20, max_values=20_000_000)
+_LARGEST = 1e300
 # The API of each `vllm bench` backend; other backends use other requests.
 _APIS = {"vllm": Api.COMPLETIONS, "openai": Api.COMPLETIONS, "openai-chat": Api.CHAT}
 
@@ -44,7 +45,7 @@ def read_measured(file: Path) -> Measurement:
     """Return the measurement in a file. Raises ConfigError."""
     data, text = _read(file)
     if "schema" in data:
-        return of_result(str(file), _own_result(file, data["schema"], text))
+        return of_result(str(file), _own_result(file, data, text))
     if "request_throughput" in data and "model_id" in data:
         return _bench(file, data)
     raise ConfigError(f"{file}: not a result; {_EXPECTED}")
@@ -55,7 +56,7 @@ def read_result(file: Path) -> CapacityResult:
     data, text = _read(file)
     if "schema" not in data:
         raise ConfigError(f"{file}: not a result; expected the file of `kneewatch ramp --json`")
-    return _own_result(file, data["schema"], text)
+    return _own_result(file, data, text)
 
 
 def _read(file: Path) -> tuple[Mapping[str, Any], bytes]:
@@ -76,17 +77,26 @@ def _read(file: Path) -> tuple[Mapping[str, Any], bytes]:
     return data, text
 
 
-def _own_result(file: Path, schema: object, text: bytes) -> CapacityResult:
-    if schema != _SCHEMA:
+def _own_result(file: Path, data: Mapping[str, Any], text: bytes) -> CapacityResult:
+    if (schema := data["schema"]) != _SCHEMA:
         raise ConfigError(
             f"{file}: schema {one_line(str(schema))} is not supported, expected {_SCHEMA}; use another version"
         )
+    if not _fits_floats(data):
+        raise ConfigError(f"{file}: invalid, a number in it has more than 300 digits; write the file again")
     try:
         return loads(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
         raise ConfigError(f"{file}: invalid {where}: {one_line(first['msg'])}; write the file again") from None
+
+
+def _fits_floats(value: object) -> bool:
+    """Report whether a float can hold each whole number of a document."""
+    if isinstance(value, dict | list):
+        return all(map(_fits_floats, value.values() if isinstance(value, dict) else value))
+    return not isinstance(value, int) or abs(value) <= _LARGEST
 
 
 def _bench(file: Path, data: Mapping[str, Any]) -> Measurement:

@@ -12,6 +12,7 @@ from probe.core.result import CapacityResult
 from probe.core.step import StepSummary
 from probe.core.text import one_line
 from probe.report.figures import MISSING, number
+from probe.report.markdown import cell
 from probe.report.steps import step_verdict
 
 Cell = str | float | None
@@ -73,7 +74,7 @@ def as_csv(table: ResultTable) -> str:
 
 def _words(value: Cell, scale: float) -> str:
     if isinstance(value, str):
-        return one_line(value, 300).replace("|", "\\|") or MISSING
+        return cell(value)
     return MISSING if value is None else number(value * scale)
 
 

@@ -38,6 +38,8 @@ def request_lengths(users: UserTotals, server: ServerSnapshot) -> RequestLengths
     prompt, output = server.histograms.get("prompt_length"), server.histograms.get("output_length")
     if prompt is None or output is None or min(prompt.count, output.count) < _LEAST_REQUESTS:
         return None
+    if min(prompt.sum, output.sum) <= 0:
+        return None  # no request has no tokens
     return RequestLengths(prompt.count, prompt.sum / prompt.count, output.sum / output.count, is_recent=False)
 
 

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,10 +15,14 @@ Samples = Mapping[str, list[Sample]]
 
 # Every bucket and every value of a label is one of Kneewatch's series. TGI's histograms of lengths have 101 buckets.
 _MAX_BUCKETS, MAX_VALUES, MAX_VALUE, MAX_ENGINES = 110, 20, 64, 32
+OTHER = "other"  # in place of values beyond the first MAX_VALUES
 # Nearly all lines are of this form; prometheus_client's parser takes some 15 us for one, which is 8 ms for vLLM's page.
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)"')
 _LABELS = re.compile(r'\{(?:[a-zA-Z_][a-zA-Z0-9_]*="[^"\\]*",?)*\}')
 _NUMBER = re.compile(r"-?[0-9.]+(?:[eE][-+]?[0-9]+)?")
+# No server has counted as much, and neither sums nor products of such values overflow.
+_MAX_NUMBER = 1e100
+_PART = 2**18  # characters, in which a usual page is one part
 _MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels; vLLM's longest line has 1 to 2 kB
 
 
@@ -50,7 +54,7 @@ def samples(page: str, wanted: Collection[str]) -> dict[str, list[Sample]]:
     found: dict[str, list[Sample]] = defaultdict(list)
     seen: set[str] = set()
     known: dict[str, dict[str, str]] = {"": {}}  # histograms share their labels: reading them is most of the work
-    for line in page.split("\n"):
+    for line in _lines(page):
         start = line.find("{")
         name = line[:start] if start > 0 else line
         if " " in name:
@@ -71,9 +75,19 @@ def samples(page: str, wanted: Collection[str]) -> dict[str, list[Sample]]:
         else:
             parsed = _by_library(line)
         for sample in parsed:
-            if math.isfinite(sample.value):
+            if abs(sample.value) <= _MAX_NUMBER:
                 found[sample.name].append(sample)
     return found
+
+
+def _lines(page: str) -> Iterator[str]:
+    """Yield the lines, split part by part: those of 8 MiB would take twenty times as much memory at once."""
+    start = 0
+    while start < len(page):
+        end = page.find("\n", start + _PART)
+        end = end if end >= 0 else len(page)
+        yield from page[start:end].split("\n")
+        start = end + 1
 
 
 def _by_library(line: str) -> list[Sample]:
@@ -102,7 +116,7 @@ def by_label(found: Samples, label: str, *names: str) -> dict[str, float]:
     totals: dict[str, float] = defaultdict(float)
     for sample in first(found, names):
         value = sample.labels.get(label, "")[:MAX_VALUE]
-        totals[value if value in totals or len(totals) < MAX_VALUES else "other"] += sample.value
+        totals[value if value in totals or len(totals) < MAX_VALUES else OTHER] += sample.value
     return dict(totals)
 
 

@@ -22,7 +22,7 @@ from probe.scrape import engines, server_info, vllm
 # Why a scrape failed. Few: each is a value of a label.
 REASONS = ("timeout", "unreachable", "status", "redirect", "too_large", "not_metrics", "damaged")
 
-_MAX_PAGE_BYTES = 8 * 1024 * 1024
+MAX_PAGE_BYTES = 8 * 1024 * 1024
 # vLLM's page has 50 to 150 kB and takes a millisecond or two. One of 2 MB takes 50 to 250, in which the event loop
 # could not timestamp any stream: from this size on a page is parsed in a thread.
 _BESIDE_BYTES = 256 * 1024
@@ -46,11 +46,18 @@ class _UnreadError(ValueError):
 class PageScraper:
     """Scrapes one page. It requests the version once, and again after every failure: servers are redeployed.
 
-    `engine`: one of engines.NAMES, or None to detect it. `seconds` and `page_bytes` describe the last page: the time to
-    fetch and parse it, and its uncompressed size.
+    `engine`: one of engines.NAMES, or None to detect it. `max_bytes`: of an answer. `seconds` and `page_bytes` describe
+    the last page: the time to fetch and parse it, and its uncompressed size.
     """
 
-    def __init__(self, endpoint: Endpoint, clock: Clock, timeout_s: float = 3.0, engine: str | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        clock: Clock,
+        timeout_s: float = 3.0,
+        engine: str | None = None,
+        max_bytes: int = MAX_PAGE_BYTES,
+    ) -> None:
         self.seconds = 0.0
         self.page_bytes = 0
         self._endpoint = endpoint
@@ -58,6 +65,7 @@ class PageScraper:
         self._address = endpoint.metrics_url or f"{endpoint.base_url}{engines.path(engine)}"
         self._clock = clock
         self._timeout_s = timeout_s
+        self._max_bytes = max_bytes
         self._version: str | None = None
         self._found_engine = engine
         self._has_no_info = False  # the server has refused /server_info
@@ -160,7 +168,7 @@ class PageScraper:
             if response.status_code != HTTPStatus.OK:
                 raise self._refused(response, has_key=len(own) > len(self._endpoint.plain_headers))
             try:
-                body = await _body(response)
+                body = await _body(response, self._max_bytes)
             except (httpx.NetworkError, httpx.RemoteProtocolError, zlib.error) as error:
                 raise _UnreadError("damaged", f"cut short or damaged: {error}") from None
             return self._redactor.hide(body, _SHORTEST_SECRET), bool(
@@ -200,7 +208,7 @@ class PageScraper:
         return f"not read within {self._timeout_s:g} s" if is_late else type(error).__name__
 
 
-async def _body(response: httpx.Response) -> bytes:
+async def _body(response: httpx.Response, most: int) -> bytes:
     """Read the whole body. It is decompressed here, because httpx would decompress a read to a thousand times its size
     before any limit applies.
     """
@@ -210,9 +218,9 @@ async def _body(response: httpx.Response) -> bytes:
     unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS) if encoding == "gzip" else None
     body = bytearray()
     async for data in response.aiter_raw():
-        body += unpack.decompress(data, _MAX_PAGE_BYTES + 1) if unpack is not None else data
-        if len(body) > _MAX_PAGE_BYTES:
-            raise _UnreadError("too_large", f"more than {_MAX_PAGE_BYTES} bytes")
+        body += unpack.decompress(data, most + 1) if unpack is not None else data
+        if len(body) > most:
+            raise _UnreadError("too_large", f"more than {most} bytes")
     if unpack is not None and not unpack.eof:
         raise zlib.error("gzip without its end")
     return bytes(body)

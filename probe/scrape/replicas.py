@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from probe.core.snapshot import DIFFERS, REPLICAS, EngineSnapshot, Histogram, ServerSnapshot, StepSums
-from probe.scrape.metrics_parser import MAX_ENGINES, MAX_VALUES
+from probe.scrape.metrics_parser import MAX_ENGINES, MAX_VALUES, OTHER
 
 _SUMS = (
     *("running", "waiting", "preemptions", "prompt_tokens", "generation_tokens", "progress", "kv_cache_tokens"),
@@ -85,9 +85,17 @@ def _shared(mappings: Iterable[Collection[str]]) -> set[str]:
 
 
 def _by_key(mappings: Sequence[Mapping[str, float]], keys: Collection[str] | None = None) -> dict[str, float]:
-    """Return sums by key: by default by every key, since a counter appears with its first event."""
-    every = dict.fromkeys(key for one in mappings for key in one)
-    return {key: sum(one.get(key, 0.0) for one in mappings) for key in every if keys is None or key in keys}
+    """Return sums by key: by default by every key, since a counter appears with its first event.
+
+    As on a page, the first keys are named and the excess is "other".
+    """
+    found: dict[str, float] = {}
+    for one in mappings:
+        for key, value in one.items():
+            if keys is None or key in keys:
+                name = key if key in found or len(found) < MAX_VALUES else OTHER
+                found[name] = found.get(name, 0.0) + value
+    return found
 
 
 def _values(values: Iterable[str]) -> str:

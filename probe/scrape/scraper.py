@@ -9,8 +9,11 @@ from probe.core.errors import TargetError
 from probe.core.request import Outcome
 from probe.core.server_address import server_key
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape.page_scraper import PageScraper
+from probe.scrape.page_scraper import MAX_PAGE_BYTES, PageScraper
 from probe.scrape.replicas import merged, merged_flags
+
+# Of the pages of all replicas, which are in memory at the same time.
+_MAX_TOGETHER = 32 * 2**20
 
 
 class Scraper:
@@ -22,9 +25,11 @@ class Scraper:
 
     def __init__(self, endpoint: Endpoint, clock: Clock, timeout_s: float = 3.0, engine: str | None = None) -> None:
         self._target = endpoint.target
+        replicas = endpoint.replicas()
+        most = min(MAX_PAGE_BYTES, _MAX_TOGETHER // len(replicas))
         self._pages = {
-            _name(one) if endpoint.metrics_urls else "": PageScraper(one, clock, timeout_s, engine)
-            for one in endpoint.replicas()
+            _name(one) if endpoint.metrics_urls else "": PageScraper(one, clock, timeout_s, engine, most)
+            for one in replicas
         }
 
     @property

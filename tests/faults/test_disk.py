@@ -68,7 +68,9 @@ def test_generated_files_on_a_full_disk(full_disk: Path, tmp_path: Path, command
     _is_one_line(kneewatch(command, "-c", config, "-o", full_disk), f"-o {full_disk}: cannot be written (No space left")
 
 
-@pytest.mark.parametrize("arguments", [("config", "schema"), ("sim", "--list"), ("--help",), ("check",)])
+@pytest.mark.parametrize(
+    "arguments", [("config", "schema"), ("sim", "--list"), ("--help",), ("check",), ("alerts", "-o", "-")]
+)
 def test_standard_output_on_a_full_disk(tiny: Sim, arguments: tuple[str, ...]) -> None:
     more = ("--base-url", tiny.base_url) if arguments == ("check",) else ()
     with Path("/dev/full").open("wb") as full:

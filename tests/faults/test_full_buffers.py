@@ -3,7 +3,9 @@
 import itertools
 import json
 import select
+import shlex
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from foreign_server import MODELS, stream
-from kneewatch_command import start_kneewatch
+from kneewatch_command import COMMAND, start_kneewatch
 from monitor import Sim
 from process import eventually
 from process_memory import MIB, peaks_below
@@ -130,3 +132,27 @@ def test_a_server_that_does_not_read_a_ramp_s_requests(
     assert result["capacity"]["requests_per_second"] is None
     assert ("guard (no_first_token)" if by == "guard" else "interrupt") in said, said
     assert sum(peaks.values()) < 384 * MIB
+
+
+def test_requests_larger_than_the_send_buffers_arrive_whole(tmp_path: Path) -> None:
+    """Run server and ramp in a network of their own, in which a socket takes 4096 bytes at a time."""
+    small = "ip link set lo up && echo 4096 4096 4096 > /proc/sys/net/ipv4/tcp_wmem"
+    if subprocess.run(["unshare", "--net", "sh", "-c", small], check=False, capture_output=True).returncode != 0:
+        pytest.skip("a network of one's own needs root, unshare, ip, and /proc/sys that can be written")
+    kneewatch, file = shlex.join(COMMAND), tmp_path / "result.json"
+    at = "--base-url http://127.0.0.1:8000"
+    server = f"{kneewatch} sim --port 8000 --profile llama-8b & server=$!"
+    wait = f"for _ in $(seq 100); do sleep 0.2; {kneewatch} check {at}; [ $? -lt 2 ] && break; done"
+    load = "--prompt-tokens 8000 --output-tokens 4 --concurrency 4 --requests-per-step 20"
+    ramp = f"{kneewatch} ramp {at} {load} --confirm-seconds 0 --no-guard --json {file}; kill $server"
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", f"{small} && {server}; {wait}; {ramp}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    (step, *_) = json.loads(file.read_text())["steps"]
+    assert step["requests"]["failed"] == 0, done.stdout + done.stderr
+    assert step["requests"]["ok"] >= 20
+    assert "Traceback" not in done.stderr

@@ -26,6 +26,14 @@ def test_runbooks_lie_under_an_address() -> None:
             check_address(text, "--runbooks", example)
 
 
+def test_an_address_with_a_password_is_refused_and_not_shown() -> None:
+    assert check_address("https://wiki/@team", "--runbooks", "") == "https://wiki/@team"
+    for text in ("https://a:hidden@wiki/runbooks", "https://hidden@wiki"):
+        with pytest.raises(ConfigError, match=r"^--grafana: expected an address without credentials") as caught:
+            check_address(text, "--grafana", "")
+        assert "hidden" not in str(caught.value)
+
+
 def test_a_prefix_leaves_grafana_room_for_the_longest_identifier() -> None:
     assert check_uid_prefix("") == ""
     assert check_uid_prefix("Team_a-" + 15 * "x") == "Team_a-" + 15 * "x"

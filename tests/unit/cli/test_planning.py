@@ -161,6 +161,8 @@ def test_several_results_are_planned_each_by_itself(tmp_path: Path) -> None:
         ({"stopped": Stopped("interrupt", "signal")}, "the run did not end by itself: interrupt (signal)"),
         ({"stopped": Stopped("error")}, "the run did not end by itself: error"),
         ({"capacity": replace(MEASURED, lower=-1.0)}, "the lower end of its capacity is -1 requests/s"),
+        ({"capacity": replace(MEASURED, upper=0.0)}, "the upper end of its capacity is 0 requests/s"),
+        ({"capacity": replace(MEASURED, output_tokens_per_second=-1.0)}, "its capacity is -1 output tokens/s"),
     ],
 )
 def test_a_result_that_shows_no_capacity_is_refused_in_one_line(
@@ -183,12 +185,18 @@ def test_a_result_that_shows_no_capacity_is_refused_in_one_line(
         (("--peak", "4", "--markdown", "--json"), "--markdown, --json: expected one of them; remove the other"),
         (("--peak", "4", "--prometheus", "http://127.0.0.1:9"), "and --prometheus; give one of them"),
         (("--prometheus", "prometheus:9090"), "expected an address such as http://prometheus:9090"),
+        (("--prometheus", "http://a:hidden@127.0.0.1:9"), "--prometheus (hidden): expected an address such as"),
+        (("--prometheus", "http://127.0.0.1:9?token=hidden"), "--prometheus http://127.0.0.1:9: expected an address"),
+        (("--peak", "1e300"), "need more than a million replicas of 9 requests/s; check the peak (--peak)"),
+        (("--peak", "4", "--gpu-hour-price", "inf"), "--gpu-hour-price inf: expected a number of at least 0"),
         (("--peak", "4", "--target", "a"), "--target: needs -c FILE or --prometheus URL; give one, or remove it"),
         (("--peak", "4", "-c", "x.yml"), "expected either result files, or -c FILE; give one of them"),
     ],
 )
 def test_options_that_make_no_sense_are_one_line(tmp_path: Path, options: Sequence[str], words: str) -> None:
-    assert words in _refused(_file(tmp_path, _result()), *options)
+    line = _refused(_file(tmp_path, _result()), *options)
+    assert words in line
+    assert "hidden" not in line.replace("(hidden)", "")
 
 
 def test_a_result_without_tokens_takes_no_peak_of_tokens(tmp_path: Path) -> None:
@@ -214,6 +222,13 @@ def test_the_users_peak_is_taken_from_prometheus_by_the_larger_share(tmp_path: P
     with prometheus(_peak_answer(requests=40.0, tokens=1280.0)) as (url, queries):
         assert "40 requests/s (the users'" in _kneewatch(file, "--prometheus", url, "--target", "b")[1]
     assert 'target="b"' in queries[0]
+
+
+def test_a_peak_that_no_users_can_have_is_one_line(tmp_path: Path) -> None:
+    with prometheus(_peak_answer(requests=1e308)) as (url, _):
+        line = _refused(_file(tmp_path, _result()), "--prometheus", url)
+    assert "need more than a million replicas" in line
+    assert "check the peak (the users' highest five minutes in 4 weeks)" in line
 
 
 @pytest.mark.parametrize("answer", [_peak_answer(), _peak_answer(requests=0.0, tokens=math.nan)])

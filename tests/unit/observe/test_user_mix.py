@@ -13,7 +13,7 @@ from property_examples import examples
 from probe.core.measured_length import MeasuredLength
 from probe.core.request import Api
 from probe.core.snapshot import Histogram
-from probe.core.workload import Workload
+from probe.core.workload import MAX_TOKENS, Workload, longest, requests
 from probe.observe.user_mix import MIN_REQUESTS, are_alike, measured_length, users_workload
 from probe.simulator.buckets import one_two_five
 from probe.simulator.metrics_model import GrowingHistogram
@@ -106,3 +106,20 @@ def test_two_days_of_the_same_users_are_alike_and_another_mix_is_not() -> None:
     assert not are_alike(learnt(400), learnt(600))
     assert not are_alike(learnt(400), replace(learnt(400), context_tokens=8192))
     assert not are_alike(learnt(400), replace(learnt(400), shared_tokens=400))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "context"), [((10.0, 1e12), None), ((10.0, 1e100), 10**9), ((10.0, 100.0), 10**400)]
+)
+def test_lengths_that_no_request_has_make_no_such_prompts(bounds: tuple[float, float], context: int | None) -> None:
+    low, high = bounds
+    lied = Histogram(((low, 0.0), (high, 500.0), (math.inf, 500.0)), 500 * high)
+    found = users_workload(lied, lied, api=Api.COMPLETIONS, context_tokens=context, hit_ratio=1.0)
+    assert found is not None
+    assert max(*longest(found), found.shared_tokens, found.context_tokens or 0) <= MAX_TOKENS
+    assert 1 <= len(next(requests(found)).prompt) <= MAX_TOKENS
+
+
+def test_lengths_below_one_token_are_none() -> None:
+    lied = Histogram(((-5.0, 500.0), (math.inf, 500.0)), 500.0)
+    assert users_workload(lied, lied, api=Api.COMPLETIONS) is None

@@ -72,6 +72,12 @@ def test_load_levels_are_rows_in_their_order() -> None:
     assert [each["rate_requests_per_second"] for each in values[:3]] == ["", "", ""]
 
 
+def test_text_of_a_server_is_no_markup() -> None:
+    hostile = _result(model="<b>x</b> ![i](http://e/p) \\| y")
+    (*_, row) = as_markdown(capacity_table([hostile])).splitlines()
+    assert "&lt;b>x&lt;/b> !\\[i](http://e/p) \\\\\\| y" in row
+
+
 def test_text_of_a_server_neither_breaks_a_row_nor_is_a_formula() -> None:
     hostile = _result(model="=cmd|' /C calc'!A1\n| x |")
     text = as_markdown(capacity_table([hostile]))

@@ -95,3 +95,14 @@ def test_the_users_of_now_come_before_those_since_the_start(server: ServerSnapsh
     assert request_lengths(now, server) == RequestLengths(10, 500, 200, is_recent=True)
     assert request_lengths(replace(now, requests=4.0), server) == RequestLengths(10, 100, 50, is_recent=False)
     assert request_lengths(UserTotals(), replace(server, histograms={})) is None
+
+
+def test_requests_without_tokens_have_no_mean_length(server: ServerSnapshot) -> None:
+    def with_sums(prompt: float, output: float) -> ServerSnapshot:
+        lengths = {"prompt_length": prompt, "output_length": output}
+        counts = ((float("inf"), 10.0),)
+        return replace(server, histograms={name: Histogram(counts, total) for name, total in lengths.items()})
+
+    assert request_lengths(UserTotals(), with_sums(80.0, 40.0)) is not None
+    for prompt, output in ((0.0, 0.0), (-80.0, 40.0), (80.0, -40.0)):
+        assert request_lengths(UserTotals(), with_sums(prompt, output)) is None

@@ -104,3 +104,10 @@ def test_names_of_models_and_adapters_are_of_all_replicas() -> None:
 def test_pages_of_different_engines_are_refused() -> None:
     with pytest.raises(ValueError, match="one:8000 is vllm and other:8000 sglang"):
         both({"engine": "vllm"}, {"engine": "sglang"})
+
+
+def test_reasons_of_many_replicas_are_as_few_as_those_of_one_page() -> None:
+    pages = {f"r{i}": poll(waiting_by_reason={f"why-{i}-{j}": 1.0 for j in range(20)}) for i in range(32)}
+    found = merged(pages).waiting_by_reason
+    assert len(found) == 21
+    assert (found["why-0-0"], found["other"]) == (1, 31 * 20)

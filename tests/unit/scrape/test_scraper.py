@@ -149,3 +149,22 @@ def test_flags_are_those_that_each_replica_reports() -> None:
     assert asyncio.run(main(info(max_num_seqs=8), info(max_num_seqs=8))) == {"max_num_seqs": "8"}
     assert asyncio.run(main(info(max_num_seqs=8), info(max_num_seqs=16))) == {"max_num_seqs": f"16{DIFFERS}8"}
     assert asyncio.run(main(info(max_num_seqs=8), refused)) == {}
+
+
+def test_pages_of_many_replicas_may_be_as_large_together_as_four_of_one_server() -> None:
+    large = whole(200, PAGE.partition(b"\r\n\r\n")[2] + b"# x\n" * (5 * 2**18))
+
+    async def main(count: int) -> int:
+        async with hostile([]) as gateway, hostile(by_path([large])) as one, reading(gateway) as _:
+            pages = tuple(f"{one.base_url}/r{i}/metrics" for i in range(count))
+            scraper = Scraper(Endpoint("a", gateway.base_url, metrics_urls=pages), SystemClock(), 10.0)
+            try:
+                await scraper.read()
+                return scraper.page_bytes
+            finally:
+                await scraper.close()
+
+    assert asyncio.run(main(2)) > 10 * 2**20
+    with pytest.raises(TargetError, match="more than 4194304 bytes") as caught:
+        asyncio.run(main(8))
+    assert caught.value.reason == "too_large"
