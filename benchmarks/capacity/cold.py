@@ -2,33 +2,40 @@
 
     NAME                names of benchmarks/timed/cases.py, and with -tight (timed_cases.py); else the ten without.
                         Names of benchmarks/capacity work too
-    --seeds 1           runs of each
+    --seeds 0 1 2       the runs of each
+    --users 0.2         live users, as a share of the true capacity; else none
+    --without pulses    a heuristic to take away, or several (switches.py)
     --processes 2
     --out FILE          the record; else none is written
 
-No live traffic, nothing configured but the objectives, and the budget that `kneewatch ramp` has by default. Prints a
-line for each run: error, half of the interval, time, tokens and harm. Tokens are compared with a sweep of ten steps of
-60 s, evenly spaced up to 120 % of the true capacity. That is of vLLM's own scheduler (benchmarks/timed/truth.json)
-where it is on file, else of the simulated one. Exits 1 if a wrong capacity was called verified.
+Nothing is configured but the objectives, with the budget that `kneewatch ramp` has by default. The search's arithmetic
+takes its CPU time in virtual time too, so that runs of a seed differ a little. Prints a line for each run: error, half
+of the interval, time (and how much of it was arithmetic), tokens and harm. Tokens are compared with a sweep of ten
+steps of 60 s, evenly spaced up to 120 % of the true capacity. That is of vLLM's own scheduler
+(benchmarks/timed/truth.json) where it is on file, else of the simulated one. Exits 1 if a wrong capacity was called
+verified.
 """
 
 import argparse
+import asyncio
 import json
 import math
+import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
+from typing import TypeVar
 
 from benchmarks.capacity import truth_file
 from benchmarks.capacity.play import play
+from benchmarks.capacity.switches import SWITCHES, without
 from benchmarks.capacity.timed_cases import PREFIX, TIGHT
 from benchmarks.timed import cases as timed
 from benchmarks.timed.cases import CASES
@@ -38,25 +45,27 @@ from probe.capacity.run.job import Budget
 from probe.capacity.search.search import Search
 from probe.capacity.search.unverified import Spending
 from probe.config.capacity import BudgetConfig, CapacityConfig
-from probe.core.result import Capacity, Stopped
-from probe.core.step import StepPlan, StepSummary
+from probe.core.step import StepSummary
 from probe.core.workload import Workload
 
 _SWEEP_S, _SWEEP_SHARES = 60.0, [0.12 * step for step in range(1, 11)]
 _WRONG = 0.1
 _VERIFIED = "verified"
+_T = TypeVar("_T")
 _BY_VLLM = Path(timed.__file__).with_name("truth.json")
 
 
 @dataclass(frozen=True, slots=True)
 class ColdRun:
-    """One search. `cpu_s`: arithmetic, which a real run has on top of `seconds`; `steps`: rate, seconds, result.
+    """One search. `cpu_s`: of `seconds`, those of arithmetic; `steps`: rate, seconds, result.
 
-    `truth_by`: whose scheduler the truth is of, "vllm" or "simulator".
+    `users`: their share of the capacity; `spoilt`: of their requests, those over an objective; `truth_by`: whose
+    scheduler the truth is of, "vllm" or "simulator".
     """
 
     case: str
     seed: int
+    users: float
     truth_rps: float
     truth_by: str
     answer_rps: float | None
@@ -70,6 +79,7 @@ class ColdRun:
     tokens: int
     tokens_of_sweep: float
     over_objective_s: float
+    spoilt: int
     steps: tuple[str, ...]
 
     @property
@@ -93,30 +103,25 @@ class ColdRun:
         )  # fmt: skip
         return (
             f"{self.case:22} {self.seed} truth {self.truth_rps:6.2f} {error:>7} {width:>4}"
-            f" {'held' if self.has_held else 'NOT '} {self.mode:9} {self.seconds:4.0f} s + {self.cpu_s:3.0f},"
+            f" {'held' if self.has_held else 'NOT '} {self.mode:9} {self.seconds:4.0f} s ({self.cpu_s:.0f}),"
             f" {self.tokens_of_sweep:4.0%} tokens, {self.over_objective_s:4.1f} s over, {self.stopped};"
             f" {self.reason or ''}\n{'':8}{' '.join(self.steps)}"
         )
 
 
-class _Timed(Search):
-    """A search that counts the seconds of its own arithmetic, which virtual time leaves out."""
+@dataclass(slots=True)
+class Arithmetic:
+    """Does a search's arithmetic, which takes its CPU time in virtual time too, and adds that up."""
 
-    cpu_s = 0.0
+    seconds: float = field(default=0.0)
 
-    def next_step(self) -> StepPlan | None:
-        with self._timed():
-            return super().next_step()
-
-    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
-        with self._timed():
-            return super().capacity(steps, stopped)
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
+    async def __call__(self, work: Callable[[], _T]) -> _T:
         begun_s = time.process_time()
-        yield
-        self.cpu_s += time.process_time() - begun_s
+        done = work()
+        took_s = time.process_time() - begun_s
+        self.seconds += took_s
+        await asyncio.sleep(took_s)
+        return done
 
 
 def true_rps(name: str, simulated: Mapping[str, truth_file.Known]) -> tuple[float, str]:
@@ -125,18 +130,21 @@ def true_rps(name: str, simulated: Mapping[str, truth_file.Known]) -> tuple[floa
     return (by_vllm["requests_per_second"], "vllm") if by_vllm else (simulated[name].truth.rps, "simulator")
 
 
-def run(name: str, truth: tuple[float, str], seed: int) -> ColdRun:
-    """Search once on a case of that truth (`true_rps`)."""
+def run(name: str, truth: tuple[float, str], seed: int, users: float = 0.0, taken: Sequence[str] = ()) -> ColdRun:
+    """Search once on a case of that truth (`true_rps`), beside users with this share of it."""
     truth_rps, truth_by = truth
-    case, limits = truth_file.named(name), BudgetConfig()
+    case, limits, think = truth_file.named(name), BudgetConfig(), Arithmetic()
     budget = Budget(limits.tokens_per_run, limits.seconds, limits.over_objective_seconds)
     most = Spending(budget.seconds, budget.tokens)
-    search = _Timed(case.workload, case.objectives, budget=most, observe_s=CapacityConfig().observe, explain=False)
-    result = play(case, truth_rps, seed, search, live_share=0.0, budget=budget).result
+    with without(taken):
+        search = Search(case.workload, case.objectives, budget=most, observe_s=CapacityConfig().observe, explain=False)
+        played = play(case, truth_rps, seed, search, live_share=users, budget=budget, think=think)
+    result = played.result
     found, cost = result.capacity, result.cost
     return ColdRun(
         case=name,
         seed=seed,
+        users=users,
         truth_rps=truth_rps,
         truth_by=truth_by,
         answer_rps=found.requests_per_second,
@@ -146,10 +154,11 @@ def run(name: str, truth: tuple[float, str], seed: int) -> ColdRun:
         reason=found.reason,
         stopped=" ".join(filter(None, (result.stopped.by, result.stopped.reason))),
         seconds=round(cost.seconds, 1),
-        cpu_s=round(search.cpu_s, 1),
+        cpu_s=round(think.seconds, 1),
         tokens=cost.tokens,
         tokens_of_sweep=cost.tokens / sweep_tokens(case.workload, truth_rps),
         over_objective_s=round(cost.over_objective_seconds, 2),
+        spoilt=played.spoilt,
         steps=tuple(map(_words, result.steps)),
     )
 
@@ -166,7 +175,9 @@ def _words(step: StepSummary) -> str:
     return f"{step.plan.load:.3g}{kind}({step.plan.warm_up_s + step.plan.seconds:.0f}s{': ' + why if why else ''})"
 
 
-def run_all(jobs: Sequence[tuple[str, tuple[float, str], int]], processes: int) -> Iterator[ColdRun]:
+def run_all(
+    jobs: Sequence[tuple[str, tuple[float, str], int, float, Sequence[str]]], processes: int
+) -> Iterator[ColdRun]:
     """Run all jobs and yield their results as they end."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(run, *job) for job in jobs]):
@@ -193,7 +204,9 @@ def summary(runs: Sequence[ColdRun]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(CASES))
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--users", type=float, default=0.0)
+    parser.add_argument("--without", nargs="+", choices=SWITCHES, default=[])
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -201,22 +214,28 @@ def main() -> int:
     known = truth_file.read()
     if missing := truth_file.stale(names, known):
         parser.error(f"no truth of {', '.join(missing)}; python -m benchmarks.capacity --truth {' '.join(missing)}")
-    jobs = [(name, true_rps(name, known), seed) for seed, name in product(range(options.seeds), names)]
+    chosen = options.users, tuple(options.without)
+    jobs = [(name, true_rps(name, known), seed, *chosen) for seed, name in product(options.seeds, names)]
     runs = []
     for done in run_all(jobs, options.processes):
         print(done, flush=True)
         runs.append(done)
+        if options.out:
+            _write(runs, options.out)
     print(summary(runs))
-    if options.out:
-        record = {
-            "date": f"{datetime.now(UTC):%Y-%m-%d}",
-            "command": " ".join(sys.argv[1:]),
-            "kneewatch": __version__,
-            "summary": summary(runs),
-            "runs": [{**asdict(one), "error": one.error, "has_held": one.has_held} for one in runs],
-        }
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
     return int(any(one.is_wrongly_verified for one in runs))
+
+
+def _write(runs: Sequence[ColdRun], out: Path) -> None:
+    record = {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "command": " ".join(["python -m benchmarks.capacity.cold", *sys.argv[1:]]),
+        "kneewatch": __version__,
+        "python": platform.python_version(),
+        "summary": summary(runs),
+        "runs": [{**asdict(one), "error": one.error, "has_held": one.has_held} for one in runs],
+    }
+    out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from benchmarks.capacity.cases import Case
 from benchmarks.capacity.virtual_load import VirtualLoad
 from probe.capacity.run.job import Budget, LoadPlan, RunJob
 from probe.capacity.run.runner import CapacityRun
-from probe.capacity.run.seams import ServerAccess
+from probe.capacity.run.seams import ServerAccess, Think
 from probe.core.clock import Clock
 from probe.core.result import CapacityResult, RunContext
 from probe.core.snapshot import ServerSnapshot
@@ -44,11 +44,12 @@ def play(
     is_guarded: bool = True,
     page: Callable[[float, ServerSnapshot], ServerSnapshot] = lambda _, snapshot: snapshot,
     clock: Clock | None = None,
+    think: Think = _at_once,
 ) -> Played:
     """Run the load plan on the case, with live users at a share of its capacity.
 
     `page` returns the server's metrics as read, from the seconds since the run began and the true page; it may
-    raise.
+    raise. `think` does the load plan's arithmetic, by default in no time.
     """
     server = case.server(seed, live_share * truth_rps)
     users: list[SimulatedRequest] = []
@@ -70,7 +71,7 @@ def play(
 
         job = RunJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}), is_guarded)
         begun = loop.time()
-        ramp = CapacityRun(job, load_plan, load, ServerAccess(read), clock or VirtualClock(), think=_at_once)
+        ramp = CapacityRun(job, load_plan, load, ServerAccess(read), clock or VirtualClock(), think=think)
         result = await ramp.run()
         await asyncio.sleep(60)
         load._collect(loop.time(), lambda _: None)

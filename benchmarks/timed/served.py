@@ -147,5 +147,6 @@ def _kneewatch(*arguments: str) -> tuple[float, str]:
     command = [sys.executable, "-m", "probe", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr.strip()[-400:]}")
+        words = (done.stderr.strip() or done.stdout.strip())[-400:]
+        raise RuntimeError(f"{' '.join(arguments)}: exit status {done.returncode}: {words}")
     return time.monotonic() - began_s, done.stdout

@@ -1,0 +1,50 @@
+"""The heuristics and constants of a search, each with what takes it away: for `benchmarks.capacity.cold --without`.
+
+A heuristic earns its keep where searches without it are worse; docs/capacity.md has the figures.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any
+from unittest.mock import patch
+
+from probe.capacity.model.front_end_delay import NONE
+
+_SEARCH = "probe.capacity.search."
+
+# Each: the module, the name in it, and what stands there instead.
+SWITCHES: Mapping[str, tuple[tuple[str, str, Any], ...]] = {
+    "pulses": ((_SEARCH + "pulses", "MOST", 1),),
+    "pulses-of-64": ((_SEARCH + "pulses", "MOST", 16),),
+    "guess": ((_SEARCH + "search_state", "guess_cost", lambda *_: None),),
+    "trials-apart": ((_SEARCH + "next_rate", "_MIN_GROWTH", 1.06),),
+    "middle-trial": ((_SEARCH + "next_rate", "_FORECAST_SHARES", (0.5, 0.95)),),
+    "longer-top-trial": ((_SEARCH + "trial_plan", "_TOP_TRIAL_FACTOR", 1.0),),
+    "warm-up": ((_SEARCH + "trial_plan", "_WARM_RESIDENCES", 0.0),),
+    "correction": ((_SEARCH + "search_state", "estimate_correction", lambda *_: {}),),
+    "bias": (("probe.capacity.model.server_model", "estimate_bias", lambda *_: (0.0,) * 6),),
+    "speeds": (("probe.capacity.model.step_cost_fit", "_IGNORED_DRIFT", 1e9),),
+    "chunk": ((_SEARCH + "search_state", "infer_chunk_tokens", lambda model, *_: model.chunk_tokens),),
+    "front-end": ((_SEARCH + "search_state", "candidate_front_ends", lambda *_: []),),
+    "single-first-tokens": ((_SEARCH + "search_state", "infer_front_end", lambda *_: NONE),),
+    "max-num-seqs": (("probe.capacity.model.server_model", "infer_max_num_seqs", lambda *_, **__: None),),
+    "chance": ((_SEARCH + "verdict", "_may_be_chance", lambda *_: False),),
+    "foreseen": ((_SEARCH + "verdict", "_is_foreseen", lambda *_: False),),
+    "misfit": ((_SEARCH + "verdict", "find_misfit", lambda *_: None),),
+    "unexplained-tail": ((_SEARCH + "knee_estimate", "unexplained_tail", lambda *_: 0.0),),
+    "floor": ((_SEARCH + "knee_estimate", "FLOOR", 0.0),),
+    "latency-error": ((_SEARCH + "knee_estimate", "_LATENCY", 0.0),),
+    "until-verified": ((_SEARCH + "search", "load_to_verify", lambda *_: None),),
+    "100-seconds": ((_SEARCH + "unverified", "_LEAST_SPAN_S", 0.0),),
+    "light-waiting": ((_SEARCH + "unverified", "_DRIFT_SHARE", 0.9),),
+}
+
+
+@contextmanager
+def without(names: Iterable[str]) -> Iterator[None]:
+    """Run with these heuristics taken away. KeyError for a name that there is not."""
+    with ExitStack() as taken:
+        for module, name, instead in (each for switch in names for each in SWITCHES[switch]):
+            taken.enter_context(patch.object(import_module(module), name, instead))
+        yield

@@ -1,0 +1,59 @@
+"""The bench of searches that start cold, and of forecasts from a stranger's traffic, on servers of known timing."""
+
+import asyncio
+from dataclasses import replace
+from importlib import import_module
+from random import Random
+
+import pytest
+from virtual_time import virtually
+
+from benchmarks.capacity.cold import Arithmetic
+from benchmarks.capacity.light import Light, spread, summary
+from benchmarks.capacity.switches import SWITCHES, without
+from benchmarks.capacity.timed_cases import timed_case
+from benchmarks.timed.cases import CASES, MAX_MODEL_LEN
+
+_FOUND = Light(
+    "noisy", 0.55, 0, flags=True, truth_rps=10.0, answer_rps=10.8, lower_rps=9.5, upper_rps=12.0, reason=None
+)
+
+
+def test_each_heuristic_is_there_to_be_taken_away_and_comes_back() -> None:
+    places = [(module, name) for each in SWITCHES.values() for module, name, _ in each]
+    before = [getattr(import_module(module), name) for module, name in places]
+    with without(SWITCHES):
+        taken = [getattr(import_module(module), name) for module, name in places]
+    assert all(one is not other for one, other in zip(before, taken, strict=True))
+    assert [getattr(import_module(module), name) for module, name in places] == before
+
+
+def test_arithmetic_takes_its_time() -> None:
+    async def work() -> tuple[float, float]:
+        begun_s, think = asyncio.get_running_loop().time(), Arithmetic()
+        assert await think(lambda: sum(i * i for i in range(100_000))) > 0
+        return think.seconds, asyncio.get_running_loop().time() - begun_s
+
+    took_s, passed_s = virtually(work())
+    assert took_s > 0
+    assert passed_s == pytest.approx(took_s)
+
+
+def test_a_stranger_s_requests_vary_around_the_workload_s_and_fit_the_server() -> None:
+    for name in CASES:
+        workload, chance = timed_case(name).workload, Random(1)
+        prompt, output = 3500 if name == "long-prompts" else 100, 96
+        drawn = [spread(workload, prompt, output, chance) for _ in range(2000)]
+        assert max(sum(one) for one in drawn) <= MAX_MODEL_LEN
+        assert sum(p for p, _ in drawn) / 2000 == pytest.approx(prompt, rel=0.02)
+        assert sum(o for _, o in drawn) / 2000 == pytest.approx(output, rel=0.02)
+        assert len(set(drawn)) == (1 if name == "mixed" else pytest.approx(2000, abs=500))
+
+
+def test_a_lower_bound_below_the_truth_holds_and_what_is_withheld_has_no_error() -> None:
+    bound = replace(_FOUND, answer_rps=7.0, lower_rps=6.0, upper_rps=None)
+    above, withheld = replace(bound, lower_rps=10.5), replace(_FOUND, answer_rps=None)
+    assert [bound.has_held, above.has_held, _FOUND.has_held] == [True, False, True]
+    words = "55%, flags known: 1 of 4 withheld, 2 lower bounds, 1 within 10 %, 2 of 3 held"
+    (line,) = summary([_FOUND, bound, above, withheld])
+    assert line == f"{words}; error 30.0% in the median, 30.0% at most"
