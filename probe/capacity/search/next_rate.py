@@ -15,7 +15,7 @@ _FORECAST_SHARES = (0.5, 0.72, TOP_SHARE)
 _UNPULSED_SHARE = 1 / 3
 # The most by which a trial's load exceeds the last that held, since the forecast may be wrong; early: far below it.
 _MAX_GROWTH, _MAX_EARLY_GROWTH = 1.45, 1.7
-_MIN_GROWTH = 1.06  # the least
+_MIN_GROWTH = 1.2  # the least: a trial nearer to it shows little new
 _MIN_INFORMATIVE = 2  # one trial is enough for a step cost model, but not for its uncertainty
 # Without a model: the ratio of the lowest failed to the highest held rate at which the search is done, and the largest
 # step between them.

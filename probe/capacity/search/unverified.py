@@ -54,16 +54,14 @@ def shortcoming(state: SearchState, knee: KneeEstimate) -> str | None:
     """Return what a knee lacks to be verified: a judged load near it that held, or a narrow interval; None: nothing."""
     if is_crowded(state, knee):
         return assumption(state, knee)
-    low, high = knee.interval
     # Where a trial was too short for its queue to fill, it holds on the twin as well.
     unforeseen = _judged_rps(state, lambda trial: state.worst_objective_ratio(trial) > 1)
-    if unforeseen > high:
+    if unforeseen > knee.interval[1]:
         return f"{unforeseen:.3g} requests/s held, more than the model says"
     if _judged_rps(state) < VERIFYING_SHARE * knee.rate_rps:
         return f"no load of {VERIFYING_SHARE * knee.rate_rps:.3g} requests/s or more held"
-    half = (high - low) / (high + low)
     # Rounded up: 8.2 % is not 8 %.
-    if half > SURE:
+    if (half := _half(knee)) > SURE:
         return f"interval {math.ceil(100 * half):d} %, {100 * SURE:.0f} % needed"
     if (span_s := _span_s(state)) < _LEAST_SPAN_S:
         return f"the trials took {span_s:.0f} s, {_LEAST_SPAN_S:.0f} s needed, since a server's speed may drift"
@@ -79,8 +77,7 @@ def trials_lacking(state: SearchState, knee: KneeEstimate) -> int:
     parts = len(state.model.informative_parts)
     if parts < FEWEST_PARTS:
         return FEWEST_PARTS - parts
-    low, high = knee.interval
-    spread, needed = (half**2 - knee.least_half**2 for half in ((high - low) / (high + low), SURE))
+    spread, needed = (half**2 - knee.least_half**2 for half in (_half(knee), SURE))
     # The variance of a mean falls with the number of its parts. That of few parts is itself hardly known.
     return min(max(math.ceil(parts * (spread / needed - 1)), 1), parts) if needed > 0 else 0
 
@@ -90,10 +87,16 @@ def load_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> 
 
     None if the knee is verified or load would not help.
     """
-    if shortcoming(state, knee) is None or not trials_lacking(state, knee):
+    if shortcoming(state, knee) is None:
         return None
-    if _judged_rps(state) < VERIFYING_SHARE * knee.rate_rps:
-        return min(TOP_SHARE * knee.rate_rps, limit_rps), 0.0
+    judged_rps, top_rps = _judged_rps(state), min(TOP_SHARE * knee.rate_rps, limit_rps)
+    if is_crowded(state, knee):
+        # Nearer to the knee it shows whether so many requests run.
+        return (top_rps, 0.0) if judged_rps < VERIFYING_SHARE * knee.rate_rps and top_rps > judged_rps else None
+    if not trials_lacking(state, knee):
+        return None
+    if judged_rps < VERIFYING_SHARE * knee.rate_rps:
+        return top_rps, 0.0
     lacking_s = max(_LEAST_SPAN_S - _span_s(state), 0.0)
     return min((_DRIFT_SHARE if lacking_s else _AGAIN_SHARE) * knee.rate_rps, limit_rps), lacking_s
 
@@ -113,6 +116,12 @@ def advice(state: SearchState, knee: KneeEstimate, spent: Spending, trial: Spend
     whole = spent.plus(more)
     options = f"--max-seconds {_rounded(whole.seconds):.0f} --max-tokens {_rounded(whole.tokens):.0f}"
     return f"{lacks}; `kneewatch ramp {options}` may verify it: {more.seconds:.0f} s and {more.tokens:,.0f} tokens more"
+
+
+def _half(knee: KneeEstimate) -> float:
+    """Return half of the interval, relative."""
+    low, high = knee.interval
+    return (high - low) / (high + low)
 
 
 def _span_s(state: SearchState) -> float:

@@ -127,6 +127,20 @@ def test_where_no_trial_near_the_knee_held_another_one_is_tried() -> None:
     assert "or more held" in str(search.capacity([_MANY], DONE).reason)
 
 
+def test_where_max_num_seqs_is_unknown_a_load_nearer_to_the_knee_may_show_that_so_many_run() -> None:
+    search = _search(0.07)
+    search.state.model.max_num_seqs = None
+    crowd = KneeEstimate(10.0, (9.3, 10.7), "ttft", 400.0, None, 0.06)
+    search._estimate_knee = lambda **_: crowd  # type: ignore[assignment]
+    for load_rps in (5.0, 8.3):
+        plan = search.next_step()
+        assert plan is not None
+        arrivals = replace(plan.arrivals, rate_rps=load_rps)  # type: ignore[type-var]
+        _finish(search, replace(plan, arrivals=arrivals))
+    assert _hold(search) == [pytest.approx(9.5)]
+    assert "max_num_seqs" in str(search.capacity([_MANY], DONE).reason)
+
+
 def test_never_more_trials_are_asked_for_than_there_were() -> None:
     search = _search(0.5)
     _hold(search, 3)
