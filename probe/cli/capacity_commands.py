@@ -1,12 +1,12 @@
-"""Commands that measure, forecast and compare capacity: ramp, forecast, compare, table."""
+"""Commands that measure and forecast capacity: ramp, forecast."""
 
-import sys
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from probe.cli.output import print_error, print_json
+from probe.cli.output import NAME
 from probe.cli.parameters import (
     Api,
     ApiKeyFile,
@@ -21,10 +21,10 @@ from probe.cli.parameters import (
     OneTarget,
 )
 from probe.core.errors import ConfigError
-from probe.core.text import one_line
 
 
 def ramp(
+    context: typer.Context,
     config: MaybeConfigFile = None,
     target: OneTarget = None,
     base_url: BaseUrl = None,
@@ -115,6 +115,16 @@ def ramp(
             "--stream-guard", help="Guard by the run's own answers alone, for a server without a metrics page."
         ),
     ] = False,
+    note: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--note",
+            metavar="<name=value>",
+            help="Fact about the server to keep with the result, such as image=vllm/vllm-openai:v0.32.0,"
+            " commit, node or driver; may be repeated.",
+            allow_from_autoenv=False,
+        ),
+    ] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the result to this file; - is standard output.")
     ] = None,
@@ -128,6 +138,7 @@ def ramp(
     so far are printed and written.
     Exit status: 0 found, 1 not found, 2 could not measure.
     """
+    from probe.cli.command_line import command_line, facts_of
     from probe.cli.options import ServerOptions, configuration
     from probe.cli.ramp import RampOptions, ResultFiles, measure, ramp_request
     from probe.cli.step_options import StepOptions
@@ -156,7 +167,9 @@ def ramp(
     loaded = configuration(config, base_url, server)
     chosen = one_target(loaded, target, adds_load=True)
     steps = StepOptions(concurrency, rates, step_seconds, requests_per_step, observe, confirm_seconds)
-    options = RampOptions(workload, max_seconds, max_tokens, seed, workers, guard, stream_guard)
+    made_by = command_line(NAME, context.obj or (), os.environ, "KNEEWATCH_RAMP_")
+    facts = facts_of(note or ())
+    options = RampOptions(workload, max_seconds, max_tokens, seed, workers, guard, stream_guard, made_by, facts)
     request = ramp_request(loaded, chosen, steps, options)
     is_found = measure(loaded, chosen, request, ResultFiles(json_file, html_file, base_url))
     raise typer.Exit(0 if is_found else 1)
@@ -210,59 +223,3 @@ def forecast(
         )
     typer.echo(dumps(result, indent=1) if as_json else forecast_words(result))
     raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
-
-
-def compare(
-    base: Annotated[Path, typer.Argument(help="The measurement to compare with.")],
-    new: Annotated[Path, typer.Argument(help="The measurement to judge.")],
-    tolerance: Annotated[
-        str, typer.Option(help="Changes up to this size count as equal; with 0% only the intervals decide.")
-    ] = "5%",
-    force: Annotated[
-        bool, typer.Option("--force", help="Compare even results that are not comparable, and name the differences.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Compare two results of `ramp --json` or of `vllm bench serve --save-result`.
-
-    Exit status: 0 nothing is worse, 1 something is, 2 not comparable.
-    """
-    from rich.console import Console
-
-    from probe.capacity.trend import compare as comparing
-    from probe.cli.options import share
-    from probe.report.comparison import comparison_json, comparison_table, comparison_words
-    from probe.report.measured_file import read_measured
-
-    allowed = share(tolerance, "--tolerance")
-    before, after = read_measured(base), read_measured(new)
-    found = comparing.compare(before, after, allowed)
-    if found.problems and not (force and found.rows):
-        for problem in found.problems:
-            hint = "; to compare them anyway, use --force" if found.rows else ""
-            print_error(ConfigError(f"not comparable: {one_line(problem, 400)}{hint}"))
-        raise typer.Exit(2)
-    if as_json:
-        print_json(comparison_json(found, before, after, allowed))
-    else:
-        console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
-        console.print(comparison_table(found, before, after))
-        console.print(comparison_words(found, allowed), markup=False)
-    raise typer.Exit(1 if found.has_regressed else 0)
-
-
-def table(
-    results: Annotated[list[Path], typer.Argument(help="Files of `ramp --json`.")],
-    steps: Annotated[bool, typer.Option("--steps", help="A row for each load level, not for each result.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="CSV in base units; without it, Markdown.")] = False,
-) -> None:
-    """Print results of `ramp --json` as one table, a row for each in the order of the files.
-
-    Exit status: 0 done, 2 a file is not a result.
-    """
-    from probe.report import result_table
-    from probe.report.measured_file import read_result
-
-    read = [read_result(file) for file in results]
-    rows = result_table.step_table(read) if steps else result_table.capacity_table(read)
-    typer.echo(result_table.as_csv(rows) if as_csv else result_table.as_markdown(rows), nl=False)

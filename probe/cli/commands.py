@@ -2,9 +2,9 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from probe.capacity.run.admission import Admission
@@ -51,6 +51,8 @@ class RampRequest:
     seed: int
     workers: int | None = None  # None: as the cores allow
     by_stream: bool = False
+    command: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)  # about the server, for who reads the result
 
 
 async def check_target(
@@ -181,7 +183,7 @@ async def _run_request(
     where = endpoint(target)
     async with Client(where, clock, target.canary.timeout) as client:
         model = await _model(client, target, load, clock)
-        aliases = await client.aliases(model)
+        aliases, longest = await client.aliases(model), await client.max_model_len(model)
     return RunRequest(
         source=RequestSource(where, model, load, target.canary.timeout, asked.seed, aliases),
         objectives=config.objectives_of(target),
@@ -192,6 +194,8 @@ async def _run_request(
         server=target.capacity.server,
         load=config.load,
         workers=asked.workers,
+        command=asked.command,
+        facts={**({"max_model_len": str(longest)} if longest is not None else {}), **asked.facts},
     )
 
 

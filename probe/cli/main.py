@@ -22,6 +22,7 @@ from probe.cli import (
     generate_commands,
     monitor_commands,
     plan_commands,
+    result_commands,
 )
 from probe.cli.output import NAME, discard_output, open_closed_streams, print_error
 from probe.core.errors import KneewatchError
@@ -48,8 +49,8 @@ app.command(short_help="Examine a server: what it serves, whether it is healthy,
 )
 app.command()(capacity_commands.ramp)
 app.command()(capacity_commands.forecast)
-app.command(short_help="Compare two results of ramp or vllm bench serve.")(capacity_commands.compare)
-app.command(short_help="Print results of ramp as one table.")(capacity_commands.table)
+app.command(short_help="Compare two results of ramp or of other benchmarks.")(result_commands.compare)
+app.command(short_help="Print results of ramp as one table.")(result_commands.table)
 app.command(short_help="Plan replicas for a peak from results of ramp.")(plan_commands.plan)
 app.command(short_help="Write the Grafana dashboards.")(generate_commands.dashboards)
 app.command(short_help="Write the Prometheus alert rules.")(generate_commands.alerts)
@@ -89,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the `kneewatch` command with these arguments, or the process's own. Always raises SystemExit."""
     open_closed_streams()
     try:
-        sys.exit(command()(arguments, prog_name=NAME, standalone_mode=False))
+        given = list(arguments if arguments is not None else sys.argv[1:])
+        sys.exit(command()(given, prog_name=NAME, standalone_mode=False, obj=given))
     except KneewatchError as error:
         print_error(error)
         sys.exit(2)

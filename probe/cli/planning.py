@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from probe.capacity.model.knobs import Knob, simulate_knobs, withheld_knobs
 from probe.capacity.trend.fingerprint import capacity_sample, is_comparable
 from probe.capacity.trend.headroom import REQUESTS, CapacityShare, largest_share
-from probe.capacity.trend.replica_count import Demand, Price, lower_end, replicas_for
+from probe.capacity.trend.replica_count import Demand, Price, gpus_of, lower_end, replicas_for
 from probe.cli.options import check_address
 from probe.cli.targets import one_target
 from probe.config.config_file import load_config
@@ -32,7 +32,6 @@ _WEEK_S = 604_800.0
 _LAST = 100  # results of a target that are looked through
 _KNOBS_S = 30.0  # about how long the simulations of a result take
 _MOST_REPLICAS = 1e6
-_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ def plan_replicas(
         demand=demand,
         replicas=replicas_for(demand, capacity),
         knobs=_knobs(result, objectives),
-        price=Price(options.gpu_hour, options.gpus or _gpus(result)) if options.gpu_hour is not None else None,
+        price=Price(options.gpu_hour, options.gpus or gpus_of(result)) if options.gpu_hour is not None else None,
     )
 
 
@@ -217,9 +216,3 @@ def _why_no_model(capacity: Capacity) -> str:
     if capacity.is_lower_bound:
         return "the capacity is a lower bound; set capacity.server.max_num_seqs, then measure"
     return "the result is from a version that did not store its model; measure again"
-
-
-def _gpus(result: CapacityResult) -> int:
-    """Return the GPUs of a replica by the server's flags; 1 where they do not say."""
-    sizes = [result.context.flags.get(name, "1") for name in _PARALLEL]
-    return math.prod(int(size) if size.isdecimal() and 0 < int(size) < 10**6 else 1 for size in sizes)

@@ -1,8 +1,8 @@
 """`kneewatch ramp` behind its options: the request, the run with its progress, and the files with the result."""
 
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -36,6 +36,8 @@ class RampOptions:
     workers: int | None
     is_guarded: bool
     by_stream: bool = False
+    command: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ def ramp_request(config: Config, target: TargetConfig, load: StepOptions, option
         seed=options.seed,
         workers=options.workers,
         by_stream=options.is_guarded and (options.by_stream or capacity.guard == "stream"),
+        command=options.command,
+        facts=options.facts,
     )
 
 

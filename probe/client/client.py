@@ -18,21 +18,18 @@ from probe.client.exchange import Ended, Exchange, PreparedRequest
 from probe.client.failures import NETWORK_ERRORS, failure_of
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import BodyLimits, ResponseBuffer, ResponseMemory, stream_limits
+from probe.client.served_models import MODELS, ServedModel, is_name, served_models
 from probe.client.shortage import shortage
 from probe.client.transport import Transport
 from probe.client.wire import wire
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.foreign_json import JsonLimits, read_json
 from probe.core.redactor import Redactor
 from probe.core.request import Outcome, RequestRecord, RequestSpec, TraceContext, Traffic
 from probe.core.text import one_line
 
-# A server with a thousand adapters lists them in half a megabyte.
-_MODELS = JsonLimits(max_bytes=2**20, max_values=60_000)
 # Of all answers in flight or not yet parsed: a thousand streams of 512 tokens hold some 120 MiB on average.
 _MAX_IN_FLIGHT = 160 * 2**20
-_MAX_NAME = 256
 _MODELS_S = 10.0
 # A rotated key is read again after this time at most. Reading the file costs more than sending a request.
 _KEY_NS = 1_000_000_000
@@ -80,10 +77,10 @@ class Client:
         """Hold as much of answers as one of `count` clients of a step may, from the next prepared request on."""
         self._memory = ResponseMemory(_MAX_IN_FLIGHT // count)
 
-    async def models(self) -> dict[str, object]:
-        """Return the served models by name, in the server's order, each with its root. Raises TargetError."""
+    async def models(self) -> dict[str, ServedModel]:
+        """Return the served models by name, in the server's order. Raises TargetError."""
         url = f"{self._endpoint.base_url}/v1/models"
-        asked = self._exchange("GET", "/v1/models", b"", BodyLimits(max_bytes=_MODELS.max_bytes))
+        asked = self._exchange("GET", "/v1/models", b"", BodyLimits(max_bytes=MODELS.max_bytes))
         if not isinstance(asked, Exchange):
             outcome, detail = asked
             raise _no_models(url, outcome, one_line(detail or ""))
@@ -93,11 +90,10 @@ class Client:
             outcome, detail = ended or asked.refusal()
             raise _no_models(url, outcome, asked.safe(detail or outcome.value))
         try:
-            listed = read_json(asked.redactor.hide(asked.received.body), _MODELS)["data"]
-            served = {model["id"]: model.get("root") for model in listed}
+            served = served_models(asked.redactor.hide(asked.received.body))
         except (ValueError, KeyError, TypeError):
             raise _no_models(url, Outcome.NOT_FOUND, "the answer is not a list of models") from None
-        usable = {name: root for name, root in served.items() if _is_name(name)}
+        usable = {str(name): model for name, model in served.items() if is_name(name)}
         if served and not usable:
             raise TargetError(
                 f"{url}: none of the models listed has a name to ask for; check base_url", Outcome.NOT_FOUND
@@ -121,11 +117,18 @@ class Client:
     async def aliases(self, model: str) -> frozenset[str]:
         """Return all names that the server lists for a model: vLLM answers under the first of them. Empty: unknown."""
         try:
-            roots = await self.models()
+            served = await self.models()
         except TargetError:
             return frozenset()
-        root = roots.get(model)
-        return frozenset(name for name, its in roots.items() if root is not None and its == root)
+        root = served[model].root if model in served else None
+        return frozenset(name for name, its in served.items() if root is not None and its.root == root)
+
+    async def max_model_len(self, model: str) -> int | None:
+        """Return the most tokens of a prompt and its answer, as vLLM lists them; None: unknown."""
+        try:
+            return (await self.models())[model].max_model_len
+        except (TargetError, KeyError):
+            return None
 
     def prepare(
         self,
@@ -232,11 +235,6 @@ async def _receive(response: httpx.Response, received: ResponseBuffer, clock: Cl
 def _no_models(url: str, outcome: Outcome, words: str) -> TargetError:
     hint = _HINTS.get(outcome, _CHECK_URL)
     return TargetError(f"{url}: {words}; {hint}" if hint else f"{url}: {words}", outcome)
-
-
-def _is_name(name: object) -> bool:
-    """Return whether a served model's name can be used as a label, in a line of text and in a request."""
-    return isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable()
 
 
 _CHECK_URL = "check base_url and that the server is up"

@@ -39,6 +39,8 @@ def distribution(samples: Iterable[float | None], *, unit: float = 1.0, independ
         max=ordered[-1] * unit,
         p95_interval=_interval(ordered, 0.95, unit) if independent else None,
         p99_interval=_interval(ordered, 0.99, unit) if independent else None,
+        p50_interval=_interval(ordered, 0.5, unit) if independent else None,
+        p90=percentile(ordered, 0.90) * unit,
     )
 
 
@@ -55,8 +57,8 @@ def quantile_ranks(n: int, q: float, confidence: float = _CONFIDENCE) -> tuple[i
     """Return the ranks (1..n) of the sorted samples that enclose the true q-quantile with at least this confidence.
 
     The number of samples below the quantile is binomial (n, q) for any distribution (Hahn and Meeker, Statistical
-    Intervals, section 5.2). None if n is too small to bound that side: the upper side needs 72 samples for p95 and
-    368 for p99.
+    Intervals, section 5.2). None if n is too small to bound that side: p50 needs 6 samples, the upper side of p95
+    needs 72 and that of p99 368.
     """
     tail = (1 - confidence) / 2
     low = high = None

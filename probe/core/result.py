@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Self
 
 from probe.core.fitted_server import FittedServer
+from probe.core.provenance import EXPECTED, Provenance
 from probe.core.snapshot import UserLoad
 from probe.core.step import StepSummary
 
@@ -161,6 +162,15 @@ class CapacityResult:
     users: UserLoad = field(default_factory=UserLoad)  # user traffic during the run
     first_failure: str | None = None  # outcome and words of the first request that failed, on one line
     prior_forecast: PriorForecast | None = None
+    provenance: Provenance | None = None  # None: written by a version that did not note it
+
+    @property
+    def missing_facts(self) -> tuple[str, ...]:
+        """Return the facts about the server that the result lacks; none for a result without provenance."""
+        if self.provenance is None:
+            return ()
+        known = {**self.context.flags, **self.provenance.facts} | ({"gpu": ""} if self.context.gpu is not None else {})
+        return tuple(name for name in EXPECTED if name not in known)
 
     @property
     def ended_s(self) -> float:

@@ -164,10 +164,12 @@ class Gpu:
 
     `labels`: dcgm-exporter's labels that are known and not empty (gpu, UUID, device, modelName, Hostname, GPU_I_ID,
     GPU_I_PROFILE, pod, namespace, container). `values`: by dcgm-exporter's names, in its units up to version 4.8.
+    `versions`: of the driver and of CUDA, as far as they are told.
     """
 
     labels: Mapping[str, str]
     values: Mapping[str, float]
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

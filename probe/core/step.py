@@ -26,6 +26,8 @@ class Distribution:
     max: float | None = None
     p95_interval: Interval | None = None
     p99_interval: Interval | None = None
+    p50_interval: Interval | None = None
+    p90: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class ServerPeaks:
     running_peak: float | None = None
     waiting_peak: float | None = None
     preemptions: float | None = None
+    prefix_hit_ratio: float | None = None  # of the prompt tokens that the server looked up meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class GpuUse:
     """GPU use during a step: means over the target's GPUs and over snapshots with new values.
 
     `utilization`, `dram_active`, `tensor_active`: shares of time. `power_w`: of one GPU. `memory`: share in use.
-    None: unknown.
+    Peaks: of any GPU in any snapshot. `gpus`: number of GPUs whose power is known. None: unknown.
     """
 
     utilization: float | None = None
@@ -51,6 +54,15 @@ class GpuUse:
     tensor_active: float | None = None
     power_w: float | None = None
     memory: float | None = None
+    utilization_peak: float | None = None
+    memory_peak: float | None = None
+    memory_peak_bytes: float | None = None
+    gpus: int | None = None
+
+    @property
+    def total_power_w(self) -> float | None:
+        """Return the power of all GPUs together, in watts."""
+        return None if self.power_w is None or self.gpus is None else self.power_w * self.gpus
 
 
 class Pattern(StrEnum):
@@ -185,3 +197,20 @@ class StepSummary:
     users: UserLoad = field(default_factory=UserLoad)
     gpu: GpuUse = GpuUse()
     tripped: str | None = None  # why the guard stopped it
+
+    @property
+    def total_tokens_per_second(self) -> float:
+        """Return prompt and output tokens per second."""
+        return self.prompt_tokens_per_second + self.output_tokens_per_second
+
+    @property
+    def accepted_tokens_per_second(self) -> float:
+        """Return the output tokens per second of requests that met every objective."""
+        share = self.goodput_rps / self.throughput_rps if self.throughput_rps > 0 else 0.0
+        return self.output_tokens_per_second * share
+
+    @property
+    def tokens_per_joule(self) -> float | None:
+        """Return the output tokens per joule of the server's GPUs; None where their power is not known."""
+        power = self.gpu.total_power_w
+        return self.output_tokens_per_second / power if power else None

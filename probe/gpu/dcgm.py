@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.samples import Sample
 
+from probe.core.provenance import cuda_words
 from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.gpu.fields import LABELS, NAMES
 from probe.scrape.metrics_parser import Samples, samples
@@ -96,6 +97,7 @@ class Device:
     """A GPU or MIG instance on a page. `users`: pod, namespace and container of each, as far as the page has them."""
 
     labels: dict[str, str]
+    versions: dict[str, str] = field(default_factory=dict)
     users: set[tuple[str, ...]] = field(default_factory=set)
     values: dict[str, float] = field(default_factory=dict)
 
@@ -119,7 +121,7 @@ def read(text: str) -> tuple[Device, ...]:
             if not any(identity := _identity(sample.labels)):
                 continue
             if (device := devices.get(identity)) is None:
-                device = devices[identity] = Device(_own_labels(sample.labels))
+                device = devices[identity] = Device(_own_labels(sample.labels), _versions(sample.labels))
             device.users.add(tuple(sample.labels.get(label, "")[:_MAX_LABEL] for label in users))
             if (value := _value(name, sample.value, scale)) is not None:
                 device.values[name] = max(value, device.values.get(name, value))
@@ -137,7 +139,7 @@ def choose(devices: Iterable[Device], labels: Mapping[str, str]) -> tuple[Gpu, .
     for device in devices:
         users = [user for user in device.users if all(w in (None, u) for w, u in zip(wanted, user, strict=True))]
         if users and all(device.labels.get(name, "") == value for name, value in own.items()):
-            gpu = Gpu(labels=device.labels | _agreed(users), values=device.values)
+            gpu = Gpu(device.labels | _agreed(users), device.values, device.versions)
             chosen.setdefault(_identity(device.labels), gpu)
     if len(chosen) > MAX_GPUS:
         raise ValueError(f"{len(chosen)} GPUs, of at most {MAX_GPUS}; set labels that only this server's GPUs have")
@@ -172,6 +174,13 @@ def _identity(labels: Mapping[str, str]) -> Identity:
 
 def _own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     found = {name: next(filter(None, map(labels.get, names)), "") for name, names in _OWN.items()}
+    return {name: value[:_MAX_LABEL] for name, value in found.items() if value}
+
+
+def _versions(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions that the exporter adds as labels: of the driver by default, of CUDA where it is asked to."""
+    driver = labels.get("DCGM_FI_DRIVER_VERSION") or labels.get("DCGM_FI_SYSTEM_DRIVER_VERSION", "")  # since 4.9
+    found = {"driver": driver, "cuda": cuda_words(labels.get("DCGM_FI_CUDA_DRIVER_VERSION", ""))}
     return {name: value[:_MAX_LABEL] for name, value in found.items() if value}
 
 

@@ -9,11 +9,12 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import ModuleType
 
 from probe.core.clock import Clock
+from probe.core.provenance import cuda_words
 from probe.core.snapshot import Gpu
 from probe.gpu.nvml_values import Activity, ask, board, is_driver_gone, memory
 
@@ -22,10 +23,11 @@ _WAIT_MS = 1000  # for an XID error; closing takes as long
 
 @dataclass(slots=True)
 class KnownGpus:
-    """What outlives a session: the GPUs' labels by index, and their last XID errors by UUID."""
+    """What outlives a session: the GPUs' labels by index, their last XID errors by UUID, and the driver's versions."""
 
     labels: dict[int, dict[str, str]] = field(default_factory=dict)
     xids: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)  # of the driver and of CUDA
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class NvmlSession:
         """Return handles by index; None for a GPU that does not identify itself."""
         nv, before, handles = self._nv, self._known.labels, {}
         self._known.labels = {}
+        self._known.versions = _versions(nv)
         for index in range(nv.nvmlDeviceGetCount()):
             gpu, labels = None, {"gpu": str(index), "device": f"nvidia{index}"}
             try:
@@ -108,7 +111,7 @@ class NvmlSession:
             if not divided:
                 take = partial(nv.nvmlGpmSampleGet, gpu)
                 values |= memory(nv, gpu) | self._activity_of(labels["UUID"], gpu, take, used)
-            yield Gpu(labels, values)
+            yield Gpu(labels, values, self._known.versions)
         for one in self._instances(gpu) if divided else ():
             named = labels | {"GPU_I_ID": str(one.id)} | ({"GPU_I_PROFILE": one.profile} if one.profile else {})
             if _has_labels(named, wanted):
@@ -151,7 +154,15 @@ class NvmlSession:
         xid = self._known.xids.get(gpu.labels.get("UUID", ""))
         if xid is None or "GPU_I_ID" in gpu.labels:
             return gpu
-        return Gpu(gpu.labels, {**gpu.values, "DCGM_FI_DEV_XID_ERRORS": float(xid)})
+        return replace(gpu, values={**gpu.values, "DCGM_FI_DEV_XID_ERRORS": float(xid)})
+
+
+def _versions(nv: ModuleType) -> dict[str, str]:
+    """Return the driver's version and the newest CUDA that it runs."""
+    driver = ask(nv, lambda: nv.nvmlSystemGetDriverVersion())  # noqa: PLW0108 - an older pynvml may lack it
+    cuda = ask(nv, lambda: nv.nvmlSystemGetCudaDriverVersion_v2())  # noqa: PLW0108
+    found = {"driver": str(driver or ""), "cuda": cuda_words(str(cuda or ""))}
+    return {name: value for name, value in found.items() if value}
 
 
 def _has_labels(labels: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -216,4 +216,15 @@ def _peaks(polls: Sequence[ServerSnapshot]) -> ServerPeaks:
         running_peak=peak(poll.running for poll in polls),
         waiting_peak=peak(poll.waiting for poll in polls),
         preemptions=guard.preemptions(polls),
+        prefix_hit_ratio=_prefix_hit_ratio(polls),
     )
+
+
+def _prefix_hit_ratio(polls: Sequence[ServerSnapshot]) -> float | None:
+    """Return the share of looked-up prompt tokens that the prefix cache had, of users' requests too; None: unknown."""
+    counted = [(p.prefix_cache_queries, p.prefix_cache_hits) for p in polls]
+    known = [(queries, hits) for queries, hits in counted if queries is not None and hits is not None]
+    if len(known) < 2:  # noqa: PLR2004 - a difference takes two
+        return None
+    queries, hits = (known[-1][i] - known[0][i] for i in (0, 1))
+    return hits / queries if queries > 0 and 0 <= hits <= queries else None

@@ -1,5 +1,6 @@
 """A comparison of two measurements, as a table, as text and as JSON."""
 
+from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
@@ -7,11 +8,16 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from probe.capacity.trend.compare import SECONDS, SHARE, Comparison, ComparisonRow, Measurement, Value
+from probe.capacity.trend.compare import BETTER, SAME, UNCLEAR, WORSE, Comparison, ComparisonRow
+from probe.capacity.trend.measurement import SECONDS, SHARE, Measurement, Value
 from probe.core.text import one_line
 from probe.report.figures import MISSING, number, percent
 
-_COLOURS = {"worse": "red", "better": "green"}
+_TOO_FEW = (
+    "Note: unclear percentiles without an upper end are of too few requests: p95 takes 72, p99 368; measure both with"
+    " --requests-per-step, or longer."
+)
+_COLOURS = {WORSE: "red", BETTER: "green", UNCLEAR: "yellow"}
 
 
 def comparison_table(comparison: Comparison, base: Measurement, new: Measurement) -> Table:
@@ -40,12 +46,11 @@ def comparison_words(comparison: Comparison, tolerance: float) -> str:
     ]
     lines += [f"Not comparable: {problem}." for problem in comparison.problems]
     lines += [f"Note: {note}." for note in comparison.notes]
-    counts = {
-        verdict: sum(row.verdict == verdict for row in comparison.rows) for verdict in ("worse", "better", "same")
-    }
+    lines += _unbounded(comparison)
+    counts = Counter(row.verdict for row in comparison.rows)
     lines.append(
-        f"{counts['worse']} worse, {counts['better']} better, {counts['same']} equal (within {percent(tolerance)} of"
-        " the base, or with overlapping intervals)."
+        f"{counts[WORSE]} worse, {counts[BETTER]} better, {counts[SAME]} equal (within {percent(tolerance)} of the"
+        f" base), {counts[UNCLEAR]} unclear (changed by more, but the intervals overlap)."
     )
     return "\n".join(one_line(line, 400) for line in lines)
 
@@ -62,6 +67,15 @@ def comparison_json(comparison: Comparison, base: Measurement, new: Measurement,
         "differs": {name: {"base": one, "new": other} for name, (one, other) in comparison.differs.items()},
         "rows": [asdict(row) for row in comparison.rows],
     }
+
+
+def _unbounded(comparison: Comparison) -> list[str]:
+    """Return a line about the percentiles that too few requests leave without an upper end."""
+    unclear = [row for row in comparison.rows if row.verdict == UNCLEAR and row.metric.endswith(("p95", "p99"))]
+    values = [value for row in unclear for value in (row.base, row.new)]
+    if all(value is None or value.upper is not None for value in values):
+        return []
+    return [_TOO_FEW]
 
 
 def _differs(comparison: Comparison) -> list[tuple[str, tuple[str | None, str | None]]]:

@@ -22,6 +22,15 @@ def write_file(path: Path, text: str, option: str) -> None:
         raise _unwritable(f"{option} {path}", error, "use a file in an existing directory") from None
 
 
+def append_file(path: Path, text: str, option: str) -> None:
+    """Add the text at the end of the file that an option names. Raises ConfigError with one line."""
+    try:
+        with path.open("a", encoding="utf-8", errors="replace") as file:
+            file.write(text)
+    except OSError as error:
+        raise _unwritable(f"{option} {path}", error, "use a file in an existing directory") from None
+
+
 def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
     """Write each text to its file name in the directory `out`, which is created if missing. Return the paths.
 

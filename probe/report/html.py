@@ -26,6 +26,7 @@ from probe.core.step import Distribution
 from probe.report import figures as words
 from probe.report.figures import MISSING, milliseconds, number, percent, promises, when
 from probe.report.knee_text import knee_line, limit_words
+from probe.report.provenance_text import provenance_lines
 from probe.report.result_json import objectives_of
 from probe.report.result_text import capacity_words, result_lines
 from probe.report.run_charts import charts, loads
@@ -124,6 +125,7 @@ def _filters() -> Mapping[str, Callable[..., object]]:
         "limit": limit_words,
         "capacity": capacity_words,
         "lines": result_lines,
+        "provenance": provenance_lines,
         "loads": loads,
         "verdict": step_verdict,
         "three": _three,

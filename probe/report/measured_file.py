@@ -1,80 +1,117 @@
-"""Result files for `kneewatch compare`.
+"""Result files: those of `kneewatch ramp --json`, and for `kneewatch compare` those of other benchmarks.
 
-Reads the JSON of `kneewatch ramp --json` (schema kneewatch.result/1) and of `vllm bench serve --save-result` (field
-names: vllm/benchmarks/serve.py, 0.32). Every ConfigError is one line with the file and the fix.
+A file of another program is told by its keys; its reader makes a Measurement of it. Every ConfigError is one line with
+the file and the fix.
 """
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from probe.capacity.trend.compare import (
-    HIGHER,
-    LOWER,
-    RATE,
-    SECONDS,
-    SHARE,
-    TOKENS,
-    ComparisonSection,
-    Measurement,
-    Value,
-    of_result,
-)
+from probe.capacity.trend.measurement import Measurement, of_result
 from probe.core.errors import ConfigError
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
-from probe.core.request import Api
 from probe.core.result import CapacityResult
 from probe.core.text import one_line
+from probe.report import aiperf_file, bench_file, guidellm_file
 from probe.report.result_json import loads
 
 _SCHEMA = "kneewatch.result/1"
-_EXPECTED = "expected the file of `kneewatch ramp --json` or of `vllm bench serve --save-result`"
-_LATENCIES = {"TTFT": "ttft", "TPOT": "tpot", "ITL": "itl", "E2E": "e2el"}
-_PERCENTILES = {"p50": "median", "p95": "p95", "p99": "p99"}
+_EXPECTED = "expected the file of `kneewatch ramp --json`, vllm bench serve, sglang.bench_serving, guidellm or aiperf"
 # vllm bench --save-detailed writes each latency: ten thousand requests of a thousand tokens.
 _LIMITS = JsonLimits(max_bytes=256 * 2**20, max_values=20_000_000)
+_MAX_LINES = 1000  # results that a benchmark has appended to one file
 _LARGEST = 1e300
-# The API of each `vllm bench` backend; other backends use other requests.
-_APIS = {"vllm": Api.COMPLETIONS, "openai": Api.COMPLETIONS, "openai-chat": Api.CHAT}
+_SUFFIXES = (".json", ".jsonl")
+_MAX_FILES = 1000  # of a folder
+
+Documents = Sequence[Mapping[str, Any]]
+# What recognises the documents of a program, and what makes a measurement of them.
+_READERS: tuple[tuple[Callable[[Documents], bool], Callable[[str, Documents], Measurement]], ...] = (
+    (bench_file.is_bench, bench_file.measurement),
+    (guidellm_file.is_guidellm, guidellm_file.measurement),
+    (aiperf_file.is_aiperf, aiperf_file.measurement),
+)
 
 
 def read_measured(file: Path) -> Measurement:
     """Return the measurement in a file. Raises ConfigError."""
-    data, text = _read(file)
-    if "schema" in data:
-        return of_result(str(file), _own_result(file, data, text))
-    if "request_throughput" in data and "model_id" in data:
-        return _bench(file, data)
+    documents, text = _read(file)
+    if "schema" in documents[0] and len(documents) == 1:
+        return of_result(str(file), _own_result(file, documents[0], text))
+    for is_its, measurement in _READERS:
+        if is_its(documents):
+            try:
+                return measurement(str(file), documents)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+                raise ConfigError(f"{file}: invalid, {one_line(repr(error))}; run the benchmark again") from None
     raise ConfigError(f"{file}: not a result; {_EXPECTED}")
 
 
 def read_result(file: Path) -> CapacityResult:
     """Return the result of `kneewatch ramp --json` in a file. Raises ConfigError."""
-    data, text = _read(file)
-    if "schema" not in data:
+    documents, text = _read(file)
+    if len(documents) != 1 or "schema" not in documents[0]:
         raise ConfigError(f"{file}: not a result; expected the file of `kneewatch ramp --json`")
-    return _own_result(file, data, text)
+    return _own_result(file, documents[0], text)
 
 
-def _read(file: Path) -> tuple[Mapping[str, Any], bytes]:
-    """Return a JSON object and its text. Raises ConfigError."""
+def result_files(path: Path) -> list[Path]:
+    """Return the file, or the result files in a folder in the order of their names. Raises ConfigError for none."""
+    if not path.is_dir():
+        return [path]
+    try:
+        found = sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES and each.is_file())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a folder of result files") from None
+    if not found or len(found) > _MAX_FILES:
+        raise ConfigError(f"{path}: expected a folder of 1 to {_MAX_FILES} result files (*.json), got {len(found)}")
+    return found
+
+
+def paired_files(base: Path, new: Path) -> tuple[list[tuple[Path, Path]], list[Path]]:
+    """Return the two files, or the pairs of files of one name in two folders, and those without a partner.
+
+    Raises ConfigError.
+    """
+    if base.is_dir() != new.is_dir():
+        raise ConfigError(f"{base} and {new}: expected two files or two folders, got one of each")
+    if not base.is_dir():
+        return [(base, new)], []
+    before, after = ({file.name: file for file in result_files(folder)} for folder in (base, new))
+    found = [(file, after[name]) for name, file in before.items() if name in after]
+    if not found:
+        raise ConfigError(f"{base} and {new}: expected files of the same name in both, got none; name them alike")
+    return found, [file for name, file in {**after, **before}.items() if not (name in before and name in after)]
+
+
+def _read(file: Path) -> tuple[Documents, bytes]:
+    """Return the JSON objects in a file, one or one a line, and its text. Raises ConfigError."""
     try:
         with file.open("rb") as opened:
             text = opened.read(_LIMITS.max_bytes + 1)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); {_EXPECTED}") from None
     try:
-        data = read_json(text, _LIMITS)
+        documents = _documents(text)
     except ForeignJsonError as error:
-        several = "Extra data" in str(error)
-        why = "holds several results, as --append-result writes; split it" if several else f"{error}; {_EXPECTED}"
-        raise ConfigError(f"{file}: {why}") from None
-    if not isinstance(data, dict):
+        raise ConfigError(f"{file}: {error}; {_EXPECTED}") from None
+    if not all(isinstance(each, dict) for each in documents):
         raise ConfigError(f"{file}: not a result; {_EXPECTED}")
-    return data, text
+    return documents, text
+
+
+def _documents(text: bytes) -> Documents:
+    try:
+        return [read_json(text, _LIMITS)]
+    except ForeignJsonError as error:
+        lines = [line for line in text.splitlines() if line.strip()]
+        # Only "Extra data" is a document with another one after it, and only a benchmark writes one on each line.
+        if "Extra data" not in str(error) or not 1 < len(lines) <= _MAX_LINES:
+            raise
+        return [read_json(line, _LIMITS) for line in lines]
 
 
 def _own_result(file: Path, data: Mapping[str, Any], text: bytes) -> CapacityResult:
@@ -97,53 +134,3 @@ def _fits_floats(value: object) -> bool:
     if isinstance(value, dict | list):
         return all(map(_fits_floats, value.values() if isinstance(value, dict) else value))
     return not isinstance(value, int) or abs(value) <= _LARGEST
-
-
-def _bench(file: Path, data: Mapping[str, Any]) -> Measurement:
-    try:
-        if "total_output_tokens" not in data:
-            raise ConfigError(f"{file}: the model generates no text; use a benchmark of text generation")
-        completed = int(data["completed"])
-        parts = {"model": str(data["model_id"])}
-        if (api := _APIS.get(str(data.get("backend")))) is not None:
-            parts["workload.api"] = api.value
-        lengths = {"prompt tokens": "total_input_tokens", "output tokens": "total_output_tokens"}
-        return Measurement(
-            name=str(file),
-            kind="vllm bench serve",
-            parts=parts,
-            sections={_load(data): ComparisonSection(dict(_values(data, completed)))},
-            lengths={name: data[key] / completed for name, key in lengths.items()} if completed else {},
-        )
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise ConfigError(f"{file}: invalid, {one_line(repr(error))}; run the benchmark again") from None
-
-
-def _load(data: Mapping[str, Any]) -> str:
-    """Return the load in Kneewatch's words: `max_concurrency` for a closed loop, a rate for an open one."""
-    rate = data.get("request_rate", "inf")
-    if data.get("ramp_up_strategy") is not None:
-        return f"rate {data['ramp_up_start_rps']:g} to {data['ramp_up_end_rps']:g} (ramp)"
-    if rate != "inf":
-        return f"rate {float(rate):g} ({'poisson' if data.get('burstiness', 1.0) == 1 else 'gamma'})"
-    if (concurrency := data.get("max_concurrency")) is not None:
-        return f"concurrency {int(concurrency)}"
-    return f"{int(data['num_prompts'])} requests at once"
-
-
-def _values(data: Mapping[str, Any], completed: int) -> Iterator[tuple[str, Value]]:
-    failed = int(data.get("failed", 0))
-    yield "failed", Value(failed / max(1, failed + completed), SHARE, LOWER)
-    if not completed:
-        return  # no request, so no latencies
-    for name, key, unit in (
-        ("throughput", "request_throughput", RATE),
-        ("goodput", "request_goodput", RATE),
-        ("output", "output_throughput", TOKENS),
-    ):
-        if (value := data.get(key)) is not None and math.isfinite(value):
-            yield name, Value(value, unit, HIGHER)
-    for name, key in _LATENCIES.items():
-        for percentile, word in _PERCENTILES.items():
-            if (value := data.get(f"{word}_{key}_ms")) is not None and math.isfinite(value):
-                yield f"{name} {percentile}", Value(value / 1000, SECONDS, LOWER)

@@ -11,6 +11,7 @@ from probe.core.text import one_line
 from probe.report.failure_text import failure_advice
 from probe.report.figures import milliseconds, number, percent
 from probe.report.knee_text import is_not_reached, knee_line, limit_words
+from probe.report.provenance_text import provenance_lines
 from probe.report.setting_findings import replicas_words
 from probe.report.workload_text import workload_lines
 
@@ -57,7 +58,8 @@ _NEXT_RUN = {
 
 def result_words(result: CapacityResult) -> str:
     """Return the result as labelled lines."""
-    return "\n".join(f"{f'{label}:':<13}{one_line(words, _LINE)}" for label, words in result_lines(result))
+    lines = [*result_lines(result), *provenance_lines(result)]
+    return "\n".join(f"{f'{label}:':<13}{one_line(words, _LINE)}" for label, words in lines)
 
 
 def result_lines(result: CapacityResult) -> list[tuple[str, str]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from probe.core.objectives import Objectives
+from probe.core.provenance import Provenance
 from probe.core.result import Capacity, RunContext, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
@@ -84,3 +85,4 @@ class RunJob:
     limits: GuardLimits = field(default_factory=GuardLimits)
     confirms: str | None = None  # the id of the run that it repeats
     by_stream: bool = False
+    provenance: Provenance | None = None

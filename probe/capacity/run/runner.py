@@ -21,6 +21,7 @@ from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.capacity.search.knee import MODE, TOGETHER, describe_load
 from probe.core.clock import Clock
+from probe.core.provenance import with_gpus
 from probe.core.request import NO_FAILURES, RequestRecord
 from probe.core.result import Capacity, CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot, UserLoad
@@ -140,6 +141,7 @@ class CapacityRun:
             users=mean(self._users),
             confirms=self._job.confirms,
             first_failure=self._first_failure,
+            provenance=with_gpus(self._job.provenance, self._watch.last_gpus),
         )
 
     async def _compute(self, work: Callable[[], _T], phase: Phase = _NEXT_LOAD) -> _T:

@@ -75,6 +75,11 @@ class ServerWatch:
             await asyncio.sleep(_GPU_POLL_S)
 
     @property
+    def last_gpus(self) -> GpuSnapshot | None:
+        """Return the last snapshot of the GPUs; None: there is none."""
+        return self._gpus[-1] if self._gpus else None
+
+    @property
     def has_restarted(self) -> bool:
         """Whether another process has answered since the run began."""
         return self._replaced_ns is not None

@@ -13,11 +13,13 @@ had begun. What cancelled or broke it is raised again afterwards.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from socket import gethostname
 
+from probe import __version__
 from probe.capacity.run.admission import WINDOW_CLOSED, Admission
 from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.locks import Lock
@@ -29,6 +31,7 @@ from probe.config.capacity import ServerLimitsConfig
 from probe.config.load import LoadConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
+from probe.core.provenance import Provenance
 from probe.core.result import CapacityResult
 from probe.load.backends import workers_of
 from probe.load.request_source import RequestSource
@@ -52,7 +55,7 @@ class RunRequest:
     """What to measure, and what it may cost.
 
     `server`: what is stated about it. `confirms`: the id of the run that it repeats. `by_stream`: guarded by the run's
-    own answers alone.
+    own answers alone. `command`: without secrets.
     """
 
     source: RequestSource
@@ -65,6 +68,8 @@ class RunRequest:
     confirms: str | None = None
     load: LoadConfig | None = None
     workers: int | None = None  # None: as many as the configuration or the cores allow
+    command: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)  # about the server, as stated (core/provenance.py)
 
     def job(self, admission: Admission) -> RunJob:
         """Return the run's job within the limits of its admission."""
@@ -82,6 +87,7 @@ class RunRequest:
             is_guarded=self.is_guarded,
             by_stream=self.by_stream,
             confirms=self.confirms,
+            provenance=Provenance(__version__, self.command, self.source.seed, gethostname(), self.facts),
         )
 
 

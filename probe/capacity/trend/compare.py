@@ -1,69 +1,42 @@
-"""Compare two measurements of a server metric by metric: better, worse or the same. Pure.
+"""Compare two measurements of a server metric by metric: better, worse, the same or unclear. Pure.
 
-In: two Measurements, from results of Kneewatch or of `vllm bench serve` (probe/report/measured_file.py). Out: a
+In: two Measurements, from results of Kneewatch or of another benchmark (probe/report/measured_file.py). Out: a
 Comparison.
 
-A row is worse or better when it has changed by more than the tolerance and, where both sides have an interval, the
-intervals do not overlap. Both conditions are needed: of fifty rows one or two do not overlap by chance, and a real
-change may be too small to matter. With a tolerance of 0 the intervals alone decide. Steps at which the base had already
-broken an objective are shown but not judged: beyond the knee latencies are those of a growing queue, and differ from
-run to run.
+A row is the same when it has changed by no more than the tolerance. It is worse or better when it has changed by more
+and, where both sides have an interval, the intervals do not overlap. Both conditions are needed: of fifty rows one or
+two do not overlap by chance, and a real change may be too small to matter. Where the intervals overlap in spite of a
+larger change, the measurements cannot tell: the row is unclear. A percentile of few requests has no upper end, and so
+overlaps with all that is above it. Steps at which the base had already broken an objective are shown but not judged:
+beyond the knee latencies are those of a growing queue, and differ from run to run.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from probe.capacity.trend.fingerprint import parts
-from probe.core.result import CapacityResult
-from probe.core.step import Distribution, StepSummary
+from probe.capacity.trend.measurement import (
+    CAPACITY,
+    HIGHER,
+    LOWER,
+    SHARE,
+    ComparisonSection,
+    Measurement,
+    Value,
+)
 
-CAPACITY = "capacity"
-HIGHER, LOWER = "higher", "lower"
-RATE, TOKENS, COUNT, SECONDS, SHARE = "requests/s", "tokens/s", "requests in flight", "s", "share"
+WORSE, BETTER, SAME, UNCLEAR, UNJUDGED = "worse", "better", "same", "unclear", "-"
 # Mean lengths of the same workload differ by a little when answers end early or templates add tokens.
 _SAME_LENGTH = 0.02
 _PARTS_THAT_DECIDE = ("workload.", "objectives.")
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A number with its interval, if there is one. `better`: HIGHER, LOWER, or None if neither is."""
-
-    value: float
-    unit: str
-    better: str | None
-    lower: float | None = None
-    upper: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ComparisonSection:
-    """The values of one step, or of the capacity. `unjudged`: why they are not compared, as of a void step."""
-
-    values: Mapping[str, Value] = field(default_factory=dict)
-    broken: tuple[str, ...] = ()
-    unjudged: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """One side of a comparison. `lengths`: mean prompt and output tokens; unknown parts and lengths are absent."""
-
-    name: str
-    kind: str  # the program that wrote it
-    parts: Mapping[str, str]
-    sections: Mapping[str, ComparisonSection]
-    lengths: Mapping[str, float] = field(default_factory=dict)
-    is_forecast: bool = False
-    no_capacity: str | None = None  # why none was found, if one was looked for
-    has_collapsed: bool = False  # the run could end as planned, and yet no capacity was found
+# How much of each prompt is shared decides what a prefix cache gives: to compare a cold with a warm one is to ask that.
+_PREFIX = "workload.shared_tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
     """One metric on both sides. `change`: new / base - 1, None if the base is zero.
 
-    `verdict`: "better", "worse", "same", or "-" if it is not judged.
+    `verdict`: BETTER, WORSE, SAME, UNCLEAR, or UNJUDGED.
     """
 
     section: str
@@ -85,30 +58,7 @@ class Comparison:
 
     @property
     def has_regressed(self) -> bool:
-        return any(row.verdict == "worse" for row in self.rows)
-
-
-def of_result(name: str, result: CapacityResult) -> Measurement:
-    """Return a capacity run as one side of a comparison."""
-    capacity = result.capacity
-    sections = {_load_name(step): _step_section(step) for step in result.steps}
-    if capacity.requests_per_second is not None:
-        rate = Value(capacity.requests_per_second, RATE, HIGHER, capacity.lower, capacity.upper)
-        tokens, knee = capacity.output_tokens_per_second, capacity.knee_concurrency
-        found = {"capacity": rate}
-        found |= {"output": Value(tokens, TOKENS, HIGHER)} if tokens is not None else {}
-        found |= {"knee": Value(knee, COUNT, None)} if knee is not None else {}
-        sections = {CAPACITY: ComparisonSection(found), **sections}
-    return Measurement(
-        name=name,
-        kind="kneewatch",
-        parts=parts(result.model, result.context),
-        sections=sections,
-        lengths=_lengths(result),
-        is_forecast=capacity.mode == "forecast",
-        no_capacity=None if capacity.requests_per_second is not None else f"{capacity.reason}",
-        has_collapsed=capacity.requests_per_second is None and result.stopped.by in ("done", "guard"),
-    )
+        return any(row.verdict == WORSE for row in self.rows)
 
 
 def compare(base: Measurement, new: Measurement, tolerance: float) -> Comparison:
@@ -117,7 +67,7 @@ def compare(base: Measurement, new: Measurement, tolerance: float) -> Comparison
     rows = [row for name in shared for row in _rows(name, base.sections[name], new.sections[name], tolerance)]
     if CAPACITY in base.sections and new.has_collapsed:
         lost = base.sections[CAPACITY].values["capacity"]
-        rows.insert(0, ComparisonRow(CAPACITY, "capacity", lost, None, None, "worse"))
+        rows.insert(0, ComparisonRow(CAPACITY, "capacity", lost, None, None, WORSE))
     names = sorted({*base.parts, *new.parts}) if base.kind == new.kind else sorted({*base.parts} & {*new.parts})
     pairs = {name: (base.parts.get(name), new.parts.get(name)) for name in names}
     return Comparison(
@@ -132,7 +82,7 @@ def _problems(
     base: Measurement, new: Measurement, pairs: Mapping[str, tuple[str | None, str | None]], *, empty: bool
 ) -> Iterator[str]:
     for name, (one, other) in pairs.items():
-        if one != other and name.startswith(_PARTS_THAT_DECIDE):
+        if one != other and name.startswith(_PARTS_THAT_DECIDE) and name != _PREFIX:
             yield f"{name} is {one or 'not set'} in {base.name} and {other or 'not set'} in {new.name}"
     if base.kind != new.kind or not any(name.startswith("workload.") for name in pairs):
         for name, before in base.lengths.items():
@@ -170,7 +120,7 @@ def _rows(name: str, base: ComparisonSection, new: ComparisonSection, tolerance:
         after = new.values.get(metric)
         if after is None:
             continue
-        verdict = "-" if base.broken else _verdict(before, after, tolerance)
+        verdict = UNJUDGED if base.broken else _verdict(before, after, tolerance)
         yield ComparisonRow(
             name, metric, before, after, after.value / before.value - 1 if before.value else None, verdict
         )
@@ -178,13 +128,15 @@ def _rows(name: str, base: ComparisonSection, new: ComparisonSection, tolerance:
 
 def _verdict(before: Value, after: Value, tolerance: float) -> str:
     if before.better is None:
-        return "-"
+        return UNJUDGED
     # A share that was zero has no relative change; the tolerance then applies to the share itself.
     scale = abs(before.value) or (1.0 if before.unit == SHARE else 0.0)
-    if abs(after.value - before.value) <= tolerance * scale or _do_overlap(before, after):
-        return "same"
+    if abs(after.value - before.value) <= tolerance * scale:
+        return SAME
+    if _do_overlap(before, after):
+        return UNCLEAR
     direction = HIGHER if after.value > before.value else LOWER
-    return "better" if direction == before.better else "worse"
+    return BETTER if direction == before.better else WORSE
 
 
 def _do_overlap(before: Value, after: Value) -> bool:
@@ -193,48 +145,3 @@ def _do_overlap(before: Value, after: Value) -> bool:
         return False
     low, high = (before, after) if before.value <= after.value else (after, before)
     return low.upper is None or high.lower is None or low.upper >= high.lower
-
-
-def _load_name(step: StepSummary) -> str:
-    plan = step.plan
-    if plan.arrivals is not None:
-        return f"rate {plan.arrivals.rate_rps:g} ({plan.arrivals.pattern.value})"
-    return f"concurrency {plan.concurrency}"
-
-
-def _step_section(step: StepSummary) -> ComparisonSection:
-    if not step.valid:
-        return ComparisonSection(unjudged=step.reason or "invalid")
-    answered, failed = step.requests.ok, step.requests.failed
-    values = {
-        "throughput": Value(step.throughput_rps, RATE, HIGHER),
-        "goodput": Value(step.goodput_rps, RATE, HIGHER),
-        "output": Value(step.output_tokens_per_second, TOKENS, HIGHER),
-        "failed": Value(failed / max(1, answered + failed), SHARE, LOWER),
-    }
-    for name, latency in (("TTFT", step.ttft_s), ("TPOT", step.tpot_s), ("ITL", step.itl_s), ("E2E", step.e2e_s)):
-        values |= _percentiles(name, latency)
-    return ComparisonSection(values, step.broken)
-
-
-def _percentiles(name: str, latency: Distribution) -> Iterator[tuple[str, Value]]:
-    nothing = (None, None)
-    for percentile, value, interval in (
-        ("p50", latency.p50, nothing),
-        ("p95", latency.p95, latency.p95_interval or nothing),
-        ("p99", latency.p99, latency.p99_interval or nothing),
-    ):
-        if value is not None:
-            yield f"{name} {percentile}", Value(value, SECONDS, LOWER, *interval)
-
-
-def _lengths(result: CapacityResult) -> dict[str, float]:
-    """Return the mean tokens of a request as the server counted them, over the valid steps."""
-    steps = [step for step in result.steps if step.valid and step.throughput_rps > 0]
-    rate = sum(step.throughput_rps for step in steps)
-    if not rate:
-        return {}
-    return {
-        "prompt tokens": sum(step.prompt_tokens_per_second for step in steps) / rate,
-        "output tokens": sum(step.output_tokens_per_second for step in steps) / rate,
-    }

@@ -8,10 +8,11 @@ import math
 from dataclasses import dataclass
 
 from probe.core.objectives import Objectives, promised
-from probe.core.result import Capacity
+from probe.core.result import Capacity, CapacityResult
 
 MILLION = 1e6
 _HOUR_S = 3600.0
+_PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,12 @@ class Price:
     def of_tokens(self, replicas: int, output_tokens_per_second: float, good_share: float) -> float:
         """Return the price of a million good output tokens that replicas generate together."""
         return replicas * self.gpus * self.gpu_hour / _HOUR_S / (output_tokens_per_second * good_share) * MILLION
+
+
+def gpus_of(result: CapacityResult) -> int:
+    """Return the GPUs of a replica by the server's flags; 1 where they do not say."""
+    sizes = [result.context.flags.get(name, "1") for name in _PARALLEL]
+    return math.prod(int(size) if size.isdecimal() and 0 < int(size) < 10**6 else 1 for size in sizes)
 
 
 def lower_end(capacity: Capacity) -> float:

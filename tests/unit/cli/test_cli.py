@@ -412,6 +412,40 @@ def test_where_nothing_is_in_both_force_has_nothing_to_compare(tmp_path: Path) -
     assert _kneewatch("compare", bench, bench).status == 0
 
 
+def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
+    base, new = tmp_path / "base", tmp_path / "new"
+    for folder, rps in ((base, 10.0), (new, 9.0)):
+        folder.mkdir()
+        _result_file(folder, "chat.json", rps=10.0)
+        _result_file(folder, "long.json", rps=rps)
+    _result_file(new, "more.json")
+    done = _kneewatch("compare", base, new, "--json")
+    assert [each["regressed"] for each in json.loads(done.out)] == [False, True]
+    assert done.status == 1
+    assert done.err == f"{new}/more.json: not compared, since the other folder has no file of this name\n"
+    _result_file(new, "long.json", prompt_tokens=9)
+    done = _kneewatch("compare", base, new)
+    assert done.status == 2
+    assert "not comparable: workload.prompt_tokens" in done.err
+    assert "18 equal" in done.out
+
+
+def test_results_are_added_to_a_file_or_written_for_other_tools(tmp_path: Path) -> None:
+    results, kept = tmp_path / "results", tmp_path / "benchmarks.md"
+    results.mkdir()
+    for name in ("a.json", "b.json"):
+        _result_file(results, name)
+    for _ in range(2):
+        assert _kneewatch("table", results, "--append", kept, "--gpu-hour-price", "2.5") == Finished(0, "", "")
+    assert kept.read_text().count("## 2026-") == 4
+    assert kept.read_text().count("per million accepted tokens") == 4
+    lines = _kneewatch("table", results, "--bench-json").out.splitlines()
+    assert [json.loads(line)["request_throughput"] for line in lines] == [10.0, 10.0]
+    refused = _kneewatch("table", results, "--csv", "--bench-json")
+    assert (refused.status, refused.err.count("\n")) == (2, 1)
+    assert "no effect without --gpu-hour-price" in _kneewatch("table", results, "--gpus", "2").err
+
+
 def test_a_file_that_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
     done = _kneewatch("compare", _result_file(tmp_path, "base.json"), tmp_path / "missing.json")
     assert (done.status, done.out) == (2, "")

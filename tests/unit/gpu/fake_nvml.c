@@ -60,6 +60,8 @@ static void pause_ms(long ms) { nanosleep(&(struct timespec){0, ms * 1000000}, N
 
 int nvmlInitWithFlags(unsigned flags) { (void)flags; if (!fake.init) fake.sessions++; return fake.init; }
 int nvmlShutdown(void) { fake.torn |= fake.waiting; fake.sessions--; return SUCCESS; }
+int nvmlSystemGetDriverVersion(char *text, unsigned length) { strncpy(text, "595.58.03", length); return SUCCESS; }
+int nvmlSystemGetCudaDriverVersion_v2(int *number) { *number = 13010; return SUCCESS; }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = fake.count; return SUCCESS; }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device **d) { ASK(&gpus[index]); *d = &gpus[index]; return SUCCESS; }

@@ -119,6 +119,13 @@ def test_names_and_units_of_4_9_are_turned_back() -> None:
     assert (full["PROF_PIPE_TENSOR_ACTIVE"], full["PROF_SM_OCCUPANCY"]) == (0.412, 0.244)
 
 
+@pytest.mark.parametrize(("page", "driver"), [("3-idle", "510.47.03"), ("4.9", "595.58.03")])
+def test_the_driver_is_a_version_and_not_a_label(page: str, driver: str) -> None:
+    gpu, *_ = gpus(page)
+    assert gpu.versions == {"driver": driver}
+    assert not any("VERSION" in name for name in gpu.labels)
+
+
 def test_every_relayed_value_is_found_under_its_newer_name() -> None:
     unchanged = {"DCGM_FI_DEV_ECC_SBE_VOL_TOTAL", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"}
     assert set(gpus("4.9")[0].values) == NAMES - unchanged

@@ -286,6 +286,11 @@ def test_a_call_that_nvidia_ml_py_has_dropped_is_known_by_its_new_name(
     assert with_nvml(_read).gpus[H100].values["DCGM_FI_DEV_GPU_TEMP"] == 41
 
 
+@pytest.mark.usefixtures("fake")
+def test_the_driver_tells_its_version_and_that_of_cuda() -> None:
+    assert with_nvml(_read).gpus[H100].versions == {"driver": "595.58.03", "cuda": "13.1"}
+
+
 def test_a_lost_gpu_is_listed_without_values_and_the_others_are_read(fake: Fake) -> None:
     async def lose(nvml: Nvml, clock: Hand) -> tuple[Gpu, ...]:
         await nvml.read()
@@ -296,7 +301,7 @@ def test_a_lost_gpu_is_listed_without_values_and_the_others_are_read(fake: Fake)
         return (await nvml.read()).gpus
 
     h100, a10 = with_nvml(lose)
-    assert a10 == Gpu(A10_LABELS, {})
+    assert (a10.labels, a10.values) == (A10_LABELS, {})
     assert h100.values == pytest.approx(H100_VALUES | ACTIVITY)  # so NVML was not initialised anew
 
 

@@ -39,7 +39,31 @@ def test_every_value_is_taken_from_its_field_and_missing_ones_stay_missing() -> 
         "DCGM_FI_DEV_FB_FREE": 10.0,
     }
     found = use([read(0, {}), read(1, values)], (0, 2 * S))
-    assert found == GpuUse(utilization=None, dram_active=0.5, tensor_active=0.25, power_w=300.0, memory=0.75)
+    assert found == GpuUse(
+        utilization=None,
+        dram_active=0.5,
+        tensor_active=0.25,
+        power_w=300.0,
+        memory=0.75,
+        memory_peak=0.75,
+        memory_peak_bytes=30 * 2**20,
+        gpus=1,
+    )
+
+
+def test_peaks_are_of_any_gpu_at_any_time_and_power_is_of_all_gpus() -> None:
+    def gpu(percent: float, used: float, watts: float) -> dict[str, float]:
+        memory = {"DCGM_FI_DEV_FB_USED": used, "DCGM_FI_DEV_FB_FREE": 100.0 - used}
+        return {**busy(percent), **memory, "DCGM_FI_DEV_POWER_USAGE": watts}
+
+    readings = [
+        read(0, {}, {}),
+        read(1, gpu(50, 20, 300), gpu(99, 40, 400)),
+        read(2, gpu(60, 70, 200), gpu(10, 40, 300)),
+    ]
+    found = use(readings, (0, 3 * S))
+    assert (found.utilization_peak, found.memory_peak, found.memory_peak_bytes) == (0.99, 0.7, 70 * 2**20)
+    assert (found.power_w, found.gpus, found.total_power_w) == (300.0, 2, 600.0)
 
 
 def test_an_instance_of_a_divided_gpu_has_no_utilization_but_that_of_its_engine() -> None:

@@ -146,6 +146,23 @@ def test_the_servers_worst_is_kept() -> None:
     assert (peaks.running_peak, peaks.waiting_peak, peaks.kv_cache_usage_peak, peaks.preemptions) == (9, 7, 0.5, 0)
 
 
+@pytest.mark.parametrize(
+    ("queries", "hits", "ratio"),
+    [
+        ((100, 500), (80, 380), 0.75),
+        ((100, 100), (80, 80), None),
+        ((500, 100), (80, 0), None),
+        ((None, 9), (None, 1), None),
+    ],
+)
+def test_prefix_hits_are_those_of_the_step(
+    queries: tuple[float | None, float], hits: tuple[float | None, float], ratio: float | None
+) -> None:
+    polls = [poll(prefix_cache_queries=q, prefix_cache_hits=h) for q, h in zip(queries, hits, strict=True)]
+    found = summarize(StepRun(PLAN, (), WINDOW, (), is_cut_short=False), PROMISED, polls=polls).server
+    assert found.prefix_hit_ratio == ratio
+
+
 def test_peaks_that_the_server_does_not_report_are_not_zero() -> None:
     blind = poll(running=None, waiting=None, kv_cache_usage=None, preemptions=None)
     for polls in ([], [blind, blind]):

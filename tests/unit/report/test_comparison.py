@@ -6,7 +6,9 @@ from dataclasses import replace
 from example_records import no_knee, result, step
 from rich.console import Console
 
-from probe.capacity.trend.compare import Comparison, Measurement, compare, of_result
+from probe.capacity.trend.compare import Comparison, compare
+from probe.capacity.trend.measurement import Measurement, of_result
+from probe.core.percentiles import distribution
 from probe.core.result import CapacityResult
 from probe.report.comparison import comparison_json, comparison_table, comparison_words
 
@@ -49,6 +51,17 @@ def test_the_words_say_what_differs_and_how_many_are_worse() -> None:
     assert words[1] == "Not comparable: workload.prompt_tokens is 8 in a.json and not set in b.json."
     assert words[-1].startswith("0 worse, 0 better, ")
     assert "within 5 % of the base" in words[-1]
+
+
+def test_what_cannot_be_told_is_counted_and_says_what_it_takes() -> None:
+    def latencies(seconds: float) -> CapacityResult:
+        few = distribution([seconds + 0.001 * i for i in range(20)])
+        return result(steps=[replace(step(4), ttft_s=few, e2e_s=few)])
+
+    words = comparison_words(_compared(latencies(0.1), latencies(0.4))[0], 0.05).splitlines()
+    assert "p95 takes 72, p99 368" in words[-2]
+    assert words[-1].startswith("2 worse, ")
+    assert "4 unclear (changed by more, but the intervals overlap)" in words[-1]
 
 
 def test_as_json_it_is_whole() -> None:

@@ -15,11 +15,14 @@ from probe.cli.planning import Peak, PlanOptions, plan_replicas
 from probe.core.errors import ConfigError
 from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
+from probe.report.bench_json import bench_lines
 from probe.report.comparison import comparison_json, comparison_table, comparison_words
 from probe.report.measured_file import read_measured, read_result
 from probe.report.plan_markdown import plan_markdown
 from probe.report.replica_plan import plan_json, plan_words
+from probe.report.result_columns import GpuPrice
 from probe.report.result_json import dumps
+from probe.report.result_markdown import result_section
 from probe.report.result_table import as_csv, as_markdown, capacity_table, step_table
 
 GONE = object()
@@ -65,6 +68,9 @@ def _use(file: Path) -> None:
         lines = as_markdown(table).splitlines()
         assert all(line.isprintable() and "<b>" not in line for line in lines)
         as_csv(table)
+    section = result_section(one, GpuPrice(2.0))
+    assert all(line.isprintable() and "<b>" not in line for line in section.splitlines())
+    bench_lines([one])
     measured = read_measured(file)
     found = compare(measured, measured, 0.05)
     comparison_words(found, 0.05)

@@ -12,9 +12,10 @@ import pytest
 from example_fleet import run
 from example_records import no_knee, result, step
 
+from probe.core.provenance import Provenance
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.snapshot import UserLoad
-from probe.core.step import Arrivals, StepPlan
+from probe.core.step import Arrivals, GpuUse, ServerPeaks, StepPlan
 from probe.report.html import report
 from probe.report.result_text import result_lines
 from probe.report.run_charts import charts, loads
@@ -169,3 +170,24 @@ def test_charts_are_over_the_rate_of_all_where_requests_came_by_themselves() -> 
 def test_steps_that_judge_nothing_are_marked() -> None:
     made = result(steps=[step(4), step(8, reason="client_bound")])
     assert [point[2] for point in charts(made)[0]["series"][0]["points"]] == [True, False]
+
+
+def test_a_report_has_where_its_numbers_come_from_and_the_gpus_beside_each_level() -> None:
+    busy = replace(
+        step(4), gpu=GpuUse(utilization_peak=0.91, memory_peak=0.83), server=ServerPeaks(prefix_hit_ratio=0.42)
+    )
+    made = Provenance("0.1.0", "kneewatch ramp --seed 7", 7, "bench-1", {"driver": "<b>595"})
+    page = report(replace(result(steps=[busy]), provenance=made))
+    for words in (
+        "prefix hits",
+        "42 %",
+        "GPU peak",
+        "91 %",
+        "GPU memory",
+        "83 %",
+        "kneewatch ramp --seed 7",
+        "&lt;b&gt;595",
+    ):
+        assert words in page
+    plain = report(result(steps=[step(4)]))
+    assert not any(words in plain for words in ("prefix hits", "GPU peak", "GPU memory", "<dt>made by"))

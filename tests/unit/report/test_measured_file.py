@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from example_records import no_knee, result
 
-from probe.capacity.trend.compare import HIGHER, LOWER, RATE, SECONDS, Value, of_result
+from probe.capacity.trend.measurement import HIGHER, LOWER, RATE, SECONDS, Value, of_result
 from probe.core.errors import ConfigError
-from probe.report.measured_file import read_measured
+from probe.report.measured_file import paired_files, read_measured, result_files
 from probe.report.result_json import dumps
 
+OTHERS = Path(__file__).parents[2] / "golden/benchmarks"  # of real runs, as docs/results.md says, but for details
 BENCH = Path(__file__).parents[2] / "golden/vllm-0.32/bench-serve.json"  # of a real run
 
 
@@ -86,7 +87,8 @@ def test_the_api_is_known_only_for_openai_backends(tmp_path: Path) -> None:
     [
         ("", "is not JSON (Expecting value"),
         ("{", "is not JSON (Expecting property name"),
-        ("{}\n{}", "holds several results, as --append-result writes; split it"),
+        ("{}\n{}", "not a result; expected the file of `kneewatch ramp --json`"),
+        ("{}\n{", "is not JSON (Expecting property name"),
         ("[" * 100_000, "is nested deeper than 32"),
         ("[]", "not a result; expected the file of `kneewatch ramp --json`"),
         ("{}", "not a result; expected the file of `kneewatch ramp --json`"),
@@ -105,6 +107,19 @@ def test_any_other_file_is_one_line_that_names_it(tmp_path: Path, text: str, sai
     assert said in line
 
 
+@pytest.mark.parametrize("name", ["aiperf.json", "guidellm.json", "sglang.jsonl"])
+def test_a_damaged_file_of_any_program_is_one_line(tmp_path: Path, name: str) -> None:
+    whole = json.loads((OTHERS / name).read_text())
+    for key in whole:
+        for wrong in (None, "text", [], {}, [None], -1):
+            file = _file(tmp_path, json.dumps({**whole, key: wrong}))
+            try:
+                read_measured(file)
+            except ConfigError as error:
+                (line,) = str(error).splitlines()
+                assert line.startswith(f"{file}: ")
+
+
 @pytest.mark.parametrize("changed", [{"completed": "many"}, {"total_input_tokens": None}, {"request_rate": []}])
 def test_a_damaged_benchmark_is_one_line_too(tmp_path: Path, changed: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="run the benchmark again"):
@@ -119,3 +134,92 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="it is not UTF-8"):
         read_measured(tmp_path / "binary")
+
+
+def test_a_line_of_sglangs_bench_serving_is_a_section() -> None:
+    found = read_measured(OTHERS / "sglang.jsonl")
+    assert (found.kind, found.parts) == ("sglang.bench_serving", {"workload.api": "completions"})
+    assert found.lengths == {"prompt tokens": 128.0, "output tokens": 32.0}
+    values = found.sections["concurrency 2"].values
+    assert values["throughput"].value == pytest.approx(10.3619, abs=1e-4)
+    assert values["E2E p50"].value == pytest.approx(0.19081, abs=1e-5)
+    assert values["ITL p95"].value == pytest.approx(0.0088959, abs=1e-7)
+    assert "failed" not in values, "it counts no failures without --output-details"
+
+
+def test_sglangs_failures_and_model_are_known_where_it_writes_them(tmp_path: Path) -> None:
+    once = json.loads((OTHERS / "sglang.jsonl").read_text())
+    more = {"errors": ["", "HTTP 500"] + [""] * 39, "server_info": {"served_model_name": "llama"}, "backend": "sglang"}
+    found = read_measured(_file(tmp_path, json.dumps({**once, **more, "request_rate": 4.0})))
+    assert found.parts == {"model": "llama"}
+    assert found.sections["rate 4 (poisson)"].values["failed"].value == 1 / 41
+
+
+def test_a_profile_of_aiperf_is_a_section(tmp_path: Path) -> None:
+    found = read_measured(OTHERS / "aiperf.json")
+    assert (found.kind, found.parts) == ("aiperf", {"model": "tiny", "workload.api": "completions"})
+    assert found.lengths == {"prompt tokens": 83.75, "output tokens": 32.0}, "as the server counted them"
+    values = found.sections["concurrency 2"].values
+    assert values["throughput"].value == pytest.approx(7.5625, abs=1e-4)
+    assert values["TTFT p95"].value == pytest.approx(0.176238, abs=1e-6)
+    assert values["TPOT p50"].value == pytest.approx(0.0028007, abs=1e-7)
+    assert values["failed"].value == 0.0
+    once = json.loads((OTHERS / "aiperf.json").read_text())
+    once["input_config"]["phases"][0] = {"name": "profiling", "kind": "profiling", "type": "poisson", "rate": 2.5}
+    assert list(read_measured(_file(tmp_path, json.dumps(once))).sections) == ["rate 2.5 (poisson)"]
+
+
+def test_a_report_of_guidellm_is_a_section_for_each_of_its_loads() -> None:
+    found = read_measured(OTHERS / "guidellm.json")
+    assert (found.kind, found.parts) == ("guidellm", {"model": "tiny", "workload.api": "chat"})
+    assert list(found.sections) == ["concurrency 1", "concurrency 2"]
+    assert found.lengths["output tokens"] == 32.0
+    values = found.sections["concurrency 1"].values
+    assert values["throughput"].value == pytest.approx(6.6765, abs=1e-4)
+    assert values["output"].value == pytest.approx(213.65, abs=1e-2)
+    ttft = values["TTFT p50"]
+    assert (ttft.value, ttft.lower, ttft.upper) == pytest.approx((0.021456, 0.021199, 0.021791), abs=1e-6)
+    assert (values["TTFT p95"].lower, values["TTFT p95"].upper) == (None, None)
+    assert values["TPOT p50"].value == pytest.approx(0.003959, abs=1e-6)
+    assert values["E2E p50"].value == pytest.approx(0.14453, abs=1e-5)
+    assert values["failed"].value == 0.0
+
+
+def test_results_appended_to_one_file_are_sections_of_one_measurement(tmp_path: Path) -> None:
+    """`vllm bench serve --append-result` writes a line for each run."""
+    once = json.loads(BENCH.read_text())
+    file = _file(tmp_path, "\n".join(json.dumps({**once, "max_concurrency": count}) for count in (1, 2, 4)))
+    found = read_measured(file)
+    assert list(found.sections) == ["concurrency 1", "concurrency 2", "concurrency 4"]
+    assert found.lengths == read_measured(BENCH).lengths
+
+
+def test_a_folder_is_its_result_files_by_name(tmp_path: Path) -> None:
+    for name in ("b.json", "a.jsonl", "notes.md"):
+        (tmp_path / name).touch()
+    (tmp_path / "c.json").mkdir()
+    assert [file.name for file in result_files(tmp_path)] == ["a.jsonl", "b.json"]
+    assert result_files(tmp_path / "b.json") == [tmp_path / "b.json"]
+    with pytest.raises(ConfigError, match="expected a folder of 1 to 1000 result files"):
+        result_files(tmp_path / "c.json")
+
+
+def test_folders_are_compared_by_the_names_of_their_files(tmp_path: Path) -> None:
+    base, new = tmp_path / "base", tmp_path / "new"
+    for folder, names in ((base, "ab"), (new, "bc")):
+        folder.mkdir()
+        for name in names:
+            (folder / f"{name}.json").touch()
+    pairs, alone = paired_files(base, new)
+    assert pairs == [(base / "b.json", new / "b.json")]
+    assert sorted(alone) == [base / "a.json", new / "c.json"]
+    with pytest.raises(ConfigError, match="two files or two folders"):
+        paired_files(base, new / "b.json")
+    with pytest.raises(ConfigError, match="name them alike"):
+        paired_files(base, _other(tmp_path))
+
+
+def _other(tmp_path: Path) -> Path:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "z.json").touch()
+    return tmp_path / "other"

@@ -36,14 +36,17 @@ def test_it_has_the_keys_that_readers_rely_on() -> None:
     written = json.loads(dumps(result()))
     assert set(written) == {
         *("schema", "id", "target", "model", "started", "context", "steps", "capacity", "cost", "stopped", "confirms"),
-        *("users", "first_failure", "prior_forecast"),
+        *("users", "first_failure", "prior_forecast", "provenance"),
     }
     assert written["schema"] == "kneewatch.result/1"
     assert written["started"].startswith("2026-09-21T")
     (first, _) = written["steps"]
     assert {"plan", "valid", "reason", "seconds", "requests", "throughput_rps", "ttft_s", "server"} <= set(first)
     assert first["plan"]["loop"] == "closed"
-    assert set(first["ttft_s"]) == {"count", "mean", "p50", "p95", "p99", "max", "p95_interval", "p99_interval"}
+    assert set(first["ttft_s"]) == {
+        "count", "mean", "p50", "p95", "p99", "max", "p95_interval", "p99_interval",
+        "p50_interval", "p90",
+    }  # fmt: skip
     assert {"mode", "requests_per_second", "lower", "upper", "knee_concurrency", "limiting", "reason"} <= set(
         written["capacity"]
     )
@@ -59,6 +62,15 @@ def test_it_is_json_also_where_a_number_is_none() -> None:
 def test_json_that_is_no_result_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         loads(text)
+
+
+def test_a_result_from_before_there_was_a_provenance_still_loads() -> None:
+    old = json.loads(dumps(result()))
+    del old["provenance"]
+    for one in old["steps"]:
+        del one["server"]["prefix_hit_ratio"], one["gpu"]["utilization_peak"], one["gpu"]["gpus"]
+        del one["ttft_s"]["p90"], one["ttft_s"]["p50_interval"]
+    assert loads(json.dumps(old)) == result()
 
 
 def test_a_result_from_before_there_were_flags_second_runs_and_rooflines_still_loads() -> None:

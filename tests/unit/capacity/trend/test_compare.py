@@ -7,20 +7,20 @@ from example_records import no_knee, result, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.trend.compare import (
+from probe.capacity.trend.compare import Comparison, compare
+from probe.capacity.trend.measurement import (
     CAPACITY,
     HIGHER,
     LOWER,
     RATE,
     SECONDS,
     SHARE,
-    Comparison,
     ComparisonSection,
     Measurement,
     Value,
-    compare,
     of_result,
 )
+from probe.core.percentiles import distribution
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.step import Arrivals, Distribution, RequestCounts, StepPlan
 
@@ -57,11 +57,11 @@ def _rate(value: float, lower: float | None = None, upper: float | None = None) 
         (_rate(40), _rate(42.1), "better"),
         (Value(0.1, SECONDS, LOWER), Value(0.106, SECONDS, LOWER), "worse"),
         (Value(0.1, SECONDS, LOWER), Value(0.094, SECONDS, LOWER), "better"),
-        (_rate(40, 38, 42), _rate(36, 34, 38), "same"),
+        (_rate(40, 38, 42), _rate(36, 34, 38), "unclear"),
         (_rate(40, 38, 42), _rate(36, 34, 37.9), "worse"),
         (_rate(40, 38, 42), _rate(44, 42.1, 46), "better"),
         (_rate(40, 39.9, 40.1), _rate(39, 38.9, 39.1), "same"),
-        (_rate(40, 40, None), _rate(20, 20, None), "same"),
+        (_rate(40, 40, None), _rate(20, 20, None), "unclear"),
         (_rate(40, 40, None), _rate(20, 20, 30), "worse"),
         (_rate(40, 38, 42), _rate(30), "worse"),
         (Value(0.0, SHARE, LOWER), Value(0.04, SHARE, LOWER), "same"),
@@ -75,7 +75,8 @@ def test_a_change_counts_beyond_the_tolerance_and_the_intervals(before: Value, a
 
 def test_a_tolerance_of_zero_leaves_it_to_the_intervals() -> None:
     assert _verdict(_rate(40, 39.9, 40.1), _rate(39.7, 39.6, 39.8), tolerance=0.0) == "worse"
-    assert _verdict(_rate(40, 39, 41), _rate(39.7, 39, 41), tolerance=0.0) == "same"
+    assert _verdict(_rate(40, 39, 41), _rate(39.7, 39, 41), tolerance=0.0) == "unclear"
+    assert _verdict(_rate(40, 39, 41), _rate(40, 39, 41), tolerance=0.0) == "same"
 
 
 VALUES = st.builds(_rate, st.floats(0.1, 100), st.none() | st.floats(0.01, 0.1), st.none() | st.floats(100, 200))
@@ -84,7 +85,7 @@ VALUES = st.builds(_rate, st.floats(0.1, 100), st.none() | st.floats(0.01, 0.1),
 @given(VALUES, VALUES, st.sampled_from([0.0, 0.05]))
 def test_a_comparison_reversed_reverses_its_verdict(one: Value, other: Value, tolerance: float) -> None:
     assert {_verdict(one, other, tolerance), _verdict(other, one, tolerance)} in (
-        {"same"}, {"better", "worse"}, {"same", "better"}, {"same", "worse"},
+        {"same"}, {"unclear"}, {"better", "worse"}, {"same", "better"}, {"same", "worse"}, {"same", "unclear"},
     )  # fmt: skip
     assert _verdict(one, one, tolerance) == "same"
 
@@ -154,7 +155,34 @@ def test_open_loops_are_distinguished_by_their_rate() -> None:
     assert list(of_result("a", result(steps=[open_loop])).sections)[-1] == "rate 2.5 (poisson)"
 
 
+def _latencies(seconds: list[float]) -> CapacityResult:
+    slow = distribution(seconds)
+    return result(steps=[replace(step(4), ttft_s=slow, tpot_s=slow, e2e_s=slow, itl_s=slow)])
+
+
+def test_a_percentile_that_too_few_requests_leave_open_is_unclear_and_the_median_decides() -> None:
+    """Twenty requests, 3.7 times slower: their p95 has no upper end, so it is not judged, and not called the same."""
+    fast = [0.1 + 0.001 * i for i in range(20)]
+    found = _results(_latencies(fast), _latencies([3.72 * each for each in fast]))
+    verdicts = {row.metric: row.verdict for row in found.rows if row.section == "concurrency 4"}
+    assert (verdicts["TTFT p50"], verdicts["TTFT p95"], verdicts["TTFT p99"]) == ("worse", "unclear", "unclear")
+    many = [0.1 + 0.001 * i for i in range(80)]
+    found = _results(_latencies(many), _latencies([3.72 * each for each in many]))
+    verdicts = {row.metric: row.verdict for row in found.rows if row.section == "concurrency 4"}
+    assert (verdicts["TTFT p95"], verdicts["TTFT p99"]) == ("worse", "unclear")
+
+
 # What must not be compared.
+
+
+def test_a_cold_and_a_warm_prefix_are_comparable() -> None:
+    def prefix(shared: int) -> CapacityResult:
+        workload = {"name": f"prefix-{shared}", "prompt_tokens": 4096, "shared_tokens": shared}
+        return replace(result(), context=replace(result().context, workload=workload))
+
+    found = _results(prefix(0), prefix(3840))
+    assert found.problems == ()
+    assert found.differs == {"workload.shared_tokens": ("0", "3840")}
 
 
 def test_another_version_or_model_is_what_a_comparison_is_for() -> None:

@@ -1,0 +1,69 @@
+"""The command line as a result keeps it: with the variables that set options, and without secrets. Pure.
+
+Secrets are the values of headers, and in addresses a login and whatever follows `?` or `#`. The path of a file with a
+secret is none.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from probe.core.errors import ConfigError
+from probe.core.provenance import MAX_FACTS, MAX_VALUE, is_fact_name
+from probe.core.text import one_line
+
+_HIDDEN = "(hidden)"
+_MAX = 2000
+_HEADER = "--header"
+_LOGIN = re.compile(r"(\w://)[^/?#@\s]*@")
+_QUERY = re.compile(r"(\w://[^?#\s]*[?#])\S+")
+
+
+def command_line(name: str, arguments: Sequence[str], environment: Mapping[str, str], prefix: str) -> str:
+    """Return the command `name` with these arguments as a shell takes it, at most 2000 characters of it.
+
+    Variables whose names begin with `prefix` set options too.
+    """
+    options = sorted((key, value) for key, value in environment.items() if key.startswith(prefix))
+    variables = [f"{key}={shlex.quote(_plain(value))}" for key, value in options]
+    return one_line(" ".join([*variables, name, *map(shlex.quote, _words(arguments))]), _MAX)
+
+
+def facts_of(notes: Sequence[str]) -> dict[str, str]:
+    """Return the facts in options of the form NAME=VALUE. Raises ConfigError."""
+    found = {}
+    for note in notes:
+        name, equals, value = note.partition("=")
+        if not equals or not is_fact_name(name) or not 0 < len(value) <= MAX_VALUE or not value.isprintable():
+            raise ConfigError(
+                f"--note {one_line(note, 60)}: expected NAME=VALUE, with a name such as image or commit, in lower case,"
+                f" and at most {MAX_VALUE} printable characters"
+            )
+        found[name] = value
+    if len(found) > MAX_FACTS:
+        raise ConfigError(f"--note: expected at most {MAX_FACTS} notes, got {len(found)}; leave some out")
+    return found
+
+
+def _words(arguments: Sequence[str]) -> Iterator[str]:
+    is_header = False
+    for word in arguments:
+        if is_header:
+            yield _header(word)
+        elif word.startswith(f"{_HEADER}="):
+            yield f"{_HEADER}={_header(word.partition('=')[2])}"
+        else:
+            yield _plain(word)
+        is_header = word == _HEADER
+
+
+def _header(text: str) -> str:
+    """Return a header without its value, but for the file that has it."""
+    name, colon, value = text.partition(":")
+    if not colon:
+        return _HIDDEN
+    return text if value.strip().startswith("@") else f"{name}: {_HIDDEN}"
+
+
+def _plain(word: str) -> str:
+    return _QUERY.sub(rf"\1{_HIDDEN}", _LOGIN.sub(rf"\1{_HIDDEN}@", word))

@@ -1,0 +1,65 @@
+"""Where a result comes from: what made it, and the facts about the server that a capacity does not depend on by itself.
+
+No part of a fingerprint: another driver or image is named beside a result, and does not begin a new baseline.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from probe.core.snapshot import GpuSnapshot
+
+# What a reader of an old result asks for, and where Kneewatch looks besides the facts: GPU and flags of the context.
+EXPECTED = (
+    "image", "commit", "node", "gpu", "driver", "cuda", "dtype", "tensor_parallel_size", "max_model_len",
+)  # fmt: skip
+MAX_FACTS, MAX_NAME, MAX_VALUE = 32, 64, 300
+_NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_NAME - 1}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """What made a result. None: not known. `facts`: about the server, by name, such as image, driver or cuda.
+
+    `command`: the command line without secrets. `client`: the host that sent the load.
+    """
+
+    kneewatch: str | None = None
+    command: str | None = None
+    seed: int | None = None
+    client: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_fact_name(name: str) -> bool:
+    """Return whether a fact may have this name: lower-case letters, digits and underscores."""
+    return _NAME.fullmatch(name) is not None
+
+
+def gpu_facts(snapshot: GpuSnapshot | None) -> dict[str, str]:
+    """Return what the GPUs of a server tell of it: their models, their host, driver and CUDA."""
+    if snapshot is None:
+        return {}
+    boards = [gpu for gpu in snapshot.gpus if "GPU_I_ID" not in gpu.labels] or list(snapshot.gpus)
+    models = [gpu.labels["modelName"] for gpu in boards if "modelName" in gpu.labels]
+    found = {
+        "gpu": ", ".join(f"{models.count(one)}x {one}" for one in dict.fromkeys(models)),
+        "node": _joined(gpu.labels.get("Hostname") for gpu in boards),
+        "driver": _joined(gpu.versions.get("driver") for gpu in boards),
+        "cuda": _joined(gpu.versions.get("cuda") for gpu in boards),
+    }
+    return {name: value[:MAX_VALUE] for name, value in found.items() if value}
+
+
+def with_gpus(made: Provenance | None, snapshot: GpuSnapshot | None) -> Provenance | None:
+    """Return the provenance with what the GPUs tell; what was stated counts more."""
+    return made and replace(made, facts={**gpu_facts(snapshot), **made.facts})
+
+
+def cuda_words(number: str) -> str:
+    """Return CUDA's version from the number that drivers report: 12.8 for 12080. Another text stays as it is."""
+    return f"{int(number) // 1000}.{int(number) % 1000 // 10}" if number.isdecimal() and len(number) < 7 else number  # noqa: PLR2004
+
+
+def _joined(values: Iterable[str | None]) -> str:
+    return ", ".join(dict.fromkeys(value for value in values if value))

@@ -1,0 +1,52 @@
+"""The command line that a result keeps: whole enough to repeat the run, and without secrets."""
+
+import pytest
+
+from probe.cli.command_line import command_line, facts_of
+from probe.core.errors import ConfigError
+
+
+def _line(*arguments: str, **environment: str) -> str:
+    return command_line("kneewatch", arguments, environment, "KNEEWATCH_RAMP_")
+
+
+def test_it_is_the_command_as_a_shell_takes_it() -> None:
+    assert _line("ramp", "--base-url", "http://vllm:8000", "--seed", "3", "--note", "image=a b") == (
+        "kneewatch ramp --base-url http://vllm:8000 --seed 3 --note 'image=a b'"
+    )
+
+
+def test_variables_that_set_options_are_in_front() -> None:
+    found = _line("ramp", KNEEWATCH_RAMP_SEED="3", KNEEWATCH_RAMP_BASE_URL="http://u:secret@vllm", HOME="/root")
+    assert found == "KNEEWATCH_RAMP_BASE_URL='http://(hidden)@vllm' KNEEWATCH_RAMP_SEED=3 kneewatch ramp"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--header", "Authorization: Bearer secret"),
+        ("--header=api-key: secret",),
+        ("--header", "secret"),
+        ("--base-url", "https://user:secret@host/v1"),
+        ("--base-url=https://secret@host",),
+        ("--metrics-url", "http://host/metrics?token=secret"),
+        ("--metrics-url", "http://host/metrics#secret"),
+    ],
+)
+def test_secrets_are_hidden(arguments: tuple[str, ...]) -> None:
+    assert "secret" not in _line("ramp", *arguments)
+    assert "(hidden)" in _line("ramp", *arguments)
+
+
+def test_a_file_with_a_secret_is_named() -> None:
+    found = _line("ramp", "--header", "api-key: @/run/key", "--api-key-file", "/run/other")
+    assert found == "kneewatch ramp --header 'api-key: @/run/key' --api-key-file /run/other"
+
+
+def test_facts_are_names_with_values() -> None:
+    assert facts_of(["image=vllm:v0.32", "commit=a=b"]) == {"image": "vllm:v0.32", "commit": "a=b"}
+    for wrong in ("image", "=x", "Image=x", "image=", "image=a\nb", "image=" + "x" * 301):
+        with pytest.raises(ConfigError, match="expected NAME=VALUE"):
+            facts_of([wrong])
+    with pytest.raises(ConfigError, match="at most 32"):
+        facts_of([f"n{i}=x" for i in range(33)])
