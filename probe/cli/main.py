@@ -23,6 +23,7 @@ from probe.cli import (
     monitor_commands,
     plan_commands,
     result_commands,
+    roofline_commands,
 )
 from probe.cli.output import NAME, discard_output, open_closed_streams, print_error
 from probe.core.errors import KneewatchError
@@ -52,6 +53,7 @@ app.command()(capacity_commands.forecast)
 app.command(short_help="Compare two results of ramp or of other benchmarks.")(result_commands.compare)
 app.command(short_help="Print results of ramp as one table.")(result_commands.table)
 app.command(short_help="Plan replicas for a peak from results of ramp.")(plan_commands.plan)
+app.command(short_help="Compute what a model can do at most on its GPUs.")(roofline_commands.roofline)
 app.command(short_help="Write the Grafana dashboards.")(generate_commands.dashboards)
 app.command(short_help="Write the Prometheus alert rules.")(generate_commands.alerts)
 app.command(short_help="Run a mock vLLM server.")(demo_commands.sim)

@@ -21,6 +21,11 @@ class GpuSpec:
     fp8_tflop_s: float | None = None
     sure: bool = True
 
+    @property
+    def memory_gib(self) -> float | None:
+        """Memory in GiB; None where cards of that name have several sizes, or none is certain."""
+        return _MEMORY_GIB.get(self.name)
+
     def flop_s(self, *, fp8: bool = False) -> float:
         """Return the peak FLOP/s, in FP8 if `fp8` and available."""
         return (self.fp8_tflop_s if fp8 and self.fp8_tflop_s else self.bf16_tflop_s) * _TERA
@@ -85,6 +90,15 @@ _GPUS: tuple[tuple[str, GpuSpec], ...] = (
     (r"MI300X", GpuSpec("MI300X", 5300, 1307.4, 2614.9)),
     (r"MI210", GpuSpec("MI210", 1638.4, 181)),
 )
+# The sizes that data sheets call GB, which are GiB: drivers report 80 of an H100 and 140.4 of an H200's "141 GB". From
+# the sources above. Without one: V100, which has two, and B300 and GB300, of which 270 to 288 GB are told.
+_MEMORY_GIB = {
+    "GB200": 186, "B200": 180, "GH200 144GB": 144, "GH200 96GB": 96, "H200 NVL": 141, "H200 SXM": 141, "H100 NVL": 94,
+    "H100 PCIe": 80, "H100 SXM": 80, "H20 141GB": 141, "H20 96GB": 96, "A100 SXM 80GB": 80, "A100 PCIe 80GB": 80,
+    "A100 40GB": 40, "A10G": 24, "A10": 24, "A30": 24, "A40": 48, "RTX A6000": 48, "RTX PRO 6000 Server": 96,
+    "RTX PRO 6000": 96, "RTX 6000 Ada": 48, "RTX 5090": 32, "RTX 4090": 24, "RTX 3090": 24, "L40S": 48, "L40": 48,
+    "L20": 48, "L4": 24, "T4": 16, "V100S": 32, "MI355X": 288, "MI350X": 288, "MI325X": 256, "MI300X": 192, "MI210": 64,
+}  # fmt: skip
 NAMES = tuple(found.name for _, found in _GPUS)
 
 

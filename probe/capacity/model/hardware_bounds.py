@@ -1,0 +1,142 @@
+"""What a model can do at most on its GPUs, by arithmetic alone: no server is asked. Pure.
+
+In: a ModelShape, a GpuSpec and the lengths of requests. Out: HardwareBounds. No server passes these bounds; real ones
+stay below, since kernels do not reach peak rates, GPUs exchange data, and the host takes time.
+
+The formulas:
+
+- A decode step reads the weights once, and the KV cache of every request in it: step >= (weights + KV) / bandwidth
+  (Pope et al.: Efficiently Scaling Transformer Inference, 2022, section 2; Williams et al.: Roofline, 2009).
+- A token takes two operations for each active parameter (Kaplan et al., 2020, table 1: 2N a token forward).
+- A token's KV cache is a key and a value, for each layer and each KV head: 2 x layers x heads x head size x bytes
+  (Kwon et al.: PagedAttention, 2023, section 3; grouped heads: Ainslie et al.: GQA, 2023). With latent attention it is
+  one compressed vector for each layer (DeepSeek-V2, 2024, section 2.1).
+- Requests in flight = requests/s x time of each (Little's law).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from probe.capacity.model.hints import ModelSize
+from probe.capacity.model.roofline import prefill_peak_tokens_s
+from probe.gpu.peak_specs import GpuSpec
+
+_GB = 1e9
+_GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class KvShape:
+    """What a token leaves in the KV cache: elements for each layer, of a `heads` of which every GPU holds one at least.
+
+    `elements`: of one head, key and value together; with latent attention, of the compressed vector, and one head.
+    """
+
+    layers: int
+    heads: int
+    elements: int
+    bits: int = 16
+
+    def bytes_per_token(self, gpus: int) -> float:
+        """Return the bytes over all GPUs. More GPUs than heads hold copies."""
+        return self.layers * max(self.heads, gpus) * self.elements * self.bits / 8
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """A model on its GPUs. `parameters`: all of them; `active`: those used for one token; None: all of them."""
+
+    parameters: float
+    active: float | None = None
+    weight_bits: int = 16
+    gpus: int = 1
+    kv: KvShape | None = None
+
+    @property
+    def size(self) -> ModelSize:
+        """What one token takes of it."""
+        return ModelSize(self.active or self.parameters, self.weight_bits, self.gpus)
+
+    @property
+    def weight_bytes(self) -> float:
+        """Return the bytes of all weights, over all GPUs."""
+        return self.parameters * self.weight_bits / 8
+
+
+@dataclass(frozen=True, slots=True)
+class LoadBound:
+    """Bounds with so many requests in flight. `kv_share`: of the KV cache's memory, above 1 if they do not fit."""
+
+    in_flight: int
+    step_s: float
+    output_tokens_s: float
+    requests_s: float
+    kv_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareBounds:
+    """The bounds of a model on its GPUs. None: not known without the memory or the shape of the KV cache.
+
+    `kv_bytes`: the memory that the weights leave, over all GPUs; 0 or less: the weights do not fit. `sequences`: the
+    most requests of these lengths whose KV cache fits whole.
+    """
+
+    model: ModelShape
+    gpu: GpuSpec
+    prompt_tokens: float
+    output_tokens: float
+    prefill_tokens_s: float
+    ttft_s: float
+    kv_bytes_per_token: float | None
+    kv_bytes: float | None
+    kv_tokens: int | None
+    sequences: int | None
+
+    def at(self, in_flight: int) -> LoadBound:
+        """Return the bounds with so many requests in flight, in the middle of their answers on average."""
+        context = self.prompt_tokens + self.output_tokens / 2
+        kv = (self.kv_bytes_per_token or 0.0) * context * in_flight
+        size = self.model.size
+        read_s = (size.weight_bytes + kv) / (self.model.gpus * self.gpu.bandwidth_gb_s * _GB)
+        step_s = max(read_s, in_flight / self.prefill_tokens_s)
+        alone_s = self.ttft_s + max(self.output_tokens - 1, 0.0) * step_s
+        computed_s = (self.prompt_tokens + self.output_tokens) / self.prefill_tokens_s
+        requests_s = min(in_flight / alone_s, 1 / computed_s)
+        used = (self.kv_bytes_per_token or 0.0) * (self.prompt_tokens + self.output_tokens) * in_flight
+        share = used / self.kv_bytes if self.kv_bytes and self.kv_bytes > 0 and self.kv_bytes_per_token else None
+        return LoadBound(in_flight, step_s, requests_s * self.output_tokens, requests_s, share)
+
+    def loads(self) -> Iterator[LoadBound]:
+        """Yield the bounds at 1, 2, 4 ... requests in flight, to the most that fit or to 256."""
+        most = self.sequences if self.sequences is not None else 256
+        count = 1
+        while count < min(most, 1024):
+            yield self.at(count)
+            count *= 2
+        if most > 0:
+            yield self.at(min(most, 1024))
+
+
+def hardware_bounds(
+    model: ModelShape, on: GpuSpec, prompt_tokens: float, output_tokens: float, memory_share: float = 0.9
+) -> HardwareBounds:
+    """Return the bounds for requests of these mean lengths; `memory_share`: vLLM's --gpu-memory-utilization."""
+    rate = prefill_peak_tokens_s(model.size, on)
+    per_token = model.kv.bytes_per_token(model.gpus) if model.kv is not None else None
+    free = None
+    if on.memory_gib is not None:
+        free = model.gpus * on.memory_gib * _GIB * memory_share - model.weight_bytes
+    tokens = int(max(free, 0.0) / per_token) if free is not None and per_token else None
+    return HardwareBounds(
+        model=model,
+        gpu=on,
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        prefill_tokens_s=rate,
+        ttft_s=prompt_tokens / rate,
+        kv_bytes_per_token=per_token,
+        kv_bytes=free,
+        kv_tokens=tokens,
+        sequences=int(tokens / (prompt_tokens + output_tokens)) if tokens is not None else None,
+    )

@@ -1,0 +1,100 @@
+"""`kneewatch roofline` behind its options: the GPU, the model, and the lengths of requests."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from probe.capacity.model.hardware_bounds import KvShape
+from probe.capacity.model.lengths import mean_length
+from probe.cli.model_config import kv_shape
+from probe.config.types import GpuName, Parameters
+from probe.config.workloads import PRESETS
+from probe.core.errors import ConfigError
+from probe.core.step import StepSummary
+from probe.core.text import one_line
+from probe.gpu.peak_specs import GpuSpec, gpu
+from probe.report.measured_file import read_result
+from probe.report.result_json import workload_of
+
+
+@dataclass(frozen=True, slots=True)
+class KvOptions:
+    """The shape of the KV cache as given: by a config.json, or by three numbers."""
+
+    model_config: Path | None
+    layers: int | None
+    kv_heads: int | None
+    head_dim: int | None
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """The lengths of requests as given: a preset, two numbers, or those of a result."""
+
+    workload: str | None
+    prompt_tokens: int | None
+    output_tokens: int | None
+    result: Path | None
+
+
+def gpu_spec(name: str) -> GpuSpec:
+    """Return the GPU. Raises ConfigError."""
+    found = gpu(str(_validated(TypeAdapter(GpuName), name, "--gpu")))
+    assert found is not None  # noqa: S101 - the type has it checked
+    return found
+
+
+def number_of(text: str, option: str) -> float:
+    """Return a number of parameters such as 8B. Raises ConfigError."""
+    return float(str(_validated(TypeAdapter(Parameters), text, option)))
+
+
+def kv_of(options: KvOptions) -> KvShape | None:
+    """Return the shape of the KV cache; None: it was not given. Raises ConfigError."""
+    numbers = (options.layers, options.kv_heads, options.head_dim)
+    if options.model_config is not None:
+        if any(number is not None for number in numbers):
+            raise ConfigError("--model-config, --layers, --kv-heads, --head-dim: expected one way; remove the other")
+        return kv_shape(options.model_config, options.bits)
+    if options.layers is None or options.kv_heads is None or options.head_dim is None:
+        if any(number is not None for number in numbers):
+            raise ConfigError("--layers, --kv-heads, --head-dim: expected all three; add what is missing")
+        return None
+    return KvShape(options.layers, options.kv_heads, 2 * options.head_dim, options.bits)
+
+
+def lengths_of(given: Lengths) -> tuple[float, float]:
+    """Return the mean prompt and output tokens. Raises ConfigError."""
+    numbers = given.prompt_tokens is not None or given.output_tokens is not None
+    if sum((given.workload is not None, numbers, given.result is not None)) > 1:
+        raise ConfigError("--workload, --prompt-tokens, --output-tokens, --result: expected one source of lengths")
+    if given.result is not None:
+        try:
+            load = workload_of(read_result(given.result).context.workload)
+        except ValidationError:
+            raise ConfigError(f"--result {given.result}: its workload has no lengths; measure again") from None
+        return mean_length(load.prompt_tokens), mean_length(load.output_tokens)
+    preset = PRESETS.get(given.workload or "default")
+    if preset is None:
+        raise ConfigError(f"--workload {one_line(given.workload or '')}: expected one of {', '.join(PRESETS)}")
+    assert isinstance(preset.prompt_tokens, int) and isinstance(preset.output_tokens, int)  # noqa: S101, PT018 - presets are fixed
+    return float(given.prompt_tokens or preset.prompt_tokens), float(given.output_tokens or preset.output_tokens)
+
+
+def steps_of(result: Path) -> Sequence[StepSummary]:
+    """Return the load levels of a result. Raises ConfigError where none is of a closed loop."""
+    steps = read_result(result).steps
+    if not any(step.valid and step.plan.arrivals is None and not step.plan.is_pulse for step in steps):
+        raise ConfigError(f"--result {result}: no judged load level in requests in flight; measure with --concurrency")
+    return steps
+
+
+def _validated(kind: TypeAdapter[str] | TypeAdapter[float], text: str, option: str) -> str | float:
+    try:
+        return kind.validate_python(text)
+    except ValidationError as error:
+        message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{option} {one_line(text)}: {one_line(message)}") from None

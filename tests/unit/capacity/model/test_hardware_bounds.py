@@ -1,0 +1,75 @@
+"""Bounds by arithmetic, against numbers worked out by hand."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probe.capacity.model.hardware_bounds import KvShape, ModelShape, hardware_bounds
+from probe.gpu.peak_specs import GpuSpec, gpu
+
+LLAMA_8B = KvShape(layers=32, heads=8, elements=2 * 128)
+
+
+def _gpu(name: str) -> GpuSpec:
+    found = gpu(name)
+    assert found is not None
+    return found
+
+
+def test_an_8b_model_on_one_h100() -> None:
+    bounds = hardware_bounds(ModelShape(8e9, kv=LLAMA_8B), _gpu("H100"), 256, 128)
+    assert bounds.kv_bytes_per_token == 131_072  # 2 x 32 layers x 8 heads x 128 x 2 bytes
+    assert bounds.at(1).step_s == pytest.approx((16e9 + 131_072 * 320) / 3.35e12)
+    assert bounds.prefill_tokens_s == pytest.approx(989.5e12 / 16e9)
+    assert bounds.ttft_s == pytest.approx(256 * 16e9 / 989.5e12)
+    free = 80 * 2**30 * 0.9 - 16e9
+    assert bounds.kv_bytes == free
+    assert bounds.kv_tokens == int(free / 131_072)
+    assert bounds.sequences == int(free / 131_072) // 384
+
+
+def test_a_batch_reads_the_cache_of_all_its_requests() -> None:
+    bounds = hardware_bounds(ModelShape(8e9, kv=LLAMA_8B), _gpu("H100"), 256, 128)
+    assert bounds.at(64).step_s == pytest.approx((16e9 + 64 * 131_072 * 320) / 3.35e12)
+    assert bounds.at(64).kv_share == pytest.approx(64 * 384 * 131_072 / (bounds.kv_bytes or 1))
+
+
+def test_a_model_that_does_not_fit_has_no_room_for_a_request() -> None:
+    bounds = hardware_bounds(ModelShape(70e9, kv=LLAMA_8B), _gpu("H100"), 256, 128)
+    assert bounds.kv_bytes is not None
+    assert bounds.kv_bytes < 0
+    assert (bounds.kv_tokens, bounds.sequences, list(bounds.loads())) == (0, 0, [])
+
+
+def test_more_gpus_than_heads_hold_copies_of_the_cache() -> None:
+    assert LLAMA_8B.bytes_per_token(4) == LLAMA_8B.bytes_per_token(8) == 131_072
+    assert LLAMA_8B.bytes_per_token(16) == 2 * 131_072
+    latent = KvShape(layers=61, heads=1, elements=512 + 64)  # DeepSeek-V3
+    assert latent.bytes_per_token(1) == 61 * 576 * 2
+    assert latent.bytes_per_token(8) == 8 * 61 * 576 * 2
+
+
+def test_of_a_mixture_of_experts_a_token_takes_the_active_ones_and_memory_all() -> None:
+    bounds = hardware_bounds(ModelShape(47e9, active=13e9, gpus=2), _gpu("A100 SXM 80GB"), 1000, 100)
+    assert bounds.at(1).step_s == pytest.approx(26e9 / (2 * 2.039e12))
+    assert bounds.kv_bytes == 2 * 80 * 2**30 * 0.9 - 94e9
+    assert bounds.kv_bytes_per_token is None
+    assert bounds.sequences is None
+
+
+@given(
+    st.floats(1e8, 1e12), st.sampled_from(["H100", "L4", "A100 SXM 80GB", "MI300X"]),
+    st.integers(1, 8), st.integers(1, 10_000), st.integers(1, 5_000),
+)  # fmt: skip
+def test_more_in_flight_takes_no_less_time_a_step_and_no_bound_exceeds_computing(
+    parameters: float, name: str, gpus: int, prompt: int, output: int
+) -> None:
+    bounds = hardware_bounds(ModelShape(parameters, gpus=gpus, kv=LLAMA_8B), _gpu(name), prompt, output)
+    loads = list(bounds.loads())
+    for less, more in pairwise(loads):
+        assert less.step_s <= more.step_s
+        assert less.requests_s <= more.requests_s * (1 + 1e-9) or more.step_s > less.step_s
+    computing = bounds.prefill_tokens_s / (prompt + output)
+    assert all(each.requests_s <= computing * (1 + 1e-9) for each in loads)

@@ -1,0 +1,76 @@
+"""`kneewatch roofline`, in one process."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_records import result, step
+
+from probe.cli.main import main
+from probe.report.result_json import dumps
+
+LLAMA = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+
+
+def _run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[Any, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["roofline", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return ended.value.code or 0, out, err
+
+
+def test_it_prints_bounds_from_a_gpu_a_size_and_a_config(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(LLAMA))
+    status, out, _ = _run(capsys, "--gpu", "H100", "--params", "8B", "--model-config", config)
+    assert status == 0
+    assert "H100 SXM: 3,350 GB/s" in out
+    assert "131,072 bytes a token" in out
+    assert "1,218 requests of 384" in out
+    by_hand = _run(capsys, "--gpu", "H100", "--params", "8B", "--layers", 32, "--kv-heads", 8, "--head-dim", 128)
+    assert by_hand[1] == out
+
+
+def test_as_json_it_has_base_units(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = _run(capsys, "--gpu", "L4", "--params", "8B", "--workload", "long-prefill", "--json")
+    found = json.loads(out)
+    assert (status, found["gpu"], found["prompt_tokens"], found["kv_tokens"]) == (0, "L4", 2048.0, None)
+    assert found["loads"][0]["tpot_s"] == pytest.approx(16 / 300)
+
+
+def test_load_levels_of_a_result_stand_beside_the_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = result(steps=[step(4)])
+    workload = {"name": "w", "api": "completions", "prompt_tokens": 256, "output_tokens": 128, "shared_tokens": 0}
+    file = tmp_path / "sweep.json"
+    file.write_text(dumps(_with(one, workload)))
+    status, out, _ = _run(capsys, "--gpu", "L4", "--params", "700M", "--result", file)
+    assert status == 0
+    row = out.splitlines()[-1].split()
+    assert row[:3] == ["4", "90.0", "ms"]  # TPOT p50 of the level
+    assert "5.19 %" in out  # 4.67 ms to read 1.4 GB at 300 GB/s
+
+
+def _with(one: Any, workload: dict[str, object]) -> Any:
+    return replace(one, context=replace(one.context, workload=workload))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--gpu", "H1000", "--params", "8B"), "--gpu H1000: expected a GPU listed in docs/capacity.md"),
+        (("--gpu", "H100", "--params", "many"), "--params many: "),
+        (("--gpu", "H100", "--params", "8B", "--layers", "3"), "expected all three"),
+        (("--gpu", "H100", "--params", "8B", "--model-config", "missing.json"), "cannot be read"),
+        (("--gpu", "H100", "--params", "8B", "--weight-bits", "5"), "expected 4, 8 or 16 bits"),
+        (("--gpu", "H100", "--params", "8B", "--workload", "mixed", "--prompt-tokens", "9"), "one source of lengths"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = _run(capsys, *arguments)
+    (line,) = err.splitlines()
+    assert (status, out) == (2, "")
+    assert said in line
