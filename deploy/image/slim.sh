@@ -3,9 +3,9 @@
 #
 #   slim.sh PYTHON        the environment's Python; needs strip (binutils) on PATH
 #
-# Deletes tests, C and Cython sources, headers, static libraries, type stubs, and the parts of scipy that Kneewatch does not
-# import (tests/deploy/test_image.py). Strips symbols from compiled modules, but not from the libraries in *.libs, whose
-# layout strip would break. Writes byte code now, because a read-only root file system cannot store it later.
+# Deletes tests, C and Cython sources, headers, static libraries and type stubs. Strips symbols from compiled modules, but
+# not from the libraries in *.libs, whose layout strip would break. Writes byte code now, because a read-only root file
+# system cannot store it later.
 set -eu
 python=$1
 site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
@@ -13,9 +13,5 @@ find "$site" -depth -type d \( -name tests -o -name __pycache__ \) -exec rm -rf 
 find "$site" -type f \( -name '*.c' -o -name '*.cpp' -o -name '*.h' -o -name '*.hpp' -o -name '*.pxd' -o -name '*.pxi' \
     -o -name '*.pyx' -o -name '*.a' -o -name '*.pyi' \) -delete
 find "$site" -type f -name '*.so*' -not -path '*.libs/*' -exec strip --strip-unneeded {} +
-for part in scipy/cluster scipy/datasets scipy/differentiate scipy/fftpack scipy/integrate scipy/interpolate \
-    scipy/io scipy/ndimage scipy/odr scipy/signal scipy/stats; do
-    rm -rf "${site:?}/$part"
-done
 # Skip the lexers and styles of pygments, which are hardly ever imported.
 "$python" -m compileall -q -x '/pygments/(lexers|styles)/' "$site"

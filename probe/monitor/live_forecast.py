@@ -81,7 +81,7 @@ async def live_forecast(history: SnapshotHistory, workload: Workload, objectives
 
 def forecast_of_packed(packed: PackedSnapshots, workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:
     """Return the forecast; the helper process calls this."""
-    from probe.capacity.model.forecast import forecast  # noqa: PLC0415 - numpy and scipy, which the monitor does without
+    from probe.capacity.model.forecast import forecast  # noqa: PLC0415 - numpy, which the monitor does without
 
     return forecast(unpack(packed), workload, objectives, hints)
 

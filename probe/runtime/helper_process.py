@@ -1,5 +1,5 @@
 """A helper process for seconds of computation: it does not block the event loop that stamps canaries, and the memory of
-its libraries (numpy and scipy: 70 MB) is freed when it ends.
+its libraries (numpy) is freed when it ends.
 
 In: the name of a function and its arguments, or of a method of an object kept in the process. Out: the result. The
 process runs `python -m probe.runtime.helper_process`, which reads pickled requests from its standard input and writes

@@ -1,4 +1,4 @@
-"""The server model: from snapshots of a server's metrics to a Twin. Pure; needs scipy.
+"""The server model: from snapshots of a server's metrics to a Twin. Pure; needs numpy.
 
     snapshots --> windows --> step cost model -.
     snapshots --> max_num_seqs, KV cache size, engines, speculation, prefix cache, live traffic --> Twin

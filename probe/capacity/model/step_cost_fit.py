@@ -1,4 +1,4 @@
-"""The step cost model: fit what an engine step costs, by what is in it, to windows of a server's metrics. Pure; scipy.
+"""The step cost model: fit what an engine step costs, by what is in it, to windows of a server's metrics. Pure.
 
 Two measurements are explained at once. The mean gap between tokens is the duration of a step as decoding requests see
 it: some steps hold decodes only, others also a prompt or a chunk of one. The mean time from scheduling to the first
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from probe.capacity.model.fit_data import TERMS, FitData, Floats, computed_tokens
+from probe.capacity.model.least_squares import least_squares
 from probe.capacity.model.windows import MetricsWindow
 from probe.simulator.cost import StepCost
 
@@ -133,8 +133,8 @@ def solve(data: Measurements, lengths: Sequence[int]) -> tuple[Floats, Floats, f
 
 def _fit_terms(data: Measurements, terms: Floats) -> tuple[Floats, Floats]:
     """Fit the terms of a server of constant speed, starting from these. Return them and the misfit's Jacobian."""
-    solved = least_squares(data.misfit, terms / data.guess, bounds=(0.0, np.inf), loss="soft_l1", f_scale=2.0)
-    return np.maximum(solved.x, 1e-9) * data.guess, np.asarray(solved.jac) / data.guess
+    solved = least_squares(data.misfit, terms / data.guess, np.zeros(TERMS), np.full(TERMS, np.inf))
+    return np.maximum(solved.x, 1e-9) * data.guess, solved.jacobian / data.guess
 
 
 def _fit_terms_and_speeds(data: Measurements, terms: Floats, drift: float) -> tuple[Floats, Floats]:
@@ -144,17 +144,18 @@ def _fit_terms_and_speeds(data: Measurements, terms: Floats, drift: float) -> tu
     `drift` says that speeds differ (a mixed model: Laird and Ware, 1982).
     """
     count = len(data.slowdown)
-    bounds = [0.0] * TERMS + [-_MAX_SLOWDOWN] * count, [np.inf] * TERMS + [_MAX_SLOWDOWN] * count
+    lower = np.array([0.0] * TERMS + [-_MAX_SLOWDOWN] * count)
+    upper = np.array([np.inf] * TERMS + [_MAX_SLOWDOWN] * count)
 
     def misfit(values: Floats) -> Floats:
         data.slowdown = values[TERMS:]
         return np.concatenate([data.misfit(values[:TERMS]), values[TERMS:] / drift])
 
     begin = np.concatenate([terms / data.guess, np.clip(data.slowdown, -0.9 * _MAX_SLOWDOWN, 0.9 * _MAX_SLOWDOWN)])
-    solved = least_squares(misfit, begin, bounds=bounds, loss="soft_l1", f_scale=2.0)
+    solved = least_squares(misfit, begin, lower, upper)
     data.slowdown = solved.x[TERMS:]
     scale = np.concatenate([data.guess, np.ones(count)])
-    return np.maximum(solved.x[:TERMS], 1e-9) * data.guess, np.asarray(solved.jac) / scale
+    return np.maximum(solved.x[:TERMS], 1e-9) * data.guess, solved.jacobian / scale
 
 
 def _drift(off: Floats, lengths: Sequence[int]) -> float:

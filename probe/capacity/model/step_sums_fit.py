@@ -1,4 +1,4 @@
-"""The step cost model from sums over engine steps, which Kneewatch's plugin for vLLM exports. Pure; scipy.
+"""The step cost model from sums over engine steps, which Kneewatch's plugin for vLLM exports. Pure.
 
 In: snapshots with `step_sums`. Between two of them, the sums of a bound grow by those of the steps of about the same
 number of tokens: one measurement of the cost of their mean content. Without guesses about which requests shared a step

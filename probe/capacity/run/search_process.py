@@ -15,7 +15,7 @@ from probe.runtime.helper_process import HelperProcess
 class SearchProcess:
     """A LoadPlan that runs capacity.search.Search in a helper process. Its methods raise HelperError where that fails.
 
-    Call `begin` first: it takes a second or more, for numpy and scipy.
+    Call `begin` first: it takes a second or more, for numpy.
     """
 
     survives_overload = True
