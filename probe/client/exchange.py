@@ -170,8 +170,7 @@ class Response:
             outcome=outcome,
             detail=one_line(detail) if detail else None,
             http_status=received.status,
-            # Of an answer cut for want of memory none is judged, and a flood of them would take it in the controller.
-            events=transcript.events if transcript and not received.is_cut_for_others else TokenEvents(),
+            events=_events(transcript, received),
             reads=len(received.reads),
             prompt_tokens=(transcript.prompt_tokens or 0) if transcript else 0,
             output_tokens=(transcript.output_tokens or 0) if transcript else 0,
@@ -191,6 +190,15 @@ class Response:
         if last is None:
             raise AssertionError("the last portion is the record")
         return last
+
+
+def _events(transcript: Transcript | None, received: ResponseBuffer) -> TokenEvents:
+    """Return the events; of an answer that was cut for want of memory only what tells its tokens and its time to the
+    first one: none is judged, and a flood of them would take the memory of the controller instead.
+    """
+    if transcript is None:
+        return TokenEvents()
+    return transcript.events.ends() if received.is_cut_for_others else transcript.events
 
 
 def aborted(

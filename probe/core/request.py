@@ -97,6 +97,14 @@ class TokenEvents:
     def __len__(self) -> int:
         return len(self.at_ns)
 
+    def ends(self) -> "TokenEvents":
+        """Return the first and the last event only; the last has the tokens of all between them."""
+        if len(self) <= 2:  # noqa: PLR2004 - there are no others
+            return self
+        tokens = array("i", (self.tokens[0], sum(self.tokens) - self.tokens[0]))
+        first = None if self.first_visible is None else min(self.first_visible, 1)
+        return TokenEvents(self.at_ns[:: len(self) - 1], self.late_ns[:: len(self) - 1], tokens, first)
+
 
 @dataclass(frozen=True, slots=True)
 class ServerTimes:

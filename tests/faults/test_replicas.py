@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import yaml
-from foreign_server import MODELS, Answer, foreign_server, stream
+from foreign_server import MODELS, NO_METRICS, Answer, foreign_server, stream
 from monitor import Monitor, Sim
 from process import eventually
 from process_memory import MIB, peak
@@ -36,7 +36,9 @@ def test_many_replicas_whose_pages_are_large(sim: Sim, tmp_path: Path) -> None:
         if path.endswith("/metrics"):
             asked += 1
             return 200, "text/plain", [RECORDED, _SHORT_LINES]
-        return (200, "application/json", [MODELS]) if path == "/v1/models" else stream(body)
+        if path == "/v1/models":
+            return 200, "application/json", [MODELS]
+        return stream(body) if path == "/v1/completions" else NO_METRICS
 
     with foreign_server(answer) as url:
         pages = [f"{url}/r{i}/metrics" for i in range(_MANY)]
@@ -60,6 +62,8 @@ class _Slow:
     def answer(self, path: str, body: bytes) -> Answer:
         if path == "/v1/models":
             return 200, "application/json", [MODELS]
+        if path != "/v1/completions" and not path.endswith("/metrics"):
+            return NO_METRICS
         if path.endswith("/metrics"):
             return 200, "text/plain", self._slowly([RECORDED] if "r0" in path else [RECORDED[:100], *[b"# x\n"] * 100])
         return 200, "text/event-stream", self._slowly([*stream(body)[2], *[b": ping\n\n"] * 100])

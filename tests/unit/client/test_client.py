@@ -41,6 +41,7 @@ from probe.client.secrets import AuthHeader
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.request_cost import tokens_spent
 
 SECRET = "sk-not-to-be-shown-0123456789"
 CLOCK = SystemClock()
@@ -870,3 +871,19 @@ def test_a_header_that_cannot_be_sent_is_a_failed_request_of_one_line() -> None:
         record = asyncio.run(main())
         assert record.outcome is Outcome.UNAUTHORIZED
         assert words in str(record.detail)
+
+
+def test_an_answer_cut_for_want_of_memory_keeps_its_tokens_and_no_other_times() -> None:
+    """Thousands of token times of each would fill the controller. Its tokens count against budgets all the same."""
+    many = [event({"choices": [{"index": 0, "text": "x", "finish_reason": None}]})] * 3000
+
+    async def main() -> RequestRecord:
+        async with hostile([STREAM_HEAD + chunked(b"".join(many), DONE)]) as server, client(server.base_url) as to:
+            to.share_memory(160 * 2**20 // (sum(map(len, many)) * 9 // 10))
+            return (await to.prepare(spec(8, 5000), "tiny", Traffic.CAPACITY).send(CLOCK.monotonic_ns())).record()
+
+    found = asyncio.run(main())
+    assert found.outcome is Outcome.CLIENT_BOUND
+    assert len(found.events) == 2
+    assert 1000 < sum(found.events.tokens) <= 3000
+    assert sum(tokens_spent(found)) == 8 + sum(found.events.tokens)
