@@ -126,6 +126,7 @@ def test_a_value_on_a_bound_is_below_it() -> None:
     assert dict(zip(point.explicit_bounds, point.bucket_counts, strict=False))[0.08] == 1  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_ever_new_models_end_in_one_series() -> None:
     histograms = otlp.Histograms(0.0)
     for number in range(otlp._MOST_SERIES + 50):

@@ -20,6 +20,8 @@ from probe.core.request import Traffic
 from probe.monitor import otlp_export
 from probe.monitor.otlp_export import OtlpExport
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Collector:
