@@ -51,7 +51,7 @@ LABELS: Mapping[str, str] = {
     "kind": "kind of tokens: prompt or output",
     "reason": "the reason, a short word that does not change between versions",
     "source": "histogram: the server's own; counters: only sum and count are known",
-    "engine": "vllm, sglang, tgi, trtllm, triton, nim or litellm",
+    "engine": "vllm, sglang, tgi, trtllm, triton, nim, litellm, dynamo or llamacpp",
     "version": "version of the server, or of Kneewatch",
     "engine_index": "the server's number for a data-parallel engine",
     "adapter": "a LoRA adapter's name",

@@ -98,7 +98,7 @@ class WatchConfig(NamedEntry):
     """
     engine: EngineName = "auto"
     """The inference engine ([engines.md](engines.md)): `auto` detects it from the metric names; or `vllm`, `sglang`,
-    `tgi`, `trtllm`, `triton`, `nim` or `litellm`.
+    `tgi`, `trtllm`, `triton`, `nim`, `litellm`, `dynamo` or `llamacpp`.
     """
     gpu: GpuConfig = GpuConfig()
     """The target's GPUs. Without this section no GPU is read."""

@@ -59,6 +59,7 @@ class ServerSnapshot:
     wall_s: float
     engine: str = "unknown"
     version: str = "unknown"
+    delay_s: float = 0.0  # by how much the values may be older than that: some pages are renewed every few seconds
     asked_ns: int = 0  # when the scrape was sent; 0: unknown. The values are from between then and `at_ns`
     started_s: float | None = None  # wall time of the process start
     running: float | None = None

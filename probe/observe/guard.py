@@ -141,12 +141,18 @@ def decide(
     )
 
 
+def counted_after_s(server: ServerSnapshot) -> float:
+    """Return how long (s) a metrics page may take to count a request that was answered."""
+    return OWN_COUNTED_S + server.delay_s
+
+
 def page_fault(
-    answered_ns: Sequence[int], snapshots: Sequence[ServerSnapshot], within_s: float = OWN_COUNTED_S
+    answered_ns: Sequence[int], snapshots: Sequence[ServerSnapshot], within_s: float | None = None
 ) -> str | None:
     """Return OTHER_SERVER or SEVERAL_SERVERS where a metrics page has not counted a run's own requests, or None.
 
-    `answered_ns`: when they were answered, in order. `within_s`: how long the page may take to count one.
+    `answered_ns`: when they were answered, in order. `within_s`: how long the page may take to count one; None: as
+    long as pages do, and this one in particular.
     If another server shared the requests with the n whose pages are read, these would count n of n + 1 of them; the
     limit is half-way between that and all of them.
     """
@@ -156,6 +162,8 @@ def page_fault(
     pages = max(len(last.replicas), 1)
     whole_share = (pages + 0.5) / (pages + 1)
     before, after = requests_counted(first), requests_counted(last)
+    if within_s is None:
+        within_s = counted_after_s(last)
     own = bisect_right(answered_ns, last.at_ns - int(within_s * 1e9)) - bisect_right(answered_ns, first.at_ns)
     if before is None or after is None or own < _OWN_REQUESTS * pages or after - before >= whole_share * own:
         return None

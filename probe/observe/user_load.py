@@ -19,15 +19,17 @@ def users_beside(
 ) -> UserLoad:
     """Return the load of everybody but the senders of `records`, from the first snapshot to the last.
 
-    Unknown if one of the requests was cancelled (only the server knows how much of it was counted), and if the server
-    restarted in between. `uncertain`: the tokens, at most, of probe requests that the server may have counted; the rest
-    is certainly users'.
+    Unknown if one of the requests was cancelled (only the server knows how much of it was counted), if the server
+    restarted in between, and where it counts late, so that it counts earlier requests in between. `uncertain`: the
+    tokens, at most, of probe requests that the server may have counted; the rest is certainly users'.
     """
     probes = list(records)
     usable = [snapshot for snapshot in snapshots if "ttft" in snapshot.histograms]
     if not usable or any(record.outcome is Outcome.ABORTED for record in probes):
         return UserLoad()
     first, last = usable[0], usable[-1]
+    if last.delay_s:
+        return UserLoad()
     seconds = (last.at_ns - first.at_ns) * 1e-9
     if seconds < _SHORTEST_S or any(restarted(before, after) is not None for before, after in pairwise(usable)):
         return UserLoad()

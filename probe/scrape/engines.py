@@ -3,12 +3,16 @@
 from dataclasses import replace
 
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape import litellm, nim, sglang, tgi, triton, trtllm, vllm
+from probe.scrape import dynamo, litellm, llamacpp, nim, sglang, tgi, triton, trtllm, vllm
 from probe.scrape import metrics_parser as page
 from probe.scrape.metrics_parser import EngineMetrics
+from probe.scrape.ray_page import DELAY_S, as_vllm, is_of_ray
 
 # vLLM first: a gateway may relay its server's page beside its own.
-ENGINES = (vllm.ENGINE, sglang.ENGINE, tgi.ENGINE, trtllm.ENGINE, triton.ENGINE, nim.ENGINE, litellm.ENGINE)
+ENGINES = (
+    vllm.ENGINE, sglang.ENGINE, tgi.ENGINE, trtllm.ENGINE, triton.ENGINE, nim.ENGINE, litellm.ENGINE, dynamo.ENGINE,
+    llamacpp.ENGINE,
+)  # fmt: skip
 NAMES = tuple(each.name for each in ENGINES)
 _PATH = "/metrics"  # most engines'
 _STARTED = "process_start_time_seconds"  # on the page of every process that prometheus_client writes alone
@@ -28,6 +32,9 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
 
     Raise ValueError if it is not Prometheus text, NotMetricsError if it is of no engine, or not of the given one.
     """
+    delay_s = 0.0
+    if is_of_ray(text):
+        text, delay_s = as_vllm(text), DELAY_S
     seems = next((each for each in ENGINES if _has_sign(text, each)), None)
     reader = seems if engine is None else _named(engine)
     if reader is None:
@@ -41,7 +48,8 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
     except (LookupError, ArithmeticError) as error:  # a bucket without `le`, an integer beyond any float, ...
         raise ValueError(f"a damaged page: {error!r}") from None
     started_s = started[0].value if started and len(started) == 1 else None
-    return replace(found, at_ns=at_ns, wall_s=wall_s, engine=reader.name, version=version, started_s=started_s)
+    found = replace(found, engine=reader.name, version=version, started_s=started_s)
+    return replace(found, at_ns=at_ns, wall_s=wall_s, delay_s=delay_s)
 
 
 def _nothing(reader: EngineMetrics, seems: EngineMetrics | None, *, is_its_own: bool) -> ValueError:

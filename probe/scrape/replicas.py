@@ -34,6 +34,7 @@ def merged(replicas: Mapping[str, ServerSnapshot]) -> ServerSnapshot:
         at_ns=max(one.at_ns for one in each),
         wall_s=max(one.wall_s for one in each),
         asked_ns=min(asked),
+        delay_s=max(one.delay_s for one in each),
         engine=each[0].engine,
         version=_values(one.version for one in each),
         started_s=_all(max, [one.started_s for one in each]),

@@ -28,7 +28,7 @@ from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.load import step_summary as summary
 from probe.load.protocol import Load
-from probe.observe.guard import OWN_COUNTED_S
+from probe.observe.guard import counted_after_s
 from probe.observe.stream_guard import UNLOADED_REQUESTS, UNSEEN
 from probe.observe.user_load import mean
 
@@ -38,7 +38,6 @@ _T = TypeVar("_T")
 _IDLE_S = 10.0
 _FIRST, _WATCHING = Phase("a first request"), "watching live traffic"
 _NEXT_LOAD, _RESULT = Phase("computing the next load level"), Phase("computing the result")
-_COUNTING = Phase("waiting for the server to count the requests", OWN_COUNTED_S)
 _CALMING = Phase("waiting for the server to be idle")
 _NO_OBSERVERS = StepObservers()
 
@@ -155,8 +154,9 @@ class CapacityRun:
             if not self._switch.is_on:
                 await self._take(plan)
         if not self._switch.is_on and self._guard.may_lack_requests():
-            self._observers.on_phase(_COUNTING)
-            await self._switch.pause(OWN_COUNTED_S + POLL_S)
+            wait_s = counted_after_s(self._watch.snapshots[-1])
+            self._observers.on_phase(Phase("waiting for the server to count the requests", wait_s))
+            await self._switch.pause(wait_s + POLL_S)
         if (reason := self._plan.end_reason()) is not None:
             self.stop("done", reason)
 

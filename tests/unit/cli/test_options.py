@@ -100,7 +100,10 @@ def test_a_metrics_url_for_each_replica_is_the_page_of_each() -> None:
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ({"engine": "vlm"}, "--engine vlm: expected auto or one of vllm, sglang, tgi, trtllm, triton, nim, litellm"),
+        (
+            {"engine": "vlm"},
+            "--engine vlm: expected auto or one of vllm, sglang, tgi, trtllm, triton, nim, litellm, dynamo, llamacpp",
+        ),
         ({"metrics_url": ("x",)}, "--metrics-url x: expected an address such as http://llama-8b:8000"),
         ({"header": ("sk-not-to-be-shown",)}, "--header: expected 'NAME: VALUE' or 'NAME: @FILE'"),
         ({"header": ("x-a:",)}, "--header: expected 'NAME: VALUE' or 'NAME: @FILE'"),

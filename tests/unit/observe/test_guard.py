@@ -109,6 +109,9 @@ def test_few_requests_and_a_page_without_counters_say_nothing_of_the_server() ->
     pages = [_page(5.0, 0.0), _page(60.0, 0.0)]
     assert not page_fault([10 * 10**9] * 19, pages)
     assert not page_fault([10 * 10**9] * 99, [replace(page, finished={}) for page in pages])
+    assert page_fault([10 * 10**9] * 99, pages) == "other_server"
+    late = [replace(page, delay_s=60.0) for page in pages]
+    assert not page_fault([10 * 10**9] * 99, late), "such a page counts them later"
     assert not page_fault([], pages)
     assert not page_fault([1], [])
 

@@ -1,5 +1,7 @@
 """What users asked of a server beside a load of ours: by its counters, less what we have sent."""
 
+from dataclasses import replace
+
 import pytest
 from plain_records import failure, poll, record
 
@@ -53,6 +55,7 @@ def test_a_request_that_failed_without_a_token_was_not_counted_by_the_server() -
         ([], [_read(0.0, None), _read(10.0, None)]),
         ([failure(Outcome.ABORTED)], [_read(0.0, 5), _read(10.0, 9)]),
         ([], [_read(0.0, 100, 9000), _read(10.0, 3, 50)]),
+        ([], [_read(0.0, 5), replace(_read(10.0, 9), delay_s=15.0)]),  # the requests of a step before may be in it
     ],
 )
 def test_where_user_load_is_unknown_there_is_none(ours: list[RequestRecord], readings: list[ServerSnapshot]) -> None:

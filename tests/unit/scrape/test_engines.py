@@ -130,6 +130,41 @@ def test_litellm_knows_no_queue() -> None:
     assert (found.rejections, found.finished["200"]) == (28, 2415)
 
 
+def test_dynamos_frontend_says_how_its_workers_were_started() -> None:
+    found = _read("dynamo")
+    assert found.models == ("llama",)
+    assert (found.running, found.waiting, found.engines) == (0, 0, 1)
+    assert (found.prompt_tokens, found.generation_tokens, found.finished) == (4160, 2080, {"success": 62})
+    assert (found.scheduler_limits["max_num_seqs"], found.kv_cache_tokens) == (16, 2000 * 16)
+    assert found.flags == {"max_num_seqs": "16", "max_num_batched_tokens": "8192"}, "a length of 0 is none"
+    assert _counts(found)["ttft"] == _counts(found)["e2e"] == 62
+    in_prefill = 'dynamo_frontend_inflight_requests{model="a"} 7\ndynamo_frontend_queued_requests{model="a"} 3\n'
+    assert parse(in_prefill, 0, 0.0).running == 4, "those that wait are in flight too"
+
+
+def test_llama_cpp_counts_tokens_and_no_requests() -> None:
+    found = _read("llamacpp")
+    assert (found.running, found.waiting, found.kv_cache_usage) == (0, 0, None)
+    assert (found.prompt_tokens, found.generation_tokens, found.progress) == (4160, 2080, 915)
+    assert (found.finished, found.histograms, found.drafts) == ({}, {}, None)
+
+
+def test_vllm_behind_ray_serve_is_vllm_whose_page_is_late() -> None:
+    found = _read("vllm-ray-serve")
+    assert (found.engine, found.delay_s, found.engines) == ("vllm", 15.0, 1)
+    assert (found.running, found.waiting, found.prompt_tokens) == (4, 0, 61 * 64), "of seconds ago"
+    assert _counts(found)["ttft"] == 61
+    assert _read("vllm").delay_s == 0
+
+
+def test_replicas_on_one_node_of_ray_are_engines() -> None:
+    line = 'ray_vllm_num_requests_running{NodeAddress="a",ReplicaId="%s",engine="0",model_name="m"} %d\n'
+    found = parse(line % ("x1", 3) + line % ("x2", 4), 0, 0.0)
+    assert (found.running, found.engines) == (7, 2)
+    assert {name: one.running for name, one in found.by_engine.items()} == {"x1": 3, "x2": 4}
+    assert found.models == ("m",)
+
+
 def test_a_page_of_an_unknown_engine_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no series of vllm, sglang, .* on the page"):
         parse("go_goroutines 5\nmy_vllm:thing 3\n", 0, 0.0)
@@ -167,6 +202,8 @@ def test_each_engine_has_a_name_and_a_place_for_its_page() -> None:
         "triton": "/metrics",
         "nim": "/v1/metrics",
         "litellm": "/metrics/",
+        "dynamo": "/metrics",
+        "llamacpp": "/metrics",
     }
     assert engines.path(None) == "/metrics"
 

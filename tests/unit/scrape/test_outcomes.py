@@ -22,6 +22,8 @@ RECORDED = Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt"
         ("tgi.prom", {"ok": 1467, "failed": 21 + 2 + 1, "aborted": 3}, None),
         ("trtllm.prom", {"ok": 1402 + 388, "failed": 0}, None),
         ("triton.prom", {"ok": 912, "failed": 4}, None),
+        ("dynamo.prom", {"ok": 62, "failed": 0, "aborted": 0}, None),
+        ("llamacpp.prom", {}, None),
     ],
 )
 def test_an_engines_counters_say_what_became_of_requests(
