@@ -51,7 +51,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock dist sbom site clean
+.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm systems bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock dist sbom site clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -162,6 +162,10 @@ lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin
 	        --only-binary :all: --python-version 3.13 --python-platform linux --no-annotate --no-header; \
 	    } > deploy/image/requirements.txt
 	@touch .venv/.installed
+
+# Each in an environment of its own; about a minute to install them, 1.5 GB, and two minutes to run each.
+systems: .venv/.installed ## install gateways and servers of others in .systems, run each, and write the table in docs/systems.md
+	@PYTHONPATH=tests/integration:. $(BIN)/python -m benchmarks.systems --install
 
 # VERSION, where it is given, must be the version of the code: the one that a tag names.
 dist: .venv/.installed sbom ## write dist/: wheel, sdist, chart, dashboards, rules, mixin and the SBOM of a release

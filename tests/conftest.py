@@ -1,7 +1,8 @@
 """Fixtures and settings for all tests: the programs they run beside Kneewatch, a closed network, fixed examples.
 
 Tests whose program is missing are skipped, and the run ends with a list of the missing programs and how to
-install them. With KNEEWATCH_REQUIRE_ALL=1, as in CI, the skip is a failure.
+install them. With KNEEWATCH_REQUIRE_ALL=1, as in CI, the skip is a failure; for a system of `make systems`, only where
+KNEEWATCH_REQUIRE_ALL names it, as in KNEEWATCH_REQUIRE_ALL=1,litellm.
 """
 
 import ipaddress
@@ -10,7 +11,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).parent.parent
-REQUIRE_ALL = os.environ.get("KNEEWATCH_REQUIRE_ALL") == "1"
+REQUIRED = os.environ.get("KNEEWATCH_REQUIRE_ALL", "").split(",")
+REQUIRE_ALL = "1" in REQUIRED
 MISSING = pytest.StashKey[dict[str, str]]()
 
 # The same examples in every run, so that a failure in CI is a failure everywhere; `dev` explores. `check` is the same
@@ -120,6 +122,12 @@ def vllm_python(request: pytest.FixtureRequest) -> str:
     return str(python)
 
 
+@pytest.fixture
+def skip_without(request: pytest.FixtureRequest) -> Callable[[str], str]:
+    """Return a function that skips a test because a system of `make systems`, by its name, is not installed."""
+    return lambda name: _absent(request, name, "make systems", is_required=name in REQUIRED)
+
+
 def _program(request: pytest.FixtureRequest, name: str, hint: str, *other_names: str) -> str:
     for candidate in (name, *other_names):
         if found := shutil.which(candidate):
@@ -127,9 +135,9 @@ def _program(request: pytest.FixtureRequest, name: str, hint: str, *other_names:
     return _absent(request, name, hint)
 
 
-def _absent(request: pytest.FixtureRequest, name: str, hint: str) -> str:
+def _absent(request: pytest.FixtureRequest, name: str, hint: str, *, is_required: bool = REQUIRE_ALL) -> str:
     request.config.stash[MISSING][name] = hint
-    if REQUIRE_ALL:
+    if is_required:
         pytest.fail(f"{name} is missing and KNEEWATCH_REQUIRE_ALL=1: {hint}", pytrace=False)
     pytest.skip(f"{name} is missing: {hint}")
 

@@ -128,7 +128,10 @@ def _capacity(status: TargetStatus) -> Iterator[tuple[str, str]]:
         yield "Capacity", "unknown: computing it takes longer than this command may; run `kneewatch forecast`"
         return
     if forecast.capacity.requests_per_second is None:
-        yield "Capacity", f"unknown: {forecast.capacity.reason}; `kneewatch ramp` measures it by guarded load"
+        has_queue = status.server is not None and status.server.waiting is not None
+        by_stream = "`kneewatch ramp --stream-guard` measures it by load guarded by its own answers"
+        how = "`kneewatch ramp` measures it by guarded load" if has_queue else by_stream
+        yield "Capacity", f"unknown: {forecast.capacity.reason}; {how}"
         return
     capacity = forecast.capacity
     rate = forecast_rate(capacity, "requests/s")

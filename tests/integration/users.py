@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+from collections.abc import Mapping
 from random import Random
 from typing import Self
 
@@ -10,14 +11,29 @@ import httpx
 
 
 class Users:
-    """`count` users from a thread of their own, all of them gone at the end of the block. A context manager."""
+    """`count` users from a thread of their own, all of them gone at the end of the block. A context manager.
+
+    `fields`: of each request's body, over the usual ones. `largest_id`: above all token ids of prompts. `answered`,
+    `output_tokens`: of their requests that were answered so far.
+    """
 
     def __init__(
-        self, base_url: str, count: int, *, prompt_tokens: int = 64, output_tokens: int = 32, think_s: float = 0.0
+        self,
+        base_url: str,
+        count: int,
+        *,
+        prompt_tokens: int = 64,
+        output_tokens: int = 32,
+        think_s: float = 0.0,
+        headers: Mapping[str, str] | None = None,
+        fields: Mapping[str, object] | None = None,
+        largest_id: int = 30_000,
     ) -> None:
         self._url = f"{base_url}/v1/completions"
+        self._headers, self._fields, self._largest_id = headers, fields or {}, largest_id
+        self.answered = self.output_tokens = 0
         self._count, self._think_s = count, think_s
-        self._prompt_tokens, self._output_tokens = prompt_tokens, output_tokens
+        self._prompt_tokens, self._asked_tokens = prompt_tokens, output_tokens
         self._random = Random(base_url)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._all()), daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -48,8 +64,17 @@ class Users:
     async def _one(self, client: httpx.AsyncClient) -> None:
         await asyncio.sleep(self._random.random() * self._think_s)
         while True:
-            prompt = [self._random.randrange(1000, 30_000) for _ in range(self._prompt_tokens)]
-            body = {"model": "mock-model", "prompt": prompt, "max_tokens": self._output_tokens, "ignore_eos": True}
+            prompt = [self._random.randrange(1000, self._largest_id) for _ in range(self._prompt_tokens)]
+            body: dict[str, object] = {
+                "model": "mock-model",
+                "prompt": prompt,
+                "max_tokens": self._asked_tokens,
+                "ignore_eos": True,
+            }
+            body |= self._fields
             with contextlib.suppress(httpx.HTTPError):  # the server may be ill: that is what the test is about
-                await client.post(self._url, json=body)
+                answer = await client.post(self._url, json=body, headers=self._headers)
+                if answer.is_success:
+                    self.answered += 1
+                    self.output_tokens += answer.json()["usage"]["completion_tokens"]
             await asyncio.sleep(max(self._think_s, 0.01))

@@ -45,6 +45,13 @@ def test_a_forecast_and_the_headroom_that_it_leaves() -> None:
     assert "Capacity:   unknown: not enough evidence; `kneewatch ramp` measures it" in quiet
 
 
+def test_without_a_queue_on_its_page_a_server_is_measured_by_the_stream() -> None:
+    none = result(capacity=Capacity("forecast", reason="not enough evidence"))
+    for server in (None, poll(waiting=None)):
+        words = diagnosis_words(_diagnosis(forecast=none, server=server))
+        assert "`kneewatch ramp --stream-guard` measures it by load guarded by its own answers" in words
+
+
 def test_one_failed_canary_is_not_healthy_and_is_the_one_that_is_shown() -> None:
     failed = failure(detail="HTTP 500")
     found = _diagnosis(recent=(record(), failed, record()))

