@@ -2,9 +2,9 @@
 
     NAME                names of benchmarks/timed/cases.py, and with -tight (timed_cases.py); else the ten without.
                         Names of benchmarks/capacity work too
-    --seeds 0 1 2       the runs of each
+    --seeds 0,1,2       the runs of each
     --users 0.2         live users, as a share of the true capacity; else none
-    --without pulses    a heuristic to take away, or several (switches.py)
+    --without pulses    a heuristic to take away, or several with commas (switches.py)
     --processes 2
     --out FILE          the record; else none is written
 
@@ -204,9 +204,9 @@ def summary(runs: Sequence[ColdRun]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(CASES))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--seeds", default="0")
     parser.add_argument("--users", type=float, default=0.0)
-    parser.add_argument("--without", nargs="+", choices=SWITCHES, default=[])
+    parser.add_argument("--without", default="")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -214,8 +214,11 @@ def main() -> int:
     known = truth_file.read()
     if missing := truth_file.stale(names, known):
         parser.error(f"no truth of {', '.join(missing)}; python -m benchmarks.capacity --truth {' '.join(missing)}")
-    chosen = options.users, tuple(options.without)
-    jobs = [(name, true_rps(name, known), seed, *chosen) for seed, name in product(options.seeds, names)]
+    taken = [name for name in options.without.split(",") if name]
+    if absent := [name for name in taken if name not in SWITCHES]:
+        parser.error(f"no heuristic {', '.join(absent)}; there are {', '.join(SWITCHES)}")
+    seeds = map(int, options.seeds.split(","))
+    jobs = [(name, true_rps(name, known), seed, options.users, taken) for seed, name in product(seeds, names)]
     runs = []
     for done in run_all(jobs, options.processes):
         print(done, flush=True)

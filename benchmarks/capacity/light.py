@@ -1,8 +1,8 @@
 """Forecasts on the timed servers from a stranger's traffic alone: `python -m benchmarks.capacity.light [CASE ...]`.
 
     CASE                names of benchmarks/timed/cases.py; else all ten
-    --shares 0.3 0.55 0.75   the traffic, as shares of the true capacity
-    --seeds 0
+    --shares 0.3,0.55,0.75   the traffic, as shares of the true capacity
+    --seeds 0,1
     --processes 2
     --out FILE          the record; else none is written
 
@@ -122,16 +122,17 @@ def summary(runs: Sequence[Light]) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(CASES))
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.3, 0.55, 0.75])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--shares", default="0.3,0.55,0.75")
+    parser.add_argument("--seeds", default="0")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    known, runs = read(), []
+    known, runs = read(), list[Light]()
+    seeds, shares = map(int, options.seeds.split(",")), map(float, options.shares.split(","))
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
         jobs = [
             pool.submit(run, name, true_rps(name, known)[0], share, seed)
-            for seed, name, share in product(options.seeds, options.cases, options.shares)
+            for seed, name, share in product(seeds, options.cases, shares)
         ]
         for done in as_completed(jobs):
             runs += done.result()
