@@ -40,12 +40,12 @@ from benchmarks.capacity.timed_cases import PREFIX, TIGHT
 from benchmarks.timed import cases as timed
 from benchmarks.timed.cases import CASES
 from probe import __version__
-from probe.capacity.model.lengths import mean_length
 from probe.capacity.run.job import Budget
 from probe.capacity.search.search import Search
 from probe.capacity.search.unverified import Spending
 from probe.config.capacity import BudgetConfig, CapacityConfig
 from probe.core.step import StepSummary
+from probe.core.token_length import mean_length
 from probe.core.workload import Workload
 
 _SWEEP_S, _SWEEP_SHARES = 60.0, [0.12 * step for step in range(1, 11)]

@@ -123,7 +123,7 @@ class PeerLoad:
         return ended
 
     def _submit(self, at_s: float) -> None:
-        request = self._server.submit(at_s, *next(self._lengths), self._case.workload.shared_tokens)
+        request = self._server.submit(at_s, *next(self._lengths))
         self._open[id(request)] = request
         self._requests += 1
 

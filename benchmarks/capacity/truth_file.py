@@ -9,7 +9,7 @@ import platform
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,6 +21,7 @@ from benchmarks.capacity.truth import Truth, load_at, true_capacity
 from probe import __version__
 
 FILE = Path(__file__).with_name("truth.json")
+_NEWER = ("parts", "trace")  # of a workload
 # So low a rate that requests do not overlap.
 _UNLOADED_RPS = 1e-4
 _UNLOADED_REQUESTS = 600
@@ -52,8 +53,13 @@ def kind(name: str) -> str:
 
 def digest(case: Case) -> str:
     """Return a digest of the case's values; names of classes and fields, and the profile's description, may change."""
-    values = astuple(replace(case, profile=replace(case.profile, description="")))
+    values = asdict(replace(case, profile=replace(case.profile, description="")), dict_factory=_values)
     return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
+
+
+def _values(fields: list[tuple[str, object]]) -> tuple[object, ...]:
+    """Return the values, without those of fields that are newer than the file and not set."""
+    return tuple(value for name, value in fields if name not in _NEWER or value is not None)
 
 
 @dataclass(frozen=True, slots=True)

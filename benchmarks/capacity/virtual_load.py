@@ -20,7 +20,7 @@ class VirtualLoad:
 
     def __init__(self, server: VirtualServer, workload: Workload, seed: int) -> None:
         self._server, self._workload, self._seed = server, workload, seed
-        self._lengths: Iterator[tuple[int, int]] = lengths(workload, seed + 7919)  # not those of the live users
+        self._lengths: Iterator[tuple[int, int, int]] = lengths(workload, seed + 7919)  # not those of the live users
         self._steps = 0
         self._open: dict[int, SimulatedRequest] = {}
         self.on_ended: Callable[[SimulatedRequest], None] = lambda _: None
@@ -85,8 +85,7 @@ class VirtualLoad:
         """See protocol.Load: virtual requests are never late."""
 
     def _submit(self, at_s: float) -> None:
-        prompt, output = next(self._lengths)
-        request = self._server.submit(max(at_s, self._server.now_s), prompt, output, self._workload.shared_tokens)
+        request = self._server.submit(max(at_s, self._server.now_s), *next(self._lengths))
         self._open[id(request)] = request
 
     def _collect(self, now: float, keep: Callable[[RequestRecord], None]) -> None:
@@ -102,7 +101,8 @@ class VirtualLoad:
         times = request.token_times_s() if done else []
         begun = request.first_s == request.first_s  # not NaN
         tokens = _spread(request.output_tokens, len(times))
-        spec = RequestSpec(self._workload.name, Api.COMPLETIONS, (), request.prompt_tokens, request.output_tokens)
+        sent, output, shared = request.prompt_tokens, request.output_tokens, request.shared_tokens
+        spec = RequestSpec(self._workload.name, Api.COMPLETIONS, (), sent, output, shared_tokens=shared)
         sent_ns = round(request.arrival_s * 1e9)
         return RequestRecord(
             target="bench",

@@ -22,6 +22,7 @@ from probe.core.errors import ConfigError, KneewatchError, LockError, TargetErro
 from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.result import CapacityResult, Phase
 from probe.core.step import StepSummary
+from probe.core.trace import NamedTrace, trace_workload
 from probe.core.workload import Workload, requests
 from probe.load.request_source import RequestSource
 from probe.monitor.canary import Canary
@@ -45,7 +46,7 @@ class RampRequest:
     """A ramp as asked for on the command line."""
 
     steps: StepSettings
-    workload: str
+    workload: str  # of a trace, that whose API it is sent to
     budget: Budget
     is_guarded: bool
     seed: int
@@ -53,6 +54,7 @@ class RampRequest:
     by_stream: bool = False
     command: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)  # about the server, for who reads the result
+    trace: NamedTrace | None = None
 
 
 async def check_target(
@@ -97,7 +99,7 @@ async def _model(client: Client, target: TargetConfig, load: Workload, clock: Cl
     except TargetError as error:
         if target.model == "auto" or error.outcome in (Outcome.UNREACHABLE, Outcome.CLIENT_BOUND):
             raise
-        short = next(requests(replace(load, prompt_tokens=_SHORT, output_tokens=1, shared_tokens=0)))
+        short = next(requests(replace(load, prompt_tokens=_SHORT, output_tokens=1, shared_tokens=0, parts=None)))
         record = await client.send(short, target.model, Traffic.ONDEMAND, clock.monotonic_ns())
         if record.outcome is Outcome.NOT_FOUND:
             raise
@@ -146,7 +148,7 @@ async def ramp_target(
         held.push_async_callback(readers.close)
         target = await StartupFlags(target, scraper).update()
         asked = replace(asked, steps=replace(asked.steps, hints=hints_of(target.capacity)))
-        load = await _load(config, target, asked.workload, scraper)
+        load = await _load(config, target, asked, scraper)
         request = await _run_request(config, target, asked, load, clock)
         try:
             return await run_capacity(
@@ -168,8 +170,11 @@ async def ramp_target(
             return results[0]
 
 
-async def _load(config: Config, target: TargetConfig, name: str, scraper: Scraper) -> Workload:
-    """Return the workload with this name. Raises TargetError where it is that of users, and too little is known."""
+async def _load(config: Config, target: TargetConfig, asked: RampRequest, scraper: Scraper) -> Workload:
+    """Return the workload asked for. Raises TargetError where it is that of users, and too little is known."""
+    name, trace = asked.workload, asked.trace
+    if trace is not None:
+        return trace_workload(trace.trace, trace.name, config.workload(name).api)
     if not config.is_learnt(name):
         return named_workload(config, target, name)
     flags = target.capacity.server.startup_flags
@@ -185,7 +190,9 @@ async def _run_request(
         model = await _model(client, target, load, clock)
         aliases, longest = await client.aliases(model), await client.max_model_len(model)
     return RunRequest(
-        source=RequestSource(where, model, load, target.canary.timeout, asked.seed, aliases),
+        source=RequestSource(
+            where, model, load, target.canary.timeout, asked.seed, aliases, asked.trace.trace if asked.trace else None
+        ),
         objectives=config.objectives_of(target),
         steps=asked.steps,
         budget=asked.budget,

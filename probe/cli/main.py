@@ -22,8 +22,10 @@ from probe.cli import (
     generate_commands,
     monitor_commands,
     plan_commands,
+    ramp_command,
     result_commands,
     roofline_commands,
+    trace_commands,
 )
 from probe.cli.output import NAME, discard_output, open_closed_streams, print_error
 from probe.core.errors import KneewatchError
@@ -48,12 +50,13 @@ app.command(short_help="Send one canary of each kind, and its question.")(monito
 app.command(short_help="Examine a server: what it serves, whether it is healthy, what limits it.")(
     doctor_commands.doctor
 )
-app.command()(capacity_commands.ramp)
+app.command()(ramp_command.ramp)
 app.command()(capacity_commands.forecast)
 app.command(short_help="Compare two results of ramp or of other benchmarks.")(result_commands.compare)
 app.command(short_help="Print results of ramp as one table.")(result_commands.table)
 app.command(short_help="Plan replicas for a peak from results of ramp.")(plan_commands.plan)
 app.command(short_help="Compute what a model can do at most on its GPUs.")(roofline_commands.roofline)
+app.command(short_help="Describe a recorded trace, and write it without text.")(trace_commands.trace)
 app.command(short_help="Write the Grafana dashboards.")(generate_commands.dashboards)
 app.command(short_help="Write the Prometheus alert rules.")(generate_commands.alerts)
 app.command(short_help="Run a mock vLLM server.")(demo_commands.sim)

@@ -17,7 +17,7 @@ from probe.config.config_file import load_config
 from probe.config.headers import names_secret
 from probe.config.objectives import DEFAULT_OBJECTIVES
 from probe.config.path_checks import authorities_problem
-from probe.config.workloads import PRESETS
+from probe.config.presets import PRESETS
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
 from probe.core.text import one_line

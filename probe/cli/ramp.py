@@ -11,6 +11,7 @@ from probe.capacity.run.job import Budget
 from probe.cli.commands import RampRequest, ramp_target
 from probe.cli.output import print_error
 from probe.cli.step_options import StepOptions, steps
+from probe.cli.trace_options import check_budget, named_trace
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import SystemClock
@@ -38,6 +39,7 @@ class RampOptions:
     by_stream: bool = False
     command: str | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
+    trace: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,16 @@ def ramp_request(config: Config, target: TargetConfig, load: StepOptions, option
     """Return the request by the options and, for the rest, the configuration. Raises ConfigError."""
     capacity, budget = target.capacity, target.capacity.budget
     seconds = options.max_seconds or budget.seconds
+    trace = named_trace(options.trace) if options.trace is not None else None
+    chosen = steps(load, capacity, trace.trace if trace is not None else None)
+    tokens = options.max_tokens or budget.tokens_per_run
+    if chosen.replay is not None:
+        check_budget(chosen.replay, seconds, tokens)
     return RampRequest(
-        steps=steps(load, capacity),
+        steps=chosen,
         workload=config.workload_name(options.workload) or capacity.workload or target.canary.workload,
         budget=Budget(
-            tokens=options.max_tokens or budget.tokens_per_run,
+            tokens=tokens,
             seconds=seconds,
             # Without the guard, the point is to measure beyond the knee.
             over_objective_seconds=budget.over_objective_seconds if options.is_guarded else seconds,
@@ -97,6 +104,7 @@ def ramp_request(config: Config, target: TargetConfig, load: StepOptions, option
         by_stream=options.is_guarded and (options.by_stream or capacity.guard == "stream"),
         command=options.command,
         facts=options.facts,
+        trace=trace,
     )
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from probe.capacity.model.hardware_bounds import KvShape
-from probe.capacity.model.lengths import mean_length
 from probe.cli.model_config import kv_shape
+from probe.config.presets import PRESETS
 from probe.config.types import GpuName, Parameters
-from probe.config.workloads import PRESETS
 from probe.core.errors import ConfigError
 from probe.core.step import StepSummary
 from probe.core.text import one_line
+from probe.core.token_length import mean_length
 from probe.gpu.peak_specs import GpuSpec, gpu
 from probe.report.measured_file import read_result
 from probe.report.result_json import workload_of

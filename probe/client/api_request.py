@@ -76,7 +76,10 @@ def body_of(spec: RequestSpec, model: str, shape: RequestShape) -> dict[str, Any
         "stream": True,
         "stream_options": {name: value for name, value in usage.items() if name not in shape.omitted},
     }
-    body = {**shape.extra, **{name: value for name, value in body.items() if name not in shape.omitted}}
+    own = {name: value for name, value in body.items() if name not in shape.omitted}
+    body = {**own, **shape.extra}  # which may set the temperature, and nothing else of these
+    if spec.expects is not None and "temperature" in own:
+        body["temperature"] = 0  # the answer is known only without chance
     if spec.api is Api.CHAT:
         return {**body, "messages": [{"role": "user", "content": spec.prompt}]}
     prompt = as_text(spec.prompt) if shape.is_text and not isinstance(spec.prompt, str) else spec.prompt

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Discriminator, Field, PrivateAttr, Tag
 
 from probe.config.types import (
     ConfigSection,
@@ -14,6 +14,7 @@ from probe.config.types import (
     GpuName,
     MatcherText,
     Name,
+    NotASwitch,
     Parameters,
     Positive,
     Rates,
@@ -21,6 +22,7 @@ from probe.config.types import (
     SwitchedOff,
     Timezone,
     WindowText,
+    arm,
     default_duration,
 )
 from probe.core.vllm_command import count
@@ -134,6 +136,21 @@ class ServerLimitsConfig(ConfigSection):
         return None
 
 
+class GammaConfig(ConfigSection):
+    """Arrivals with gamma-distributed gaps."""
+
+    burstiness: Annotated[float, Field(gt=0, le=100), NotASwitch]
+    """Shape of the gaps, as in `vllm bench serve`: below 1 requests come in bursts, 1 is `poisson`, above it they are
+    more even.
+    """
+
+
+ArrivalPattern = Annotated[
+    Annotated[Literal["poisson", "constant", "ramp"], Tag("plain")] | Annotated[GammaConfig, Tag("mapping")],
+    Discriminator(arm),
+]
+
+
 class CapacityConfig(ConfigSection):
     """How capacity is determined. By default it is forecast from live traffic, without added load.
 
@@ -164,8 +181,14 @@ class CapacityConfig(ConfigSection):
     concurrency: Steps | None = None
     """Fixed load levels of a closed loop: requests in flight, rising. Not together with `rates`."""
     rates: Rates | None = None
-    """Fixed load levels of an open loop: requests per second with Poisson arrivals, rising. Not together with
-    `concurrency`.
+    """Fixed load levels of an open loop: requests per second, rising. Not together with `concurrency`."""
+    arrivals: ArrivalPattern = "poisson"
+    """When requests of `rates` are sent: at random (`poisson`), at equal distances (`constant`), at random with a rate
+    that rises from 0 in the first sixth of a level, which is not judged (`ramp`), or in bursts (`burstiness`).
+    """
+    max_concurrency: Annotated[Count, Field(le=1024)] | None = None
+    """With `rates`: with so many in flight, further requests wait for an answer, as behind a gateway with a limit; the
+    wait counts in their TTFT. Default: none wait; 512 in flight end a level.
     """
     step: Duration = default_duration("15s")
     """Duration of a fixed load level; extended up to three times until 20 requests have been sent."""

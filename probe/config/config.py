@@ -12,10 +12,11 @@ from probe.config.load import LoadConfig
 from probe.config.messages import did_you_mean
 from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
 from probe.config.otlp import OtlpConfig
+from probe.config.presets import PRESETS
 from probe.config.targets import AnyTarget, TargetConfig, TemplateConfig, WatchConfig, only_located
 from probe.config.types import ConfigSection, Name
 from probe.config.web import HostName
-from probe.config.workloads import DEFAULT_WORKLOAD, PRESETS, USERS, WorkloadConfig
+from probe.config.workloads import DEFAULT_WORKLOAD, USERS, WorkloadConfig
 from probe.core.errors import ConfigError
 from probe.core.objectives import Objectives
 
@@ -122,7 +123,8 @@ class Config(ConfigSection):
 
         That of users has lengths that the configuration does not know (monitor/capacity_workload.py).
         """
-        return self.workloads.get(name) or (DEFAULT_WORKLOAD if self.is_learnt(name) else PRESETS[name])
+        known = {**PRESETS, **self.workloads}
+        return (DEFAULT_WORKLOAD if self.is_learnt(name) else known[name]).with_parts(known)
 
     def has_workload(self, name: str) -> bool:
         """Return whether a workload with this name is configured or a preset."""

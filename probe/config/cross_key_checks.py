@@ -14,9 +14,11 @@ from probe.config.load import load_problems
 from probe.config.messages import did_you_mean, dotted, shown
 from probe.config.otlp import otlp_problems
 from probe.config.path_checks import authorities_problem, file_problem, folder_problem
+from probe.config.presets import PRESETS
 from probe.config.targets import AnyTarget, TemplateConfig
 from probe.config.web import web_problems
-from probe.config.workloads import PRESETS, USERS, SharedPrefix
+from probe.config.workload_checks import workload_problems
+from probe.config.workloads import USERS
 
 # The names that exist without being configured.
 _BUILT_IN: Mapping[str, Sequence[str]] = {"objectives": ("default",), "workloads": (*PRESETS, USERS)}
@@ -47,14 +49,7 @@ def cross_key_problems(config: Config, raw: object) -> list[str]:
                 f"targets[{i}].name: {shown(['targets', i, 'name'], raw)} is in the group of the discovery"
                 f" targets[{names.index(group)}]; use another name before the slash"
             )
-    for name, workload in config.workloads.items():
-        shared = workload.prefix.shared_tokens if isinstance(workload.prefix, SharedPrefix) else 0
-        if isinstance(workload.prompt_tokens, int) and shared > workload.prompt_tokens:
-            problems.append(
-                f"workloads.{name}.prefix.shared_tokens: {shared} is more than prompt_tokens,"
-                f" {workload.prompt_tokens}; lower it"
-            )
-    return problems
+    return [*problems, *(f"workloads.{line}" for line in workload_problems(config))]
 
 
 def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> list[str]:
@@ -88,6 +83,13 @@ def _capacity_problems(target: AnyTarget) -> Iterator[str]:
     capacity, budget = target.capacity, target.capacity.budget
     if capacity.concurrency is not None and capacity.rates is not None:
         yield ".capacity: concurrency and rates are both set; keep one of them"
+    if capacity.rates is None:
+        for key, is_set in (
+            ("arrivals", capacity.arrivals != "poisson"),
+            ("max_concurrency", capacity.max_concurrency),
+        ):
+            if is_set:
+                yield f".capacity.{key}: has no effect without rates; add rates, or remove it"
     if target.passive and capacity.mode == "verify":
         yield ": passive allows no load, but capacity.mode is verify; use forecast, or remove passive"
     if (missing_key := capacity.server.missing_key) is not None:

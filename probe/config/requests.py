@@ -14,7 +14,7 @@ from probe.core.request import Omittable
 from probe.core.text import one_line
 
 # Keys of a request's body that Kneewatch sets itself.
-_OWN = ("ignore_eos", "max_tokens", "messages", "model", "prompt", "stream", "stream_options", "temperature")
+_OWN = ("ignore_eos", "max_tokens", "messages", "model", "prompt", "stream", "stream_options")
 # Names of texts that are credentials; not eos_token or cache_key.
 _SECRET = re.compile(
     r"passw(or)?d|passphrase|secret|credential|authorization|cookie|bearer|(api|access|private|auth|license)[_-]?key"
@@ -61,9 +61,9 @@ class RequestConfig(ConfigSection):
     """What servers want that do not take all of vLLM's API."""
 
     extra_body: Annotated[dict[str, JsonValue], AfterValidator(_extra_body)] = Field(default_factory=dict)
-    """Fields that are added to the body of each request, such as `chat_template_kwargs`. They are shown, so a name
-    like that of a secret is refused: send it in `headers`. At most 8 KiB as JSON, 8 levels deep; no field that
-    Kneewatch sets itself.
+    """Fields that are added to the body of each request, such as `chat_template_kwargs`, `temperature` (default 0) or
+    `response_format`. They are shown, so a name like that of a secret is refused: send it in `headers`. At most 8 KiB
+    as JSON, 8 levels deep; no other field that Kneewatch sets itself.
     """
     omit: tuple[Omittable, ...] = ()
     """Fields to leave out, for servers that refuse them ([engines.md](engines.md#servers-that-do-not-take-all-fields)).

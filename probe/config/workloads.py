@@ -1,10 +1,11 @@
 """The `workloads` section: shapes of requests by name."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
-from probe.config.types import ConfigSection, NotASwitch, Tokens, arm
+from probe.config.types import ConfigSection, Name, NotASwitch, Tokens, arm
 from probe.core.request import Api
 
 
@@ -36,7 +37,9 @@ class SharedPrefix(ConfigSection):
     """Prompts share their first tokens, so that the server's prefix cache hits."""
 
     shared_tokens: Tokens
-    """Number of tokens at the start that all prompts share; at most `prompt_tokens`."""
+    """Number of tokens at the start that prompts share; at most `prompt_tokens`, unless there are `turns`."""
+    ratio: Annotated[float, Field(gt=0, le=1), NotASwitch] = 1.0
+    """Share of the prompts that begin with them; the others are unique."""
 
 
 TokenCount = Annotated[Annotated[Tokens, Tag("plain")] | Annotated[LognormalTokens, Tag("mapping")], Discriminator(arm)]
@@ -45,34 +48,69 @@ Prefix = Annotated[
 ]
 
 
+Correlation = Annotated[float, Field(gt=-1, lt=1), NotASwitch]
+Turns = Annotated[int, Field(ge=1, le=50), NotASwitch]
+Conversations = Annotated[int, Field(ge=1, le=1024), NotASwitch]
+Weight = Annotated[float, Field(gt=0, le=1e6), NotASwitch]
+
+
 class WorkloadConfig(ConfigSection):
     """The shape of requests."""
 
     api: Api = Api.COMPLETIONS
     """`completions` sends token ids, so lengths are exact; `chat` sends text of about the same length."""
     prompt_tokens: TokenCount = 256
-    """Length of the prompt, or `lognormal`."""
+    """Length of the prompt, or `lognormal`. With `turns`, what each of them adds to it."""
     output_tokens: TokenCount = 128
     """Length of the answer, or `lognormal`; the request makes the server stop exactly there."""
     prefix: Prefix = "unique"
     """`unique`: no prompt hits the server's prefix cache. Or `shared_tokens`."""
+    correlation: Correlation = 0.0
+    """Correlation of the two lengths, between -1 and 1, where both vary: above 0, longer prompts get longer answers."""
+    turns: Turns = 1
+    """Requests of a conversation. The prompt of each holds the shared prefix, all turns before it and as many tokens as
+    their answers had, so it grows and hits the prefix cache.
+    """
+    conversations: Conversations = 32
+    """With `turns`: conversations at a time, which take turns; a request follows the one before by `conversations`
+    requests.
+    """
+    mixture: Annotated[dict[Name, Weight], Field(min_length=1)] | None = None
+    """Requests of several workloads in one stream, by name and weight, such as `{short-chat: 9, long-prefill: 1}`; no
+    other key but `api` then.
+    """
+    _parts: dict[str, "WorkloadConfig"] = PrivateAttr(default_factory=dict)
+
+    def with_parts(self, known: Mapping[str, "WorkloadConfig"]) -> "WorkloadConfig":
+        """Return the workload with the known workloads that its mixture names."""
+        if self.mixture is None:
+            return self
+        found = self.model_copy()
+        found._parts = {name: known[name] for name in self.mixture if name in known}  # noqa: SLF001 - of the same class
+        return found
+
+    @property
+    def parts(self) -> Mapping[str, "WorkloadConfig"]:
+        """The workloads of the mixture by name, once they are known."""
+        return self._parts
+
+    @property
+    def shared_tokens(self) -> int:
+        """The tokens that prompts share at their start."""
+        return self.prefix.shared_tokens if isinstance(self.prefix, SharedPrefix) else 0
 
     @property
     def most_tokens(self) -> int:
         """The most prompt and output tokens of a request."""
-        lengths = (self.prompt_tokens, self.output_tokens)
-        return sum(tokens if isinstance(tokens, int) else tokens.lognormal.max for tokens in lengths)
+        if self.mixture is not None:
+            return max((part.most_tokens for part in self._parts.values()), default=0)
+        prompt, output = (
+            tokens if isinstance(tokens, int) else tokens.lognormal.max
+            for tokens in (self.prompt_tokens, self.output_tokens)
+        )
+        before = self.shared_tokens + (self.turns - 1) * (prompt + output) if self.turns > 1 else 0
+        return before + prompt + output
 
 
 DEFAULT_WORKLOAD = WorkloadConfig()
 USERS = "users"  # the lengths that users send, for capacity only
-# The workloads that exist without being configured. The two with a prefix differ only in what the prefix cache has.
-PRESETS = {
-    "default": DEFAULT_WORKLOAD,
-    "short-chat": WorkloadConfig(prompt_tokens=256, output_tokens=128),
-    "long-prefill": WorkloadConfig(prompt_tokens=2048, output_tokens=128),
-    "long-decode": WorkloadConfig(prompt_tokens=256, output_tokens=1024),
-    "mixed": WorkloadConfig(prompt_tokens=2048, output_tokens=1024),
-    "prefix-cold": WorkloadConfig(prompt_tokens=4096, output_tokens=256),
-    "prefix-warm": WorkloadConfig(prompt_tokens=4096, output_tokens=256, prefix=SharedPrefix(shared_tokens=3840)),
-}

@@ -27,7 +27,7 @@ def due_ns(arrivals: Arrivals, seed: int = 0) -> Iterator[int]:
         return _poisson(arrivals.rate_rps, arrivals.counted_s, seed)
     if arrivals.pattern is Pattern.GAMMA:
         return _gamma(arrivals.rate_rps, arrivals.burstiness, seed)
-    return _ramp(arrivals.rate_rps, arrivals.end_rate_rps, arrivals.ramp_s, seed)
+    return _ramp(arrivals.start_rate_rps, arrivals.rate_rps, arrivals.ramp_s, seed)
 
 
 def _constant(rate_rps: float) -> Iterator[int]:
@@ -70,11 +70,11 @@ def _ramp(start_rps: float, end_rps: float, seconds: float, seed: int) -> Iterat
     """Yield a Poisson process whose rate changes linearly from `start_rps` to `end_rps`, and then stays there.
 
     Arrivals of a unit-rate process are mapped through the inverse of the expected count N(t) = at + (b-a)t^2/2T
-    (inversion method; Cinlar, Introduction to Stochastic Processes, 1975). Raises ValueError if `seconds` or `end_rps`
-    is not above 0.
+    (inversion method; Cinlar, Introduction to Stochastic Processes, 1975). Raises ValueError if `seconds` is not above
+    0, or `start_rps` below it.
     """
-    if not (seconds > 0 and end_rps > 0):
-        raise ValueError(f"a ramp needs an end rate and a length above 0, not {end_rps:g} and {seconds:g}")
+    if not (seconds > 0 and start_rps >= 0):
+        raise ValueError(f"a ramp needs a start of at least 0 and a length above 0, not {start_rps:g} and {seconds:g}")
     source, expected = random.Random(seed), 0.0
     slope = (end_rps - start_rps) / seconds
     in_ramp = (start_rps + end_rps) / 2 * seconds

@@ -32,7 +32,7 @@ def ttft_parts_s(record: RequestRecord) -> Mapping[str, float]:
     first, times = ttft_s(record), record.server_times
     if first is None or times is None:
         return {}
-    outside_s = first - schedule_lag_s(record) - times.queue_s - times.prefill_s
+    outside_s = first - (record.sent_ns - record.scheduled_ns) * _NS - times.queue_s - times.prefill_s
     return {"queue": times.queue_s, "prefill": times.prefill_s, "outside": outside_s} if outside_s >= 0 else {}
 
 
@@ -114,5 +114,10 @@ def is_held_back(record: RequestRecord) -> bool:
 
 
 def schedule_lag_s(record: RequestRecord) -> float:
-    """Return how late the request was sent."""
-    return (record.sent_ns - record.scheduled_ns) * _NS
+    """Return how late the request was sent, but for the time that it was held back on purpose."""
+    return (record.sent_ns - record.scheduled_ns - record.held_ns) * _NS
+
+
+def held_s(record: RequestRecord) -> float:
+    """Return for how long the request was held back, until one fewer was in flight."""
+    return record.held_ns * _NS

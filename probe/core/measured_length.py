@@ -1,14 +1,17 @@
 """A distribution of token counts as a histogram shows it: shares by upper bound. Pure."""
 
 import math
-from bisect import bisect_left
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 _SHOWN = (0.5, 0.95, 0.99)
 # More tokens than any request has: a foreign file may have a number that no float can hold.
 _MOST_TOKENS = 1e12
+_FEW = 24  # distinct lengths, up to which a distribution has each of them
+_PARTS, _TAIL = 64, (0.99, 0.995, 0.999)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,19 @@ class MeasuredLength:
         before, width = self.shares[i - 1], self.shares[i] - self.shares[i - 1]
         inside = (share - before) / width if width else 1.0
         return low * math.exp(math.log(high / low) * min(max(inside, 0.0), 1.0))
+
+
+def measured_of(lengths: Sequence[int]) -> MeasuredLength:
+    """Return the distribution of these lengths, at least one: exact if few differ, otherwise by its quantiles."""
+    ordered = sorted(lengths)
+    whole = len(ordered)
+    points = [0.0, *(i / _PARTS for i in range(1, _PARTS)), *_TAIL, 1.0]
+    if len(counts := Counter(ordered)) <= _FEW:
+        tokens = [length for length in sorted(counts) for _ in range(2)]
+        ends = [round(bisect_right(ordered, length) / whole, 5) for length in sorted(counts)]
+        return MeasuredLength(tuple(map(float, tokens)), (0.0, *(e for end in ends[:-1] for e in (end, end)), 1.0))
+    at = (ordered[min(max(math.ceil(share * whole) - 1, 0), whole - 1)] for share in points)
+    return MeasuredLength(tuple(map(float, at)), tuple(round(share, 5) for share in points))
 
 
 def stored_length(values: Mapping[str, object]) -> MeasuredLength | None:

@@ -67,7 +67,7 @@ class RequestSpec:
     decide. The record has the server's count.
 
     `expects`: a regular expression that the answer's text has to match. Such an answer ends where the model ends it;
-    `output_tokens` is its limit.
+    `output_tokens` is its limit. `shared_tokens`: how many at the beginning of the prompt earlier prompts may have had.
     """
 
     workload: str
@@ -76,6 +76,7 @@ class RequestSpec:
     prompt_tokens: int
     output_tokens: int
     expects: str | None = None
+    shared_tokens: int = 0
 
     def without_prompt(self) -> "RequestSpec":
         """Return the request without its prompt, for a record."""
@@ -136,7 +137,8 @@ class TraceContext:
 class RequestRecord:
     """The record of one request: raw timestamps, from which latency.py derives latencies.
 
-    `spec` has no prompt, because records are kept and prompts are long.
+    `spec` has no prompt, because records are kept and prompts are long. `held_ns`: how long it waited for one fewer in
+    flight, after it was due.
     """
 
     target: str
@@ -158,6 +160,7 @@ class RequestRecord:
     answered_as: str | None = None  # the model that answered, if it named another one than was asked for
     server_times: ServerTimes | None = None  # if the server reports them in its answers
     trace: TraceContext | None = None  # if the server was told one
+    held_ns: int = 0
 
     @property
     def is_up(self) -> bool | None:

@@ -1,11 +1,12 @@
 """One step of load: its plan, its raw records, and its summary."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from probe.core.request import RequestRecord
 from probe.core.snapshot import UserLoad
+from probe.core.token_counts import SentTokens
 
 # A 95 % confidence interval; None on a side that has too few samples.
 Interval = tuple[float | None, float | None]
@@ -71,20 +72,25 @@ class Pattern(StrEnum):
     CONSTANT = "constant"
     POISSON = "poisson"
     GAMMA = "gamma"  # bursts, by `burstiness`
-    RAMP = "ramp"  # Poisson, from one rate to another
+    RAMP = "ramp"  # Poisson, at a rate that rises at first
     REPLAY = "replay"  # recorded times
 
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """An arrival pattern and its parameters; the pattern decides which ones are used (arrivals.py)."""
+    """An arrival pattern and its parameters; the pattern decides which ones are used (arrivals.py).
+
+    `rate_rps`: the mean rate, which a ramp reaches after `ramp_s`, from `start_rate_rps`. `speed`: of a replay,
+    relative to the recorded times; `times_s` are as they are sent.
+    """
 
     pattern: Pattern = Pattern.POISSON
     rate_rps: float = 0.0
     burstiness: float = 1.0
-    end_rate_rps: float = 0.0
+    start_rate_rps: float = 0.0
     ramp_s: float = 0.0
     times_s: tuple[float, ...] = ()
+    speed: float = 1.0
     # Lengths of successive segments, each with exactly the expected number of arrivals.
     counted_s: tuple[float, ...] = ()
 
@@ -94,7 +100,8 @@ class StepPlan:
     """One step of load: a warm-up that is not judged, then `seconds` (or, if set, `requests`) that are.
 
     Closed loop: `concurrency` requests in flight, each sent after the answer to the one before. Open loop (with
-    `arrivals`): requests are sent at their scheduled times, with at most `concurrency` in flight.
+    `arrivals`): requests are sent at their scheduled times, with at most `concurrency` in flight. One more ends the
+    step or, where the step `holds`, waits for an answer to one before; its latencies count from when it was due.
     """
 
     concurrency: int
@@ -103,11 +110,19 @@ class StepPlan:
     loop: str = "closed"
     warm_up_s: float = 0.0
     arrivals: Arrivals | None = None
+    holds: bool = False
 
     @property
     def is_pulse(self) -> bool:
         """Whether all requests are sent at once."""
         return self.arrivals is None and self.requests == self.concurrency
+
+    @property
+    def without_times(self) -> "StepPlan":
+        """The plan without the times of a trace, which are many, for a summary."""
+        if self.arrivals is None or not self.arrivals.times_s:
+            return self
+        return replace(self, arrivals=replace(self.arrivals, times_s=()))
 
     @property
     def load(self) -> float:
@@ -197,6 +212,8 @@ class StepSummary:
     users: UserLoad = field(default_factory=UserLoad)
     gpu: GpuUse = GpuUse()
     tripped: str | None = None  # why the guard stopped it
+    held_s: Distribution = Distribution()  # how long requests waited for one fewer in flight
+    tokens: SentTokens = field(default_factory=SentTokens)
 
     @property
     def total_tokens_per_second(self) -> float:

@@ -5,14 +5,30 @@ prompt would hit the server's prefix cache and fake a good TTFT. The seed decide
 depend on a salt, new in every process, so that repeating a run with its seed repeats the load but not the prompts.
 """
 
-import math
 import random
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from probe.core.measured_length import MeasuredLength
 from probe.core.request import Api, RequestSpec
+from probe.core.request_mix import Draw, Part, draws, together
+from probe.core.token_length import LognormalLength, TokenLength
+from probe.core.token_length import longest as longest_length
+
+__all__ = [
+    "MAX_TOKENS",
+    "TEMPLATE_TOKENS",
+    "LognormalLength",
+    "TokenLength",
+    "Workload",
+    "as_text",
+    "content",
+    "lengths",
+    "longest",
+    "longest_request",
+    "mixed",
+    "requests",
+]
 
 # Ids that are ordinary text in every known tokenizer: above the control tokens at the start (1000 in Mistral's, 256 in
 # Gemma's) and inside the smallest vocabularies in use. With 3000 ids the first cache block of 16 tokens is unique.
@@ -29,27 +45,17 @@ _WORDS = (  # noqa: SIM905 - a list of 80 quoted words would fill a page
     "body "
 ).split()
 # Tokens that a chat template adds around one user message; an estimate that affects only the requested length.
-_TEMPLATE_TOKENS = 10
+TEMPLATE_TOKENS = 10
 MAX_TOKENS = 2_000_000  # of a prompt and its answer: twice what the configuration allows of one
-
-
-@dataclass(frozen=True, slots=True)
-class LognormalLength:
-    """Lengths with this median (tokens) and log-scale sigma, between 1 and `maximum`."""
-
-    median: int
-    sigma: float
-    maximum: int
-
-
-TokenLength = int | LognormalLength | MeasuredLength
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Lengths in tokens, fixed or distributed; the first `shared_tokens` of each prompt are the same.
 
-    A prompt and its answer have at most `context_tokens` together, if that is given: the answer is cut to it.
+    A prompt and its answer have at most `context_tokens` together, if that is given: the answer is cut to it. A
+    workload of `parts` sends theirs; its own lengths are those of all parts together, and its shared tokens the mean.
+    That of a trace (trace.py), whose digest is `trace`, has the lengths of the trace.
     """
 
     name: str
@@ -58,29 +64,45 @@ class Workload:
     output_tokens: TokenLength
     shared_tokens: int = 0
     context_tokens: int | None = None
+    parts: tuple[Part, ...] | None = None
+    trace: str | None = None
+
+    @property
+    def kinds(self) -> tuple[Part, ...]:
+        """The kinds of requests that are sent."""
+        return self.parts or (
+            Part(self.name, self.prompt_tokens, self.output_tokens, shared_tokens=self.shared_tokens),
+        )
+
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens that a prompt and its answer may have together."""
+        return self.context_tokens or MAX_TOKENS
+
+
+def mixed(name: str, api: Api, parts: tuple[Part, ...]) -> Workload:
+    """Return the workload of these parts."""
+    prompts, outputs, shared = together(parts, MAX_TOKENS)
+    return Workload(name, api, prompts, outputs, shared, parts=parts)
 
 
 def longest(workload: Workload) -> tuple[int, int]:
     """Return the most prompt and output tokens of a request."""
-    prompt, output = (
-        length if isinstance(length, int) else length.maximum
-        for length in (workload.prompt_tokens, workload.output_tokens)
-    )
-    return prompt, output
+    if workload.parts is None:
+        return longest_length(workload.prompt_tokens), longest_length(workload.output_tokens)
+    each = [part.longest for part in workload.parts]
+    return max(prompt for prompt, _ in each), max(output for _, output in each)
 
 
 def longest_request(workload: Workload) -> int:
     """Return the most tokens of a prompt and its answer together."""
-    return min(sum(longest(workload)), workload.context_tokens or MAX_TOKENS)
+    return min(max(sum(part.longest) for part in workload.kinds), workload.most_tokens)
 
 
-def lengths(workload: Workload, seed: int = 0) -> Iterator[tuple[int, int]]:
-    """Yield pairs of prompt and output tokens without end; the same seed gives the same pairs."""
-    source = random.Random(seed)
-    most = workload.context_tokens or MAX_TOKENS
-    while True:
-        prompt = min(_length(workload.prompt_tokens, source), most - 1)
-        yield prompt, min(_length(workload.output_tokens, source), most - prompt)
+def lengths(workload: Workload, seed: int = 0) -> Iterator[tuple[int, int, int]]:
+    """Yield prompt, output and shared tokens without end; the same seed gives the same ones."""
+    for draw in draws(workload.kinds, seed, workload.most_tokens):
+        yield draw.prompt_tokens, draw.output_tokens, draw.shared_tokens
 
 
 def requests(
@@ -88,38 +110,44 @@ def requests(
 ) -> Iterator[RequestSpec]:
     """Yield requests without end. The same seed gives the same lengths; the same seed and salt, the same prompts.
 
-    `shard` (index, count) selects every count-th request: all shards together have the lengths of the whole.
+    `shard` (index, count) selects every count-th request: all shards together have the lengths of the whole, and with
+    the same salt its conversations.
     """
     index, count = shard
-    unique = random.Random(f"{seed}/{salt if salt is not None else secrets.token_hex(16)}")
-    shared = random.Random(f"{workload.name}/shared")
-    # Chat: the template adds tokens in front, which count as shared tokens first.
-    template = _TEMPLATE_TOKENS if workload.api is Api.CHAT else 0
-    prefix = _content(workload.api, shared, max(workload.shared_tokens - template, 0))
-    for number, (prompt_tokens, output_tokens) in enumerate(lengths(workload, seed)):
+    salt = f"{seed}/{salt if salt is not None else secrets.token_hex(16)}"
+    unique = random.Random(f"{salt}/{index}" if index else salt)
+    prefixes = {part.name: _prefix(workload.api, part) for part in workload.kinds}
+    for number, draw in enumerate(draws(workload.kinds, seed, workload.most_tokens)):
         if number % count != index:
             continue
-        own = max(prompt_tokens - max(workload.shared_tokens, template), 1 if template else 0)
-        prompt = prefix[:prompt_tokens] + _content(workload.api, unique, own)
+        source = unique
+        if draw.conversation is not None:
+            # Workers that join later have another count, and send some numbers a second time: as other conversations.
+            source = random.Random(f"{salt}/{count}/{draw.part.name}/{draw.conversation}")
+        prompt = _prompt(workload.api, draw, prefixes[draw.part.name], source)
         yield RequestSpec(
             workload=workload.name,
             api=workload.api,
             prompt=tuple(prompt) if workload.api is Api.COMPLETIONS else as_text(prompt),
-            prompt_tokens=prompt_tokens,
-            output_tokens=output_tokens,
+            prompt_tokens=draw.prompt_tokens,
+            output_tokens=draw.output_tokens,
+            shared_tokens=draw.shared_tokens,
         )
 
 
-def _length(tokens: TokenLength, source: random.Random) -> int:
-    if isinstance(tokens, int):
-        return tokens
-    if isinstance(tokens, MeasuredLength):
-        return max(round(tokens.quantile(source.random())), 1)
-    drawn = source.lognormvariate(math.log(tokens.median), tokens.sigma)
-    return min(max(round(drawn), 1), tokens.maximum)
+def _prefix(api: Api, part: Part) -> list[int]:
+    """Return the tokens that prompts of a part share. For chat, the template adds some in front, which count first."""
+    template = TEMPLATE_TOKENS if api is Api.CHAT else 0
+    return content(api, random.Random(f"{part.name}/shared"), max(part.shared_tokens - template, 0))
 
 
-def _content(api: Api, source: random.Random, count: int) -> list[int]:
+def _prompt(api: Api, draw: Draw, prefix: list[int], source: random.Random) -> list[int]:
+    template = TEMPLATE_TOKENS if api is Api.CHAT else 0
+    own = max(draw.prompt_tokens - max(draw.prefix, template), 1 if template else 0)
+    return (prefix[: draw.prompt_tokens] if draw.prefix else []) + content(api, source, own)
+
+
+def content(api: Api, source: random.Random, count: int) -> list[int]:
     """Return token ids, or indexes of words for chat."""
     low, high = (_FIRST_TOKEN_ID, _LAST_TOKEN_ID) if api is Api.COMPLETIONS else (0, len(_WORDS) - 1)
     return source.choices(range(low, high + 1), k=count)

@@ -15,6 +15,7 @@ from probe.client.endpoint import Endpoint
 from probe.client.secrets import Secrets
 from probe.core.request import RequestRecord
 from probe.core.step import StepPlan
+from probe.core.trace import Trace
 from probe.core.workload import Workload
 from probe.load.worker_share import WorkerShare
 
@@ -35,7 +36,10 @@ _LENGTH = struct.Struct("!Q")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Configure a worker, once. `index` of `count`: its share of the prompts."""
+    """Configure a worker, once. `index` of `count`: its share of the prompts; `salt`: the same for all (workload.py).
+
+    `trace`: whose requests are sent instead of those that the workload would draw.
+    """
 
     endpoint: Endpoint
     model: str
@@ -43,9 +47,11 @@ class Setup:
     workload: Workload
     timeout_s: float
     seed: int
+    salt: str
     index: int
     count: int
     secrets: Secrets
+    trace: Trace | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from probe.client.endpoint import Endpoint
 from probe.client.exchange import aborted
 from probe.core.clock import Clock
 from probe.core.request import RequestRecord, RequestSpec, Traffic
+from probe.core.trace import Trace
 from probe.core.workload import Workload
 from probe.load.sent_request import unpack
 
@@ -15,7 +16,7 @@ from probe.load.sent_request import unpack
 class RequestSource:
     """What to send: the endpoint, the model, the workload, and how long to wait for an answer.
 
-    `aliases`: other names of the model, under which it may answer.
+    `aliases`: other names of the model, under which it may answer. `trace`: the requests, where a trace has them.
     """
 
     endpoint: Endpoint
@@ -24,6 +25,7 @@ class RequestSource:
     timeout_s: float
     seed: int = 0
     aliases: frozenset[str] = frozenset()
+    trace: Trace | None = None
 
     def aborted(self, in_flight: "array[int]", clock: Clock) -> list[RequestRecord]:
         """Return the records that packed requests (sent_request.py) would get if cancelled now."""

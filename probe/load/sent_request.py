@@ -3,7 +3,7 @@
 import asyncio
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probe.core.request import RequestRecord
 from probe.load.sendable_request import SendableRequest, UnreadResponse
@@ -14,16 +14,20 @@ PACKED = 4
 
 @dataclass(slots=True)
 class SentRequest:
-    """A request that has been sent, and its response once it has arrived."""
+    """A request that has been sent, and its response once it has arrived.
+
+    `held_ns`: how long it waited for one fewer in flight, after it was due.
+    """
 
     request: SendableRequest
     due_ns: int
+    held_ns: int = 0
     response: UnreadResponse | None = None
     was_ok: asyncio.Future[bool] | None = None  # set while its sender waits for the parsed outcome
 
     def aborted(self) -> RequestRecord:
         """Return the record this request would get if cancelled now."""
-        return self.request.aborted(self.due_ns)
+        return self._held(self.request.aborted(self.due_ns))
 
     @property
     def held(self) -> int:
@@ -32,7 +36,11 @@ class SentRequest:
 
     def read(self) -> Iterator[RequestRecord | None]:
         """Parse the response. Yield None after each portion, and finally the record."""
-        return self.response.read() if self.response is not None else iter(())
+        for record in self.response.read() if self.response is not None else ():
+            yield record and self._held(record)
+
+    def _held(self, record: RequestRecord) -> RequestRecord:
+        return replace(record, held_ns=self.held_ns) if self.held_ns else record
 
 
 def pack(sent: Iterable[SentRequest]) -> "array[int]":

@@ -23,6 +23,7 @@ from probe.core.arrivals import due_ns
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord
 from probe.core.step import Arrivals, StepPlan, StepRun
+from probe.load.in_flight_limit import InFlightLimit, LimitReached
 from probe.load.loop_lag import watch_lag
 from probe.load.request_stock import RequestStock
 from probe.load.sendable_request import SendableRequest
@@ -67,7 +68,8 @@ class StepExecution:
         self._clock = clock
         self._on_record = on_record
         self._lateness = lateness
-        self._is_closed = self._is_capped = self._is_failing = False
+        self._is_closed = self._is_failing = False
+        self._limit = InFlightLimit(self._plan.concurrency, clock, holds=plan.holds)
         self._stock = RequestStock(
             requests, _STOCK if plan.arrivals is not None else self._plan.concurrency, self._requests
         )
@@ -121,7 +123,7 @@ class StepExecution:
                 self._in_flight.clear()
             while self._unread.read_portion():  # noqa: ASYNC110 - it does the work, it does not wait
                 await asyncio.sleep(0)
-        is_cut_short = stop.is_set() or self._is_capped
+        is_cut_short = stop.is_set() or self._limit.is_exceeded
         last_ns = max((record.done_ns for record in self._records), default=start_ns)
         return StepRun(
             self._plan,
@@ -129,7 +131,7 @@ class StepExecution:
             (window.opens_ns, window.closes_ns(last_ns, is_cut_short=is_cut_short)),
             tuple(lag),
             is_cut_short,
-            is_capped=self._is_capped,
+            is_capped=self._limit.is_exceeded,
         )
 
     # Sending.
@@ -154,9 +156,9 @@ class StepExecution:
                 await asyncio.sleep(_AFTER_FAILURE_S * min(2 ** (failures - 1), _MAX_PAUSES))
 
     async def _arrive(self, arrivals: Arrivals, window: SendingWindow) -> None:
-        """Send requests when they are due, however many are in flight. Reaching the cap ends the step."""
+        """Send requests when they are due. At the limit in flight the step ends, or the rest wait for an answer."""
         overdue = 0
-        with suppress(_CapReached):
+        with suppress(LimitReached):
             try:
                 async with asyncio.TaskGroup() as group:
                     for offset in islice(due_ns(arrivals, self._seed), self._share.index, None, self._share.count):
@@ -167,17 +169,17 @@ class StepExecution:
                         if overdue and overdue % _OVERDUE_PER_TURN == 0:
                             await asyncio.sleep(0)
                         await self._until(due)
-                        if len(self._in_flight) >= self._plan.concurrency:
-                            self._is_capped = True
-                            raise _CapReached
-                        group.create_task(self._send(self._begin(due, window)))
+                        held_ns = await self._limit.held_ns(due, self._in_flight)
+                        if held_ns and not window.is_open(due + held_ns):
+                            break
+                        group.create_task(self._send(self._begin(due, window, held_ns)))
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from None
 
-    def _begin(self, scheduled: int, window: SendingWindow) -> int:
+    def _begin(self, scheduled: int, window: SendingWindow, held_ns: int = 0) -> int:
         """Take the next request, which counts as sent from now on. Return its number."""
         number = window.add(scheduled)
-        self._in_flight[number] = SentRequest(self._stock.take(), scheduled)
+        self._in_flight[number] = SentRequest(self._stock.take(), scheduled, held_ns)
         self._has_work.set()
         return number
 
@@ -187,6 +189,7 @@ class StepExecution:
         sent.response = await sent.request.send(sent.due_ns)
         self._unread.add(self._in_flight.pop(number))
         self._has_work.set()
+        self._limit.one_ended()
         return sent
 
     async def _has_succeeded(self, sent: SentRequest) -> bool:
@@ -229,10 +232,6 @@ class StepExecution:
         self._is_failing = record.outcome is not Outcome.OK
         self._records.append(record)
         self._on_record(record)
-
-
-class _CapReached(Exception):  # noqa: N818 - it is no error
-    """The cap of requests in flight is reached."""
 
 
 async def _all_done_or_any(tasks: list[asyncio.Task[None]], others: list[asyncio.Task[Any]]) -> None:

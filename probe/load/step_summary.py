@@ -19,6 +19,7 @@ from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
 from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepRun, StepSummary
 from probe.gpu.utilization import use
 from probe.load.loop_lag import lag_of_most_moments
+from probe.load.sent_tokens import sent_tokens
 from probe.observe import guard
 
 # Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
@@ -53,7 +54,7 @@ def summarize(
     bound = _error_bound(ok, run.loop_lag_s, seconds)
     reason = run.problem or (CUT_SHORT if run.is_cut_short else _void(records, bound, objectives))
     return StepSummary(
-        plan=run.plan,
+        plan=run.plan.without_times,
         valid=reason is None,
         reason=reason,
         seconds=seconds,
@@ -66,6 +67,7 @@ def summarize(
         server=_peaks(polls),
         users=users or UserLoad(),
         gpu=use(gpus, run.window_ns),
+        tokens=sent_tokens(run.records),
     )
 
 
@@ -100,6 +102,7 @@ class _Latencies(TypedDict):
     stall_s: Distribution
     schedule_lag_s: Distribution
     loop_lag_s: Distribution
+    held_s: Distribution
     coalesced_ratio: float | None
     tokens_per_event: float | None
 
@@ -114,6 +117,7 @@ def _latencies(run: StepRun, records: Sequence[RequestRecord], ok: Sequence[Requ
         "e2e_s": distribution(latency.e2e_s(r) for r in ok),
         "stall_s": distribution(latency.stall_s(r) for r in ok),
         "schedule_lag_s": distribution(latency.schedule_lag_s(r) for r in records),
+        "held_s": distribution(map(latency.held_s, records)),
         "loop_lag_s": distribution(run.loop_lag_s, independent=False),
         "coalesced_ratio": sum(latency.coalesced(r) for r in ok) / events if events else None,
         "tokens_per_event": sum(sum(r.events.tokens) for r in ok) / events if events else None,

@@ -20,7 +20,9 @@ from probe.client.exchange import PreparedRequest
 from probe.client.secrets import Secrets
 from probe.core.clock import SystemClock
 from probe.core.request import RequestRecord, Traffic
+from probe.core.step import Pattern
 from probe.core.text import one_line
+from probe.core.trace import trace_requests
 from probe.core.workload import requests
 from probe.load.messages import (
     CONTROLLER_LOST_S,
@@ -41,6 +43,7 @@ from probe.load.messages import (
     send,
 )
 from probe.load.step_executor import StepExecution
+from probe.load.worker_share import WorkerShare
 from probe.runtime import event_loop
 
 
@@ -70,7 +73,7 @@ class Worker:
             setup.endpoint, secret=lambda: self._secrets.key, secret_headers=lambda: self._secrets.headers
         )
         async with Client(endpoint, self._clock, setup.timeout_s) as client:
-            ready = _ready(client, setup)
+            ready = _ready(client, setup, WorkerShare(setup.index, setup.count))
             self._alive_ns = self._clock.monotonic_ns()
             send(self._writer, Ready())
             try:
@@ -79,7 +82,12 @@ class Worker:
                     async with asyncio.timeout(CONTROLLER_LOST_S - silent_s):
                         message = await receive(self._reader)
                     self._heard(message)
-                    self._obey(message, client, ready)
+                    if isinstance(message, RunStep):
+                        again = _is_replay(message, setup)
+                        self._begin(
+                            client, _ready(client, setup, message.share, message.seed) if again else ready, message
+                        )
+                    self._obey(message)
             except EOFError:
                 pass
             except TimeoutError:
@@ -99,7 +107,11 @@ class Worker:
         elif not self._is_dated:
             self._alive_ns = now_ns
 
-    def _obey(self, message: object, client: Client, ready: Iterator[PreparedRequest]) -> None:
+    def _begin(self, client: Client, ready: Iterator[PreparedRequest], asked: RunStep) -> None:
+        self._stop, self._start = asyncio.Event(), asyncio.get_running_loop().create_future()
+        self._running = asyncio.create_task(self._run(client, ready, asked))
+
+    def _obey(self, message: object) -> None:
         if isinstance(message, Heartbeat):
             self._secrets = message.secrets
         elif isinstance(message, Stop):
@@ -108,9 +120,6 @@ class Worker:
             send(self._writer, ClockReply(message.asked_ns, self._clock.monotonic_ns()))
         elif isinstance(message, Start) and not self._start.done():  # already done if the step was stopped before
             self._start.set_result(message.start_ns)
-        elif isinstance(message, RunStep):
-            self._stop, self._start = asyncio.Event(), asyncio.get_running_loop().create_future()
-            self._running = asyncio.create_task(self._run(client, ready, message))
 
     async def _run(self, client: Client, ready: Iterator[PreparedRequest], asked: RunStep) -> None:
         reporting = asyncio.create_task(self._report())
@@ -180,8 +189,19 @@ class Worker:
         return taken
 
 
-def _ready(client: Client, setup: Setup) -> Iterator[PreparedRequest]:
-    for spec in requests(setup.workload, setup.seed, shard=(setup.index, setup.count)):
+def _is_replay(asked: RunStep, setup: Setup) -> bool:
+    """Return whether the step sends the requests of the trace from its beginning."""
+    arrivals = asked.plan.arrivals
+    return setup.trace is not None and arrivals is not None and arrivals.pattern is Pattern.REPLAY
+
+
+def _ready(client: Client, setup: Setup, share: WorkerShare, step: int = 0) -> Iterator[PreparedRequest]:
+    """Prepare a share of the requests of the run or, for a trace that begins again, of a `step`."""
+    if setup.trace is not None:
+        specs = trace_requests(setup.trace, setup.workload, f"{setup.salt}/{step}", (share.index, share.count))
+    else:
+        specs = requests(setup.workload, setup.seed, setup.salt, (share.index, share.count))
+    for spec in specs:
         yield client.prepare(spec, setup.model, Traffic.CAPACITY, setup.aliases)
 
 

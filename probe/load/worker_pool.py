@@ -6,6 +6,7 @@ the step, whose StepRun says so. Stopping stops all workers.
 
 import asyncio
 import os
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -61,6 +62,7 @@ class WorkerPool:
         self._backend = backend or LocalBackend()
         self._workers: list[WorkerHandle] = []
         self._secrets = _secrets(source.endpoint, Secrets())
+        self._salt = secrets.token_hex(16)
         self._heartbeat: asyncio.Task[None] | None = None
         self._step: WorkerStep | None = None
         self._steps = 0
@@ -153,9 +155,11 @@ class WorkerPool:
             workload=source.workload,
             timeout_s=source.timeout_s,
             seed=source.seed,
+            salt=self._salt,
             index=index,
             count=self._count,
             secrets=self._secrets,
+            trace=source.trace,
         )
         started = False
         try:

@@ -11,8 +11,9 @@ from probe.config.requests import PromptForm
 from probe.config.targets import TargetConfig
 from probe.config.workloads import Lognormal, LognormalTokens, SharedPrefix, WorkloadConfig
 from probe.core.clock import Clock
+from probe.core.request_mix import Part
 from probe.core.workload import LognormalLength as Lengths
-from probe.core.workload import Workload
+from probe.core.workload import Workload, mixed
 
 
 def endpoint(target: TargetConfig) -> Endpoint:
@@ -66,12 +67,27 @@ def lock(config: Config, target: TargetConfig, clock: Clock) -> Lock:
 
 def workload(name: str, config: WorkloadConfig) -> Workload:
     """Return the configured workload for the request generator."""
-    return Workload(
+    if config.mixture is not None:
+        whole = sum(config.mixture[part] for part in config.parts)
+        kinds = ((part, of_part, config.mixture[part] / whole) for part, of_part in config.parts.items())
+        return mixed(name, config.api, tuple(_part(part, of_part, share) for part, of_part, share in kinds))
+    one = _part(name, config, 1.0)
+    if one.turns > 1 or one.correlation or (one.shared_tokens and one.shared_ratio < 1):
+        return mixed(name, config.api, (one,))
+    return Workload(name, config.api, one.prompt_tokens, one.output_tokens, one.shared_tokens)
+
+
+def _part(name: str, config: WorkloadConfig, share: float) -> Part:
+    return Part(
         name=name,
-        api=config.api,
+        share=share,
         prompt_tokens=_tokens(config.prompt_tokens),
         output_tokens=_tokens(config.output_tokens),
-        shared_tokens=config.prefix.shared_tokens if isinstance(config.prefix, SharedPrefix) else 0,
+        shared_tokens=config.shared_tokens,
+        shared_ratio=config.prefix.ratio if isinstance(config.prefix, SharedPrefix) else 1.0,
+        correlation=config.correlation,
+        turns=config.turns,
+        conversations=config.conversations if config.turns > 1 else 1,
     )
 
 

@@ -12,6 +12,7 @@ from probe.report.failure_text import failure_advice
 from probe.report.figures import milliseconds, number, percent
 from probe.report.knee_text import is_not_reached, knee_line, limit_words
 from probe.report.provenance_text import provenance_lines
+from probe.report.sent_text import sent_lines
 from probe.report.setting_findings import replicas_words
 from probe.report.workload_text import workload_lines
 
@@ -65,11 +66,11 @@ def result_words(result: CapacityResult) -> str:
 def result_lines(result: CapacityResult) -> list[tuple[str, str]]:
     """Return the labels and texts of the result's lines."""
     failure = [("Failure", result.first_failure)] if result.first_failure is not None else []
-    workload = workload_lines(result.context.workload)
     differing = differing_flags(result.context.flags)
     warning = [("Replicas", f"{replicas_words(differing)}; the capacity is that of their mixture")] if differing else []
     found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]
-    return [*_capacity(result), *_headroom_and_error(result), *workload, *warning, *failure, *found]
+    conditions = [*workload_lines(result.context.workload), *sent_lines(result)]
+    return [*_capacity(result), *_headroom_and_error(result), *conditions, *warning, *failure, *found]
 
 
 def capacity_words(capacity: Capacity) -> str:

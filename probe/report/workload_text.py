@@ -1,4 +1,4 @@
-"""A workload that was learnt from users as text."""
+"""A workload of varying lengths as text."""
 
 from collections.abc import Mapping
 
@@ -6,12 +6,21 @@ from probe.core.measured_length import stored_length
 
 
 def workload_lines(workload: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return label and text of the lengths of a workload that was learnt from users; none for another workload."""
-    parts = []
+    """Return label and text of the lengths of a workload as they were drawn; none where its keys say all of them."""
+    lengths = []
     for key, name in (("prompt_tokens", "prompts"), ("output_tokens", "answers")):
         value = workload.get(key)
         length = stored_length(value) if isinstance(value, Mapping) else None
         if length is None:
             return []
-        parts.append(f"{name} of {length} tokens")
-    return [("Workload", f"as users send: {'; '.join(parts)}")]
+        lengths.append(f"{name} of {length} tokens")
+    parts, trace = workload.get("parts"), workload.get("trace")
+    kind = f"the trace {workload.get('name')} ({trace})" if trace else "as users send"
+    return [("Workload", f"{_mixed(parts) if isinstance(parts, list) else kind}: {'; '.join(lengths)}")]
+
+
+def _mixed(parts: list[Mapping[str, object]]) -> str:
+    """Return the parts of a mixture, as stored in a result."""
+    shares = [(str(part.get("name")), part.get("share")) for part in parts]
+    words = [f"{share:.0%} {name}" if isinstance(share, float) else name for name, share in shares]
+    return ", ".join(words) if len(words) > 1 else shares[0][0] if shares else "mixed"

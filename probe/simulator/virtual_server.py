@@ -179,10 +179,9 @@ class VirtualServer:
 
 def _arrivals(users: BackgroundTraffic, random: Random, seed: int, start_s: float = 0.0) -> Iterator[SimulatedRequest]:
     at_s = start_s
-    for prompt_tokens, output_tokens in lengths(users.workload, seed):
+    for prompt_tokens, output_tokens, shared_tokens in lengths(users.workload, seed):
         if users.rate_rps <= 0:
             return
         at_s += random.expovariate(users.rate_rps)
-        yield SimulatedRequest(
-            at_s, prompt_tokens, output_tokens, is_probe=users.is_probe, shared_tokens=users.workload.shared_tokens
-        )
+        is_probe = users.is_probe
+        yield SimulatedRequest(at_s, prompt_tokens, output_tokens, is_probe=is_probe, shared_tokens=shared_tokens)

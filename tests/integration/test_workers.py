@@ -18,6 +18,7 @@ from starlette.types import Message, Receive, Scope
 from starlette.types import Send as AsgiSend
 
 from probe.capacity.run.job import Budget, RunJob
+from probe.capacity.run.replay_steps import Replay, replay_steps
 from probe.capacity.run.run_guard import CLIENT_LATE
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
@@ -30,6 +31,7 @@ from probe.core.objectives import Objective, Objectives
 from probe.core.request import Api, Outcome, RequestRecord
 from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
+from probe.core.trace import TraceRequest, trace_of, trace_workload
 from probe.core.workload import Workload
 from probe.load import worker_handle
 from probe.load import worker_step as module
@@ -149,6 +151,32 @@ def test_an_open_loop_by_several_workers_keeps_one_schedule() -> None:
         assert summarize(run, _promised()).schedule_lag_s.p50 == pytest.approx(0.0, abs=0.02)
 
     _with(work)
+
+
+def test_a_trace_is_sent_at_its_times_and_with_its_lengths_by_several_workers() -> None:
+    requests = [TraceRequest(20 + 3 * i, 2 + i % 5, 0.02 * i + 0.005 * (i % 3), (0, 1), 8) for i in range(60)]
+    trace = trace_of(requests)
+    load = trace_workload(trace, "trace", Api.COMPLETIONS)
+
+    async def main() -> None:
+        async with mock_server() as server:
+            source = RequestSource(Endpoint("a", server.url), "tiny", load, timeout_s=60.0, trace=trace)
+            async with WorkerPool(source, 2, CLOCK) as workers:
+                for speed in (1.0, 2.0):
+                    (plan,) = replay_steps(Replay(trace, (speed,)), 64, holds=False)
+                    run = await _run(workers, plan)
+                    sent = sorted(run.records, key=lambda record: record.scheduled_ns)
+                    begin = sent[0].scheduled_ns
+                    assert [(r.scheduled_ns - begin) * 1e-9 for r in sent] == pytest.approx(
+                        trace.due_s(speed, 1e3)[:60]
+                    )
+                    counted = [(r.prompt_tokens, r.output_tokens, r.outcome) for r in sent]
+                    assert counted == [(one.prompt_tokens, one.output_tokens, Outcome.OK) for one in trace.requests]
+                    found = summarize(run, _promised())
+                    assert found.tokens.prompts == found.tokens.counted_prompts
+                    assert found.schedule_lag_s.p50 == pytest.approx(0.0, abs=0.02)
+
+    asyncio.run(main())
 
 
 def test_prompts_are_never_sent_twice_and_secrets_are_sent_along() -> None:
@@ -525,7 +553,7 @@ def test_a_worker_goes_by_when_its_controller_was_there_and_not_by_when_it_heard
 
     async def main() -> None:
         link = await LocalBackend().spawn(0)
-        setup = Setup(Endpoint("a", "http://127.0.0.1:1"), "m", frozenset(), SHORT, 1.0, 0, 0, 1, Secrets())
+        setup = Setup(Endpoint("a", "http://127.0.0.1:1"), "m", frozenset(), SHORT, 1.0, 0, "salt", 0, 1, Secrets())
         send(link.writer, setup)
         async with asyncio.timeout(20):
             assert await receive(link.reader) == Ready()

@@ -88,9 +88,9 @@ def _simulated_segment(twin: Twin, snapshots: Sequence[ServerSnapshot], chance: 
         from_s, to_s = (settle_s + snapshot.at_ns * 1e-9 - first_s for snapshot in (before, after))
         due += sorted(chance.uniform(from_s, to_s) for _ in range(_begun(before, after)))
     server = twin.server(0.0, chance.getrandbits(32))
-    mix, shared = lengths(twin.live.workload, chance.getrandbits(32)), twin.live.workload.shared_tokens
-    for at_s, (prompt_tokens, output_tokens) in zip(due, mix, strict=False):
-        server.submit(at_s, prompt_tokens, output_tokens, shared)
+    mix = lengths(twin.live.workload, chance.getrandbits(32))
+    for at_s, tokens in zip(due, mix, strict=False):
+        server.submit(at_s, *tokens)
     return windows([_snapshot_at(server, settle_s + snapshot.at_ns * 1e-9 - first_s) for snapshot in snapshots])
 
 

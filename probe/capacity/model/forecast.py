@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from probe.capacity.model.fitted_twin import fitted_server
 from probe.capacity.model.hints import SET_MAX_NUM_SEQS, Hints
-from probe.capacity.model.lengths import mean_length
 from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.spread import extrapolation_error, jackknife
 from probe.capacity.model.step_cost_fit import StepCostModel
@@ -19,6 +18,7 @@ from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot
+from probe.core.token_length import mean_length
 from probe.core.workload import Workload
 
 MODE = "forecast"

@@ -3,13 +3,12 @@
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from statistics import NormalDist
 
 from probe.capacity.model.windows import MetricsWindow
-from probe.core.measured_length import MeasuredLength
 from probe.core.request import RequestRecord
 from probe.core.request_cost import tokens_spent
-from probe.core.workload import LognormalLength, TokenLength, Workload
+from probe.core.token_length import LognormalLength, TokenLength, mean_length, quantile
+from probe.core.workload import Workload
 
 MIN_REQUESTS = 10  # of live traffic, to compare its lengths
 _QUANTILES = 7
@@ -22,26 +21,7 @@ def prompt_lengths(workload: Workload, count: int = _QUANTILES, cached_ratio: fl
     cached = float(workload.shared_tokens) if cached_ratio > 0 else 0.0
     if isinstance(prompt, int):
         return [max(prompt - cached, 1.0)]
-    return [max(_quantile(prompt, (i + 0.5) / count) - cached, 1.0) for i in range(count)]
-
-
-def mean_length(tokens: TokenLength) -> float:
-    """Return the mean length; of a log-normal one, lengths above the maximum count as the maximum."""
-    if isinstance(tokens, int):
-        return float(tokens)
-    if isinstance(tokens, MeasuredLength):
-        return tokens.mean
-    if not tokens.sigma:
-        return float(min(tokens.median, tokens.maximum))
-    cut = math.log(tokens.maximum / tokens.median) / tokens.sigma
-    below = tokens.median * math.exp(tokens.sigma**2 / 2) * NormalDist().cdf(cut - tokens.sigma)
-    return below + tokens.maximum * (1 - NormalDist().cdf(cut))
-
-
-def _quantile(tokens: LognormalLength | MeasuredLength, share: float) -> float:
-    if isinstance(tokens, MeasuredLength):
-        return tokens.quantile(share)
-    return min(tokens.median * math.exp(tokens.sigma * NormalDist().inv_cdf(share)), tokens.maximum)
+    return [max(quantile(prompt, (i + 0.5) / count) - cached, 1.0) for i in range(count)]
 
 
 def different_lengths(traffic: MetricsWindow, workload: Workload) -> Workload | None:
@@ -51,7 +31,8 @@ def different_lengths(traffic: MetricsWindow, workload: Workload) -> Workload | 
     prompt, output = traffic.prompt_tokens / traffic.prompts, traffic.generation_tokens / traffic.prompts
     if _is_near(prompt, workload.prompt_tokens) and _is_near(output, workload.output_tokens):
         return None
-    return replace(workload, prompt_tokens=_chat_lengths(prompt), output_tokens=_chat_lengths(output), shared_tokens=0)
+    prompts, outputs = _chat_lengths(prompt), _chat_lengths(output)
+    return replace(workload, prompt_tokens=prompts, output_tokens=outputs, shared_tokens=0, parts=None)
 
 
 def without_probes(traffic: MetricsWindow, probes: Iterable[RequestRecord]) -> MetricsWindow:

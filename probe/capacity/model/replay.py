@@ -33,6 +33,7 @@ class SentRequest:
     prompt_tokens: int
     output_tokens: int
     judged: bool = True
+    shared_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +147,8 @@ def _loaded_server(
     mix = lengths(live.workload, seed)
     if user_arrivals:
         for at_s in _arrival_times(user_arrivals, begin_s, live.rate_rps, settle_s, Random(f"{seed}/live")):
-            server.submit(at_s, *next(mix), live.workload.shared_tokens)
-    shared = twin.workload.shared_tokens
-    requests = [server.submit(begin_s + s.at_s, s.prompt_tokens, s.output_tokens, shared) for s in sent]
+            server.submit(at_s, *next(mix))
+    requests = [server.submit(begin_s + s.at_s, s.prompt_tokens, s.output_tokens, s.shared_tokens) for s in sent]
     return server, begin_s, requests
 
 

@@ -68,7 +68,7 @@ class RunGuard:
 
     def step_started(self, plan: StepPlan) -> None:
         """Prepare to judge a step."""
-        self._rate_rps = max(plan.arrivals.rate_rps, plan.arrivals.end_rate_rps) if plan.arrivals else 0.0
+        self._rate_rps = plan.arrivals.rate_rps if plan.arrivals else 0.0
         self._planned = self._rate_rps * plan.seconds
         self._judged_from_ns = self._clock.monotonic_ns() + int(plan.warm_up_s * 1e9)
         self._missed.clear()

@@ -19,7 +19,8 @@ from probe.capacity.run.run_guard import RunGuard
 from probe.capacity.run.seams import ServerAccess, StepObservers, Think, unread
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
-from probe.capacity.search.knee import MODE, TOGETHER, describe_load
+from probe.capacity.search.knee import MODE, TOGETHER
+from probe.capacity.search.load_words import describe_load
 from probe.core.clock import Clock
 from probe.core.provenance import with_gpus
 from probe.core.request import NO_FAILURES, RequestRecord

@@ -82,7 +82,12 @@ class RunRequest:
             objectives=self.objectives,
             budget=budget,
             context=context_of(
-                admission.server, self.source.workload, self.objectives, self.server, self.source.endpoint.shape
+                admission.server,
+                self.source.workload,
+                self.objectives,
+                self.server,
+                self.source.endpoint.shape,
+                sending=self.steps.conditions,
             ),
             is_guarded=self.is_guarded,
             by_stream=self.by_stream,

@@ -7,7 +7,8 @@ found knees up to 17 % too high on simulated servers. If it breaks now, the next
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from probe.capacity.search.knee import MANY_REQUESTS, describe_load, find_knee, is_long
+from probe.capacity.search.knee import MANY_REQUESTS, find_knee, is_long
+from probe.capacity.search.load_words import describe_load
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside

@@ -11,11 +11,11 @@ from itertools import pairwise
 from statistics import fmean
 
 from probe.capacity.model.front_end_delay import FrontEndEstimate, most_likely
-from probe.capacity.model.lengths import mean_length
 from probe.capacity.model.server_model import CHUNKS, ServerModel
 from probe.capacity.model.twin import Twin
 from probe.capacity.search.trial import Trial
 from probe.core.percentiles import percentile
+from probe.core.token_length import mean_length
 from probe.simulator.simulated_request import SimulatedRequest
 
 _STALLS_DIFFER = 0.12  # as a logarithm: another chunk size must fit the longest gaps this much better

@@ -6,8 +6,9 @@ In: the steps' summaries and why the run ended. Out: a Capacity of mode "empiric
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from probe.capacity.search.load_words import below, describe_load, option_of
 from probe.core.result import Capacity, Stopped
-from probe.core.step import StepPlan, StepSummary
+from probe.core.step import StepSummary
 from probe.load.step_summary import CUT_SHORT, HELD_BACK, MIN_REQUESTS
 from probe.observe.guard import ASLEEP, OTHER_SERVER, OVERLOAD, RATE_LIMITED, SERVER_RESTARTED, SEVERAL_SERVERS
 
@@ -105,13 +106,6 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     )
 
 
-def describe_load(plan: StepPlan) -> str:
-    """Return a step's load as text: "concurrency 8", "4 requests at once", or "12.5 requests/s"."""
-    if plan.is_pulse:
-        return f"{plan.concurrency} request{'s' if plan.concurrency != 1 else ''} at once"
-    return f"concurrency {plan.concurrency}" if plan.arrivals is None else f"{plan.arrivals.rate_rps:.4g} requests/s"
-
-
 def is_long(step: StepSummary) -> bool:
     """Return whether a step lasted long enough, or had enough requests, to judge a knee by."""
     return step.seconds >= LONG_S or step.requests.ok + step.requests.failed >= MANY_REQUESTS
@@ -167,14 +161,14 @@ def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
     if judged is not None and judged.broken and judged.requests.ok:
         which, broke = describe_load(judged.plan), ", ".join(judged.broken)
         lower = _voided([step for step in steps if _load(step) < _load(judged)], stopped)
-        return "; ".join([f"the lowest step judged, {which}, already broke {broke}: {_below(judged.plan)}", *lower])
+        return "; ".join([f"the lowest step judged, {which}, already broke {broke}: {below(judged.plan)}", *lower])
     if judged is not None:
         return f"no request was answered at {describe_load(judged.plan)}; the first failure says why"
     if stopped.by == "guard":
         return guarded_words(steps, stopped.reason)
     if stopped == _OVER_OBJECTIVE and steps:
         first = min(steps, key=_load)
-        return f"the first step was over an objective for as long as the budget allows: {_below(first.plan)}"
+        return f"the first step was over an objective for as long as the budget allows: {below(first.plan)}"
     return "; ".join(_voided(steps, stopped)) or _ended(stopped)
 
 
@@ -188,19 +182,8 @@ def guarded_words(steps: Sequence[StepSummary], reason: str | None) -> str:
         when = "before a step could be judged" if steps else "before its first step"
         return f"the guard stopped the run {when} ({reason}); {cause}"
     where = "the first step" if len(steps) == 1 else f"the step at {describe_load(cut.plan)}"
-    advice = _below(cut.plan) if reason in OVERLOAD else _NO_KNEE
+    advice = below(cut.plan) if reason in OVERLOAD else _NO_KNEE
     return f"the guard stopped {where} ({reason}): {advice}"
-
-
-def _below(plan: StepPlan) -> str:
-    if plan.arrivals is not None:
-        rates = ",".join(f"{plan.arrivals.rate_rps / by:.3g}" for by in (8, 4, 2))
-        return f"the knee is below {describe_load(plan)}; begin lower, e.g. --rates {rates}"
-    concurrency = plan.concurrency
-    lower = [str(2**i) for i in range(concurrency.bit_length()) if 2**i < concurrency]
-    if not lower:
-        return "one request in flight is too much already; try again when the server is calm, or loosen the objective"
-    return f"the knee is below {concurrency} requests in flight; begin lower, e.g. --concurrency {','.join(lower)}"
 
 
 def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
@@ -244,6 +227,6 @@ def _higher(steps: Sequence[StepSummary], best: StepSummary, stopped: Stopped) -
     if cut is not None and _is_overload(stopped):
         return f"the guard stopped {describe_load(cut.plan)} before it could be judged ({stopped.reason})"
     higher = [step for step in steps if _load(step) > _load(best)]
-    option = "--concurrency" if best.plan.arrivals is None else "--rates"
     ended = [] if stopped.by == "done" else [_ended(stopped)]
-    return "; ".join(dict.fromkeys([*_voided(higher, stopped), *ended])) or f"raise {option} to find the knee"
+    why = dict.fromkeys([*_voided(higher, stopped), *ended])
+    return "; ".join(why) or f"raise {option_of(best.plan)} to find the knee"

@@ -10,9 +10,9 @@ In: the unloaded baseline and the pulses so far. Out: how many requests may be s
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from probe.capacity.model.lengths import mean_length
 from probe.core.objectives import Objectives
 from probe.core.step import StepPlan, StepSummary
+from probe.core.token_length import mean_length
 from probe.core.workload import Workload, longest_request
 from probe.simulator.cost import StepCost
 

@@ -96,7 +96,11 @@ def sent_requests(run: StepRun) -> tuple[SentRequest, ...]:
     others = [(r, False) for r in run.other_probes if begin <= r.scheduled_ns <= last]
     return tuple(
         SentRequest(
-            (r.scheduled_ns - begin) * 1e-9, r.prompt_tokens or r.spec.prompt_tokens, r.spec.output_tokens, judged
+            (r.scheduled_ns - begin) * 1e-9,
+            r.prompt_tokens or r.spec.prompt_tokens,
+            r.spec.output_tokens,
+            judged,
+            r.spec.shared_tokens,
         )
         for r, judged in sorted([*own, *others], key=lambda each: each[0].scheduled_ns)
     )

@@ -2,11 +2,11 @@
 
 import math
 
-from probe.capacity.model.lengths import mean_length
 from probe.capacity.search.search_state import VERIFYING_SHARE, SearchState
 from probe.capacity.search.unverified import Spending
 from probe.capacity.search.verdict import ENOUGH_REQUESTS
 from probe.core.step import Arrivals, Pattern, StepPlan
+from probe.core.token_length import mean_length
 from probe.core.workload import Workload
 from probe.load.step_summary import MIN_REQUESTS
 

@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from probe.capacity.model.lengths import mean_length
 from probe.capacity.search.calibrate import find_misfit
 from probe.capacity.search.knee import NOT_ONE_SERVER, VOID, guarded_words
 from probe.capacity.search.knee_estimate import FLOOR, KneeEstimate
@@ -18,6 +17,7 @@ from probe.capacity.search.unverified import SURE, assumption, is_crowded
 from probe.core import objectives as slo
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
+from probe.core.token_length import mean_length
 from probe.load.step_summary import CLIENT_BOUND, CUT_SHORT, TOO_FEW
 from probe.observe.guard import FAILED_REQUESTS
 

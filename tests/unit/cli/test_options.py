@@ -19,6 +19,7 @@ from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.errors import ConfigError
 from probe.core.request import Api
+from probe.core.step import Arrivals, Pattern
 from probe.monitor.desired_targets import Shard
 from probe.report.starter_config import starter_config
 
@@ -202,6 +203,7 @@ def test_other_rates_are_refused(text: str) -> None:
 
 FIXED = CapacityConfig.model_validate({"concurrency": [1, 2], "step": "20s"})
 SEARCHED = CapacityConfig()
+BURSTS = CapacityConfig.model_validate({"rates": [3], "arrivals": {"burstiness": 0.5}, "max_concurrency": 8})
 
 
 @pytest.mark.parametrize(
@@ -222,6 +224,22 @@ SEARCHED = CapacityConfig()
             StepSettings(concurrency=(4, 8), requests=30, confirm_s=180.0),
         ),
         (StepOptions(rates="0.5,1"), FIXED, StepSettings(rates=(0.5, 1.0), seconds=20.0, confirm_s=180.0)),
+        (
+            StepOptions(rates="1", burstiness=0.25, max_concurrency=16),
+            SEARCHED,
+            StepSettings(
+                rates=(1.0,),
+                arrivals=Arrivals(Pattern.GAMMA, burstiness=0.25),
+                max_concurrency=16,
+                confirm_s=180.0,
+            ),
+        ),
+        (
+            StepOptions(arrivals="constant"),
+            BURSTS,
+            StepSettings(rates=(3.0,), arrivals=Arrivals(Pattern.CONSTANT), max_concurrency=8, confirm_s=180.0),
+        ),
+        (StepOptions(concurrency="1"), BURSTS, StepSettings(concurrency=(1,), confirm_s=180.0)),
     ],
 )
 def test_steps_are_as_written_and_else_as_configured(
@@ -237,6 +255,11 @@ def test_steps_are_as_written_and_else_as_configured(
         (StepOptions(step_seconds=5.0), SEARCHED, "--step-seconds: requires --concurrency or --rates"),
         (StepOptions(requests_per_step=30), SEARCHED, "--requests-per-step: requires --concurrency or --rates"),
         (StepOptions(rates="1,2", observe=5.0), SEARCHED, "--observe: works with a search only"),
+        (StepOptions(burstiness=0.5), SEARCHED, "--burstiness: works with --rates only; add --rates, or remove it"),
+        (StepOptions(concurrency="1", max_concurrency=4), BURSTS, "--max-concurrency: works with --rates only"),
+        (StepOptions(rates="1", arrivals="even"), FIXED, "--arrivals even: expected one of poisson, constant, ramp"),
+        (StepOptions(rates="1", arrivals="ramp", burstiness=2.0), FIXED, "--arrivals, --burstiness: both are set"),
+        (StepOptions(rates="1", arrivals="ramp", requests_per_step=9), FIXED, "--requests-per-step: leaves no time"),
         (StepOptions(observe=5.0), FIXED, "--observe: works with a search only"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +124,9 @@ def test_further_fields_are_merged_and_none_that_is_set_already() -> None:
     extra = {"chat_template_kwargs": {"enable_thinking": False}, "lora": "a"}
     body = body_of(spec(8, 3, Api.CHAT), "m", RequestShape(extra=extra))
     assert extra.items() <= body.items()
+    warm = RequestShape(extra={"temperature": 0.7, "top_p": 0.9})
+    assert body_of(spec(8, 3), "m", warm)["temperature"] == 0.7
+    assert body_of(replace(spec(8, 3), expects="Paris"), "m", warm)["temperature"] == 0
     assert body.keys() == body_of(spec(8, 3, Api.CHAT), "m", PLAIN_REQUESTS).keys() | extra.keys()
 
 

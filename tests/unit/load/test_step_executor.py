@@ -402,6 +402,28 @@ def test_more_in_flight_than_allowed_ends_the_step_and_cancels_what_is_in_flight
     assert summary.summarize(run, CHAT).valid is False
 
 
+def test_a_step_that_holds_sends_as_fast_as_its_limit_allows_and_counts_the_wait() -> None:
+    """Two in flight, a second each: 2 of the 10 requests/s are sent, and each later one waited longer."""
+    server = FakeServer(seconds=lambda _: 1.0)
+    run = virtually(_run(server, _open(10.0, 10.0, cap=2, holds=True)))
+    found = summary.summarize(run, CHAT)
+    assert (server.peak, run.is_capped, run.is_cut_short) == (2, False, False)
+    pairs = [i + late for i in range(10) for late in (0.0, 0.1)]
+    assert [at - server.sent_s[0] for at in server.sent_s] == pytest.approx(pairs, abs=1e-6)
+    waited = [record.held_ns * 1e-9 for record in sorted(run.records, key=lambda r: r.scheduled_ns)]
+    assert waited == pytest.approx([0.8 * i for i in range(10) for _ in range(2)], abs=1e-6)
+    ttfts = [ttft_s(record) or 0.0 for record in sorted(run.records, key=lambda r: r.scheduled_ns)]
+    assert [ttft - held for ttft, held in zip(ttfts, waited, strict=True)] == pytest.approx([ttfts[0]] * 20, abs=1e-6)
+    assert found.schedule_lag_s.max == pytest.approx(0.0, abs=1e-6), "which is no lateness of the client"
+    assert found.held_s.max == pytest.approx(7.2, abs=1e-6)
+
+
+def test_a_step_that_holds_stops_at_once() -> None:
+    server = FakeServer(seconds=lambda _: 100.0)
+    run = virtually(_run(server, _open(10.0, 60.0, cap=3, holds=True), stop_after_s=5.0))
+    assert (len(run.records), server.in_flight, run.is_cut_short) == (3, 0, True)
+
+
 def test_an_open_loop_by_number_ends_after_that_many_requests() -> None:
     run = virtually(_run(FakeServer(), _open(10.0, 1.0, requests=35)))
     assert len(run.records) == 35

@@ -22,5 +22,13 @@ def test_a_result_for_users_states_what_was_sent() -> None:
     assert "shares" not in report(found)
 
 
+def test_a_mixture_states_its_parts() -> None:
+    mixture = {**_USERS, "name": "any", "parts": [{"name": "chat", "share": 0.75}, {"name": "rag", "share": 0.25}]}
+    found = replace(result(), context=replace(result().context, workload=mixture))
+    assert "Workload:    75% chat, 25% rag: prompts of mean 707" in result_words(found)
+    alone = replace(result(), context=replace(result().context, workload={**mixture, "parts": mixture["parts"][:1]}))
+    assert "Workload:    chat: prompts of mean 707" in result_words(alone)
+
+
 def test_a_configured_workload_needs_no_such_line() -> None:
     assert "as users send" not in result_words(result())

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from simulated_servers import CHAT, FAST, polled, profile, restarted, watched, without, workload
 
 from probe.capacity.model.engine_shares import engine_shares
-from probe.capacity.model.lengths import mean_length, prompt_lengths
+from probe.capacity.model.lengths import prompt_lengths
 from probe.capacity.model.server_model import Hints, ServerModel
 from probe.capacity.model.twin import UNLIMITED_SEQS
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.core.step import TrafficBeside
+from probe.core.token_length import mean_length
 from probe.core.workload import LognormalLength, Workload, lengths
 from probe.observe.user_load import users_beside
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
@@ -192,7 +193,7 @@ def test_answers_of_one_token_decode_nothing() -> None:
     "asked", [CHAT, workload(300, 20, 0), Workload("w", CHAT.api, LognormalLength(500, 1.2, 900), 1)]
 )
 def test_the_mean_of_lengths(asked: Workload) -> None:
-    drawn = fmean(prompt for prompt, _ in islice(lengths(asked), 20_000))
+    drawn = fmean(prompt for prompt, _, _ in islice(lengths(asked), 20_000))
     assert mean_length(asked.prompt_tokens) == pytest.approx(drawn, rel=0.02)
 
 

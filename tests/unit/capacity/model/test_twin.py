@@ -135,4 +135,4 @@ def test_the_same_seed_gives_the_same_capacity() -> None:
 def test_lengths_of_a_twin_are_the_workload_s() -> None:
     pairs = lengths(CHAT)
     longest = TWIN.profile().max_model_len
-    assert all(prompt + output <= longest for prompt, output in (next(pairs) for _ in range(2000)))
+    assert all(prompt + output <= longest for prompt, output, _ in (next(pairs) for _ in range(2000)))

@@ -17,7 +17,7 @@ from probe.config.capacity import CapacityConfig
 from probe.core.errors import TargetError
 from probe.core.request import Api, Outcome
 from probe.core.snapshot import ServerSnapshot
-from probe.core.step import Arrivals, StepPlan
+from probe.core.step import Arrivals, Pattern, StepPlan
 from probe.core.workload import Workload
 from probe.observe.guard import GuardVerdict
 from probe.observe.guard_limits import GuardLimits
@@ -131,6 +131,19 @@ def test_an_open_loop_is_a_step_for_each_rate_with_poisson_arrivals() -> None:
     assert [plan.arrivals for plan in plans] == [Arrivals(rate_rps=0.5), Arrivals(rate_rps=12.5)]
     assert {(plan.loop, plan.seconds, plan.warm_up_s) for plan in plans} == {("open", 10.0, 2.0)}
     assert min(plan.concurrency for plan in plans) > 100, "it is a limit, and not what is in flight"
+    assert not any(plan.holds for plan in plans)
+
+
+def test_rates_have_the_arrival_pattern_and_the_limit_in_flight_asked_for() -> None:
+    bursts = StepSettings(rates=(4.0,), arrivals=Arrivals(Pattern.GAMMA, burstiness=0.25), max_concurrency=16)
+    (plan,) = _plans(bursts)
+    assert plan.arrivals == Arrivals(Pattern.GAMMA, 4.0, 0.25)
+    assert (plan.concurrency, plan.holds, bursts.streams) == (16, True, 16)
+    assert bursts.conditions == {"arrivals": "gamma, burstiness 0.25", "max_concurrency": 16}
+    rising = StepSettings(rates=(4.0,), arrivals=Arrivals(Pattern.RAMP), seconds=10.0)
+    assert _plans(rising)[0].arrivals == Arrivals(Pattern.RAMP, 4.0, ramp_s=2.0), "in the warm-up"
+    assert rising.conditions == {"arrivals": "ramp"}
+    assert StepSettings(rates=(4.0,)).conditions == {}, "as a search has them"
 
 
 def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +171,12 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
             StepSettings(concurrency=(1, 2), seconds=20.0, confirm_s=60.0),
         ),
         ({"rates": [0.5, 1]}, StepSettings(rates=(0.5, 1.0), confirm_s=180.0)),
+        (
+            {"rates": [4], "arrivals": {"burstiness": 0.5}, "max_concurrency": 16},
+            StepSettings(
+                rates=(4.0,), arrivals=Arrivals(Pattern.GAMMA, burstiness=0.5), max_concurrency=16, confirm_s=180.0
+            ),
+        ),
         (
             {"observe": "1m", "server": {"max_num_seqs": 8, "max_num_batched_tokens": 512}},
             StepSettings(confirm_s=180.0, observe_s=60.0, hints=Hints(8, 512)),

@@ -1,0 +1,23 @@
+"""Token counts of the requests of a step, as sent and as the server counted them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """Token counts of prompts, or of answers, over a step. All None without any."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SentTokens:
+    """What a step's requests asked for, warm-up included, and what the server counted of those it answered."""
+
+    prompts: TokenCounts = TokenCounts()
+    answers: TokenCounts = TokenCounts()
+    counted_prompts: TokenCounts = TokenCounts()
+    counted_answers: TokenCounts = TokenCounts()

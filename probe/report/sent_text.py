@@ -1,0 +1,48 @@
+"""What was asked of the load beside what was sent: rate and lengths, for a workload whose lengths vary."""
+
+from pydantic import ValidationError
+
+from probe.core.result import CapacityResult
+from probe.core.step import StepSummary
+from probe.core.token_counts import TokenCounts
+from probe.core.token_length import TokenLength, mean_length, quantile
+from probe.report.figures import milliseconds, number
+from probe.report.result_json import workload_of
+
+_SHOWN = (0.5, 0.95, 0.99)
+_COUNTED_ALIKE = 0.01  # by how much the server may count more or fewer tokens without a word about it
+
+
+def sent_lines(result: CapacityResult) -> list[tuple[str, str]]:
+    """Return label and text: the load level with the most requests, as sent and as asked; none for fixed lengths."""
+    try:
+        workload = workload_of(result.context.workload)
+    except ValidationError:  # of another version
+        return []
+    step = max(result.steps, key=lambda step: step.requests.ok + step.requests.failed, default=None)
+    if step is None or (isinstance(workload.prompt_tokens, int) and isinstance(workload.output_tokens, int)):
+        return []
+    parts = [
+        *_rate(step),
+        _lengths("prompts", step.tokens.prompts, workload.prompt_tokens, step.tokens.counted_prompts),
+        _lengths("answers", step.tokens.answers, workload.output_tokens, step.tokens.counted_answers),
+    ]
+    return [("Sent", "; ".join(part for part in parts if part))]
+
+
+def _rate(step: StepSummary) -> list[str]:
+    if step.plan.arrivals is None:
+        return []
+    late = f", {milliseconds(step.schedule_lag_s.p99)} late (p99)" if step.schedule_lag_s.p99 is not None else ""
+    return [f"{number(step.offered_rps)} requests/s of {number(step.plan.arrivals.rate_rps)} asked{late}"]
+
+
+def _lengths(name: str, sent: TokenCounts, asked: TokenLength, counted: TokenCounts) -> str:
+    if sent.mean is None:
+        return ""
+    pairs = [("mean", sent.mean, mean_length(asked))]
+    for share, value in zip(_SHOWN, (sent.p50, sent.p95, sent.p99), strict=True):
+        pairs.append((f"p{share * 100:.0f}", value or 0.0, quantile(asked, share)))
+    words = ", ".join(f"{which} {number(round(value))} of {number(round(wanted))}" for which, value, wanted in pairs)
+    differs = counted.mean is not None and abs(counted.mean - sent.mean) > _COUNTED_ALIKE * sent.mean
+    return f"{name} {words} tokens" + (f", the server counted {number(round(counted.mean or 0.0))}" if differs else "")

@@ -1,0 +1,34 @@
+"""What was sent beside what was asked for."""
+
+from dataclasses import replace
+
+from example_records import result
+
+from probe.core.step import Arrivals
+from probe.core.token_counts import SentTokens, TokenCounts
+from probe.report.sent_text import sent_lines
+
+_LENGTH = {"tokens": [100, 100], "shares": [0.0, 1.0]}
+_ASKED = {"name": "w", "api": "completions", "prompt_tokens": _LENGTH, "output_tokens": 20}
+_SENT = SentTokens(TokenCounts(101.0, 100.0, 103.0, 104.0), TokenCounts(20.0, 20.0, 20.0, 20.0), TokenCounts(110.0))
+
+
+def test_a_run_states_rate_and_lengths_as_sent_and_as_asked() -> None:
+    plain = result()
+    step = replace(plain.steps[0], tokens=_SENT, offered_rps=9.9)
+    step = replace(step, plan=replace(step.plan, arrivals=Arrivals(rate_rps=10.0)))
+    found = replace(plain, steps=(step,), context=replace(plain.context, workload=_ASKED))
+    ((label, words),) = sent_lines(found)
+    assert label == "Sent"
+    assert words.startswith("9.9 requests/s of 10 asked")
+    assert words.endswith(
+        "; prompts mean 101 of 100, p50 100 of 100, p95 103 of 100, p99 104 of 100 tokens, the server counted 110;"
+        " answers mean 20 of 20, p50 20 of 20, p95 20 of 20, p99 20 of 20 tokens"
+    )
+
+
+def test_fixed_lengths_need_no_such_line() -> None:
+    assert (
+        sent_lines(replace(result(), context=replace(result().context, workload={**_ASKED, "prompt_tokens": 9}))) == []
+    )
+    assert sent_lines(replace(result(), context=replace(result().context, workload={"name": "old"}))) == []
