@@ -195,7 +195,7 @@ def _of(placed: Placed, count: int, think_s: float = 0.0) -> Users:
 def _counted(page: str) -> dict[str, float]:
     """Return the users' requests and output tokens that Kneewatch exports, as far as they are there."""
     series = {
-        "requests": r"kneewatch_users_ttft_seconds_count\{.*\} (\S+)",
+        "requests": r'kneewatch_users_requests_total\{.*outcome="ok".*\} (\S+)',
         "output tokens": r'kneewatch_users_tokens_total\{.*kind="output".*\} (\S+)',
     }
     return {what: sum(map(float, found)) for what, pattern in series.items() if (found := re.findall(pattern, page))}

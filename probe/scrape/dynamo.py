@@ -43,7 +43,11 @@ _FAILED = ("overload", "internal", "unavailable")
 
 
 def _snapshot(found: Samples) -> ServerSnapshot:
-    in_flight, waiting = total(found, _IN_FLIGHT), total(found, _QUEUED)
+    # Before the first request there are no such series.
+    is_fresh = not (found.get(_IN_FLIGHT) or found.get(_QUEUED) or found.get(_REQUESTS))
+    none_yet = 0.0 if is_fresh else None
+    in_flight = none_yet if is_fresh else total(found, _IN_FLIGHT)
+    waiting = none_yet if is_fresh else total(found, _QUEUED)
     limits = {name: int(value) for name, its in _LIMITS.items() if (value := largest(found, its))}
     longest, blocks, each = largest(found, _LONGEST), largest(found, _BLOCKS), largest(found, _PER_BLOCK)
     finished, errors = by_label(found, "status", _REQUESTS), by_label(found, "error_type", _REQUESTS)
@@ -53,8 +57,8 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         wall_s=0.0,
         running=running,
         waiting=waiting,
-        prompt_tokens=total(found, f"{_PROMPT}_sum"),
-        generation_tokens=total(found, _OUTPUT),
+        prompt_tokens=none_yet if is_fresh else total(found, f"{_PROMPT}_sum"),
+        generation_tokens=none_yet if is_fresh else total(found, _OUTPUT),
         finished=finished,
         outcomes={
             "ok": finished.get("success", 0.0),

@@ -81,7 +81,7 @@ def _envoy(count: int) -> Setup:
 @contextmanager
 def _ray_serve(folder: Path) -> Iterator[Placed]:
     with _sims(folder, 1) as servers, systems.ray_serve(folder / "gateway", servers[0]) as (url, page):
-        yield Placed(url, {"metrics_url": page}, counted_after_s=15.0)
+        yield Placed(url, {"metrics_url": page, **_BY_STREAM}, counted_after_s=15.0)
 
 
 @contextmanager

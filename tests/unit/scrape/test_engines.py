@@ -140,6 +140,9 @@ def test_dynamos_frontend_says_how_its_workers_were_started() -> None:
     assert _counts(found)["ttft"] == _counts(found)["e2e"] == 62
     in_prefill = 'dynamo_frontend_inflight_requests{model="a"} 7\ndynamo_frontend_queued_requests{model="a"} 3\n'
     assert parse(in_prefill, 0, 0.0).running == 4, "those that wait are in flight too"
+    fresh = parse('dynamo_frontend_model_max_num_seqs{model="a"} 16\n', 0, 0.0)
+    assert (fresh.running, fresh.waiting, fresh.generation_tokens) == (0, 0, 0), "no request yet, so no series"
+    assert parse(in_prefill.splitlines()[0] + "\n", 0, 0.0).waiting is None, "a page of another version"
 
 
 def test_llama_cpp_counts_tokens_and_no_requests() -> None:
