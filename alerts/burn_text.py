@@ -12,6 +12,12 @@ from exporters import names
 from probe.core import objectives as slo
 from probe.core.request import UP, Outcome
 
+_TAKES = {
+    "ttft": "to the first token",
+    "tpot": "per output token",
+    "e2e": "to the last token",
+    "itl": "between two tokens",
+}
 _TOP = 3  # reasons that are listed
 
 
@@ -48,19 +54,22 @@ def _kind(one: Sli) -> str:
 
 
 def _who(judged: Sequence[Sli], severity: str) -> str:
-    """Return a template: canary, user, or both."""
-    canaries, users = (
+    """Return a template: canary, user, or both; users are judged by no objective alone."""
+    burns = [
         f"{{{{ with printf `{one.burn_record(severity)}{{{OF_TARGET}}}`"
         f" {' '.join(f'$labels.{label}' for label in TARGET)} | query }}}}"
         for one in judged
-    )
+    ]
+    if len(burns) == 1:
+        return "canary"
+    canaries, users = burns
     return f"{canaries}canary{users} and user{{{{ end }}}}{{{{ else }}}}user{{{{ end }}}}"
 
 
 def _what(objective: str) -> str:
     if objective == slo.AVAILABILITY:
         return "fail"
-    return f"take over {_within(objective)} {'to the first token' if objective == 'ttft' else 'per output token'}"
+    return f"take over {_within(objective)} {_TAKES[objective]}"
 
 
 def _within(objective: str) -> str:

@@ -7,6 +7,7 @@ from alerts.templates import OF_TARGET, asked
 from alerts.windows import HOUR_S, duration
 from exporters import names
 from probe.core.latency import HELD_BACK
+from probe.core.objectives import BY_GAPS
 from probe.load.step_summary import MAX_ERROR_SHARE
 
 _CANARIES_S = HOUR_S
@@ -105,18 +106,20 @@ def _steps(scale: float) -> Alert:
 def _held_back(scale: float) -> Alert:
     window = duration(_HELD_BACK_S * scale)
     share = f"min {by('target')} (min_over_time({names.HELD_BACK.name}[{window}]))"
-    promised = f'min {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="tpot"}})'
+    needs = "|".join(BY_GAPS)
+    promised = f'min {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective=~"{needs}"}})'
     return Alert(
         name="KneewatchStreamHeldBack",
         expr=f"{share} > {HELD_BACK:g}\nand {promised}",
         for_s=300 * scale,
         severity="ticket",
         dashboard=PROBE,
-        summary="{{ $labels.target }}: answers arrive at once instead of token by token, so TPOT is not judged",
+        summary="{{ $labels.target }}: answers arrive at once, not token by token, so TPOT and ITL are not judged",
         description=(
             f"For {window}, {{{{ $value | humanizePercentage }}}} or more of the tokens of a canary of"
             " {{ $labels.target }} came together with the first one. A proxy holds streams back, or the server does not"
-            " stream. No request is judged on its TPOT objective, TTFT is too long, and capacity runs give no capacity."
+            " stream. No request is judged on its TPOT or ITL objective, TTFT is too long, and capacity runs give no"
+            " capacity."
         ),
     )
 

@@ -27,7 +27,7 @@ _INTERVAL_S = {"page": 30.0, "ticket": 120.0}
 _PROMISES_S = 60.0
 
 _EVERY = (*sli.CANARIES, *sli.USERS)
-_NAMES = {"availability": "Availability", "ttft": "TTFT", "tpot": "TPOT"}
+_NAMES = {slo.AVAILABILITY: "Availability", **{name: name.upper() for name in slo.LATENCIES}}
 
 
 def objective_groups(scale: float = 1.0) -> list[RuleGroup]:

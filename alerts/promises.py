@@ -7,7 +7,7 @@ from exporters import names
 from exporters.names import PREFIX
 from probe.core import objectives as slo
 
-OBJECTIVES = (slo.AVAILABILITY, "ttft", "tpot")
+OBJECTIVES = (slo.AVAILABILITY, *slo.LATENCIES)
 # With the label `slo`, the objectives' name.
 WINDOW = f"target_slo:{PREFIX}objective_window:seconds"
 OF_TARGET = f"{on('target')} group_left ()"

@@ -103,9 +103,11 @@ BY = ("target", "workload")
 _CANARY = 'traffic="canary"'
 
 
-def _of_canaries(objective: str, counted: str) -> Sli:
+def _of_canaries(objective: str, counted: str, *, is_usual: bool = True) -> Sli:
+    """Return the SLI. Of an unusual objective, requests of targets without it are not recorded."""
     good = names.GOOD_REQUESTS.name, f'{_CANARY},objective="{objective}"'
-    return Sli(objective, "canary", BY, good, (names.REQUESTS.name, f"{_CANARY},{counted}"), is_zero_if_missing=True)
+    every = names.REQUESTS.name, f"{_CANARY},{counted}"
+    return Sli(objective, "canary", BY, good, every, is_zero_if_missing=is_usual)
 
 
 def _of_users_latency(objective: str, histogram: Series) -> Sli:
@@ -126,10 +128,14 @@ USERS_AVAILABILITY = Sli(
 AVAILABILITY = _of_canaries("availability", 'outcome!="aborted"')
 TTFT = _of_canaries("ttft", 'outcome="ok"')
 TPOT = _of_canaries("tpot", 'outcome="ok"')
+E2E = _of_canaries("e2e", 'outcome="ok"', is_usual=False)
+ITL = _of_canaries("itl", 'outcome="ok"', is_usual=False)
 USERS_TTFT = _of_users_latency("ttft", names.USERS_TTFT)
 USERS_TPOT = _of_users_latency("tpot", names.USERS_TPOT)
-CANARIES = (AVAILABILITY, TTFT, TPOT)
-USERS = (USERS_AVAILABILITY, USERS_TTFT, USERS_TPOT)
+USERS_E2E = _of_users_latency("e2e", names.USERS_E2E)
+CANARIES = (AVAILABILITY, TTFT, TPOT, E2E, ITL)
+# Without ITL: a server counts gaps, and does not say which was a request's longest.
+USERS = (USERS_AVAILABILITY, USERS_TTFT, USERS_TPOT, USERS_E2E)
 ALL = CANARIES  # the SLIs of a target with canaries
 
 

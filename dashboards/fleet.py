@@ -67,7 +67,7 @@ def _counts() -> list[PlacedPanel]:
             queries=[Query(f"sum({highest_burn()} > bool 1)", "burning")],
             steps=[(None, GREEN), (1, YELLOW)],
             width=6,
-            alerts=["KneewatchTTFTBurn", "KneewatchTPOTBurn"],
+            alerts=["KneewatchTTFTBurn", "KneewatchTPOTBurn", "KneewatchE2EBurn", "KneewatchITLBurn"],
         ),
         panels.stat(
             "Low headroom",

@@ -16,10 +16,12 @@ from dashboards.queries import (
     objective,
     or_asleep,
     percentiles,
+    quantile,
 )
 from exporters import names
+from probe.core.objectives import LATENCIES
 
-_BURNS = [f"Kneewatch{name}Burn" for name in ("Availability", "TTFT", "TPOT")]
+_BURNS = [f"Kneewatch{name}Burn" for name in ("Availability", *map(str.upper, LATENCIES))]
 
 
 def health() -> list[PlacedPanel]:
@@ -108,9 +110,8 @@ def _budgets_now() -> list[PlacedPanel]:
 def _left(records: str) -> str:
     """Return the remaining budgets, with a label `objective` taken from the record's name."""
     of_target = f'{{__name__=~"{records}",{queries.TARGET}}}'
-    return (
-        f'min by (objective) (\n  label_replace({of_target}, "objective", "$1", "__name__", ".*_([a-z]+)_budget:.*")\n)'
-    )
+    name = '"objective", "$1", "__name__", ".*_([a-z0-9]+)_budget:.*"'
+    return f"min by (objective) (\n  label_replace({of_target}, {name})\n)"
 
 
 def _good_canaries() -> list[PlacedPanel]:
@@ -136,7 +137,7 @@ def _good_canaries() -> list[PlacedPanel]:
             width=16,
             maximum=1,
             no_value="no canaries",
-            alerts=_BURNS[:3],
+            alerts=_BURNS,
         ),
     ]
 
@@ -146,10 +147,12 @@ def _latency() -> list[PlacedPanel]:
         panels.timeseries(
             "TTFT",
             "Time to first token: of canaries from the scheduled send, of users as the server measures it. Good: p95"
-            " below the dashed objective. Rising TTFT with flat TPOT means queueing or long prompts.",
+            " below the dashed objective. Rising TTFT with flat TPOT means queueing or long prompts."
+            " After reasoning: the first token of the answer itself.",
             unit="s",
             queries=[
                 *percentiles(names.TTFT, CANARY, "canary "),
+                Query(quantile(0.95, names.FIRST_ANSWER, CANARY), "canary p95 after reasoning"),
                 *percentiles(names.USERS_TTFT, who="users "),
                 objective("ttft"),
             ],
@@ -190,6 +193,7 @@ def _latency_distributions() -> list[PlacedPanel]:
             unit="s",
             query=buckets(names.ITL, CANARY),
             no_value="no canaries",
+            alerts=["KneewatchITLBurn"],
         ),
     ]
 
@@ -207,9 +211,16 @@ def _against_the_server() -> list[PlacedPanel]:
         panels.timeseries(
             "E2E, server and client",
             "End-to-end latency, from the request to the last token, of canaries and of all requests as the server"
-            " measures it. Good: flat. The server's varies with the length of users' requests; a canary's does not.",
+            " measures it, and of users where there is an objective. Good: flat, below the dashed objective. The"
+            " server's varies with the length of users' requests; a canary's does not.",
             unit="s",
-            queries=[*percentiles(names.SERVER_E2E, who="server "), *percentiles(names.E2E, CANARY, "canary ")],
+            queries=[
+                *percentiles(names.SERVER_E2E, who="server "),
+                *percentiles(names.E2E, CANARY, "canary "),
+                Query(quantile(0.95, names.USERS_E2E), "users p95"),
+                objective("e2e"),
+            ],
             width=12,
+            alerts=["KneewatchE2EBurn"],
         ),
     ]

@@ -7,7 +7,7 @@ from dashboards.queries import TARGET, buckets, largest, objective, pace, percen
 from exporters import names
 
 _NO_USERS = "no users are sending requests, or a capacity run hides them"
-_LATENCY_BURNS = ("KneewatchTTFTBurn", "KneewatchTPOTBurn")
+_LATENCY_BURNS = ("KneewatchTTFTBurn", "KneewatchTPOTBurn", "KneewatchE2EBurn")
 _BURNS = ("KneewatchAvailabilityBurn", *_LATENCY_BURNS)
 
 
@@ -40,7 +40,7 @@ def _distributions() -> list[PlacedPanel]:
 
 def _objectives() -> list[PlacedPanel]:
     met = [Query(f"min({one.good_ratio('15m', TARGET)})", one.objective) for one in sli.USERS]
-    ratio = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"availability|ttft|tpot"}})'
+    ratio = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"availability|ttft|tpot|e2e"}})'
     return [
         panels.timeseries(
             "Good user requests against the objective",
@@ -61,6 +61,7 @@ def _objectives() -> list[PlacedPanel]:
                 Query(largest(names.USERS_OBJECTIVE_SECONDS, by="objective"), "{{objective}}"),
                 objective("ttft", legend="objective ttft"),
                 objective("tpot", legend="objective tpot"),
+                objective("e2e", legend="objective e2e"),
             ],
             no_value="the server has no such histogram",
             alerts=_LATENCY_BURNS,

@@ -28,14 +28,16 @@ class ClientSeries:
         self._target = target
         self._canaries = TargetUp(clock)
         self.objectives = objectives
+        self._judged = (slo.AVAILABILITY, *objectives.latencies(), slo.ALL)
         self._registry = registry = CollectorRegistry()
         self._requests = counter(names.REQUESTS, registry)
         self._good = counter(names.GOOD_REQUESTS, registry)
         self._tokens = counter(names.TOKENS, registry)
         self._ttft = LatencyHistogram(names.TTFT, registry, bounds.ttft)
-        self._itl = LatencyHistogram(names.ITL, registry, bounds.tpot)
+        self._first_answer = histogram(names.FIRST_ANSWER, registry)
+        self._itl = LatencyHistogram(names.ITL, registry, bounds.itl)
         self._tpot = LatencyHistogram(names.TPOT, registry, bounds.tpot)
-        self._e2e = histogram(names.E2E, registry)
+        self._e2e = LatencyHistogram(names.E2E, registry, bounds.e2e)
         self._lag = histogram(names.SCHEDULE_LAG, registry)
         self._last_success = gauge(names.LAST_SUCCESS, registry)
         self._up = gauge(names.TARGET_UP, registry)
@@ -53,8 +55,9 @@ class ClientSeries:
             histogram.set_bounds(thresholds)
             for histogram, thresholds in (
                 (self._ttft, bounds.ttft),
-                (self._itl, bounds.tpot),
+                (self._itl, bounds.itl),
                 (self._tpot, bounds.tpot),
+                (self._e2e, bounds.e2e),
             )
         ]
         return any(emptied)
@@ -81,7 +84,7 @@ class ClientSeries:
     def _start(self, labels: tuple[str, ...]) -> None:
         for outcome in Outcome:
             self._requests.labels(*labels, outcome.value)
-        for objective in (slo.AVAILABILITY, *self.objectives.latencies(), slo.ALL):
+        for objective in self._judged:
             self._good.labels(*labels, objective)
         target, model, _, traffic = labels
         for kind in ("prompt", "output"):
@@ -95,10 +98,11 @@ class ClientSeries:
         self._forget_provisional(record)
         self._requests.labels(*labels, record.outcome.value).inc()
         verdict = dict(slo.met(record, self.objectives))
-        if latency.is_held_back(record) and self.objectives.tpot is not None:
-            verdict.setdefault("tpot", True)  # not judged: alerts take what is not good for bad
+        if self.objectives.judges_gaps and latency.is_held_back(record):
+            for name in slo.BY_GAPS:
+                verdict.setdefault(name, True)  # not judged: alerts take what is not good for bad
         for objective, good in verdict.items():
-            if good:
+            if good and objective in self._judged:
                 self._good.labels(*labels, objective).inc()
         for kind, tokens in zip(("prompt", "output"), tokens_spent(record), strict=True):
             self._tokens.labels(record.target, model, record.traffic.value, kind).inc(tokens)
@@ -139,7 +143,7 @@ class ClientSeries:
             return
         for outcome in Outcome:
             self._requests.remove(*labels, outcome.value)
-        for objective in (slo.AVAILABILITY, *self.objectives.latencies(), slo.ALL):
+        for objective in self._judged:
             self._good.remove(*labels, objective)
         if not any((each[1], each[3]) == (model, traffic) for each in self._provisional | self._counted):
             for kind in ("prompt", "output"):
@@ -150,9 +154,11 @@ class ClientSeries:
             (self._ttft.metric, (latency.ttft_s(record),)),
             (self._itl.metric, latency.itl_s(record)),
             (self._tpot.metric, (latency.tpot_s(record),)),
-            (self._e2e, (latency.e2e_s(record),)),
+            (self._e2e.metric, (latency.e2e_s(record),)),
             (self._lag, (latency.schedule_lag_s(record),)),
         )
+        if (reasoned_s := latency.first_answer_s(record)) is not None:  # no series for servers without reasoning
+            self._first_answer.labels(*labels).observe(reasoned_s)
         for metric, values in samples:
             child = metric.labels(*labels)  # type: ignore[attr-defined]
             for value in values:

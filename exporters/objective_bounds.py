@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from exporters import names
 from exporters.names import Series
 from exporters.registry import histogram
-from probe.core.objectives import Objectives
+from probe.core.objectives import LATENCIES, Objectives
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,16 @@ class ObjectiveBounds:
 
     ttft: frozenset[float] = frozenset()
     tpot: frozenset[float] = frozenset()
+    e2e: frozenset[float] = frozenset()
+    itl: frozenset[float] = frozenset()
 
     @classmethod
     def of(cls, objectives: Iterable[Objectives]) -> "ObjectiveBounds":
         promised = [o.latencies() for o in objectives]
-        return cls(*(frozenset(each[name].within_s for each in promised if name in each) for name in ("ttft", "tpot")))
+        ttft, tpot, e2e, itl = (
+            frozenset(each[name].within_s for each in promised if name in each) for name in LATENCIES
+        )
+        return cls(ttft, tpot, e2e, tpot | itl)  # TPOT is a mean of gaps, so its threshold is one of theirs
 
 
 class LatencyHistogram:

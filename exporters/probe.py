@@ -16,6 +16,7 @@ _SERIES = (
     names.REQUESTS,
     names.GOOD_REQUESTS,
     names.TTFT,
+    names.FIRST_ANSWER,
     names.ITL,
     names.TPOT,
     names.E2E,

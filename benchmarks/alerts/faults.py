@@ -87,6 +87,8 @@ ALERTS: Mapping[str, Speaks] = {
     "KneewatchAvailabilityBurn": _speaks(_DEAD, _STALL, also=[_QUEUE, _KV]),
     "KneewatchTTFTBurn": _speaks(_QUEUE, _KV, also=[_STALL, _KNEE]),
     "KneewatchTPOTBurn": _speaks(_SLOW, _KV, also=[_STALL]),
+    "KneewatchE2EBurn": _speaks(),
+    "KneewatchITLBurn": _speaks(),
     "KneewatchKneeDropped": _speaks(_KNEE),
     "KneewatchKneeDown": _speaks(_KNEE),
     "KneewatchCapacityStale": _speaks(),

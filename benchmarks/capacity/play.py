@@ -11,6 +11,7 @@ from probe.capacity.run.job import Budget, LoadPlan, RunJob
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, Think
 from probe.core.clock import Clock
+from probe.core.objectives import Objectives
 from probe.core.result import CapacityResult, RunContext
 from probe.core.snapshot import ServerSnapshot
 from probe.simulator.virtual_server import SimulatedRequest
@@ -78,9 +79,13 @@ def play(
         return result
 
     result = virtually(run(), within_s=10_000)
-    ttft, tpot = case.objectives.ttft, case.objectives.tpot
-    spoilt = sum(
-        (v.ttft_s > ttft.within_s) or (v.output_tokens > 1 and v.tpot_s > tpot.within_s)  # type: ignore[union-attr]
-        for v in users
-    )
-    return Played(result, len(users), spoilt)
+    return Played(result, len(users), sum(_is_spoilt(request, case.objectives) for request in users))
+
+
+def _is_spoilt(request: SimulatedRequest, objectives: Objectives) -> bool:
+    """Return whether the request was late or slow."""
+    limits = objectives.latencies()
+    took_s = {"ttft": request.ttft_s, "tpot": request.tpot_s, "e2e": request.e2e_s}
+    if "itl" in limits:
+        took_s["itl"] = request.longest_gap_s()
+    return any(took_s[name] > limit.within_s for name, limit in limits.items())

@@ -51,6 +51,7 @@ _OF: Mapping[tuple[Series, str], Sequence[str]] = {
 # A histogram without bounds of its own has the server's: vLLM's.
 _BOUNDS: Mapping[Series, Sequence[float]] = {
     names.SERVER_TTFT: buckets.TTFT_S, names.USERS_TTFT: buckets.TTFT_S, names.SERVER_ITL: buckets.TOKEN_S,
+    names.USERS_E2E: buckets.REQUEST_S,
     names.SERVER_TPOT: buckets.TOKEN_S, names.USERS_TPOT: buckets.TOKEN_S,
     names.USERS_PROMPT_TOKENS: buckets.one_two_five(32_768), names.USERS_OUTPUT_TOKENS: buckets.one_two_five(32_768),
     names.SERVER_ITERATION_TOKENS: buckets.STEP_TOKENS, names.SERVER_PREEMPTIONS_PER_REQUEST: (0, 1, 2, 5, 10, 20),

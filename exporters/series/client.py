@@ -21,13 +21,20 @@ REQUESTS = _declare("counter", "requests_total", "Finished requests by outcome",
 GOOD_REQUESTS = _declare(
     "counter",
     "good_requests_total",
-    "Requests that met an objective: availability, ttft, tpot or all",
+    "Requests that met an objective: availability, ttft, tpot, e2e, itl or all",
     (*_REQUEST, "objective"),
 )
 TTFT = _declare(
     "histogram",
     "ttft_seconds",
     "Time to first token (TTFT), from the scheduled send",
+    _REQUEST,
+    _LATENCY_BUCKETS,
+)
+FIRST_ANSWER = _declare(
+    "histogram",
+    "first_answer_seconds",
+    "Time to the first answer token of streams that begin with reasoning, from the scheduled send",
     _REQUEST,
     _LATENCY_BUCKETS,
 )

@@ -44,7 +44,7 @@ LABELS: Mapping[str, str] = {
     "workload": "the workload's name in the configuration, or users: the lengths that users send",
     "traffic": "why a request was sent: canary, capacity, ondemand or answer (to a question with a known answer)",
     "outcome": "the outcome of a request or a capacity run",
-    "objective": "availability, ttft, tpot or all",
+    "objective": "availability, ttft, tpot, e2e, itl or all",
     "slo": "the name of the target's objectives in the configuration",
     "verdict": "valid, or why a load level is not judged: client_bound, too_few, held_back, cut_short or lost",
     "bottleneck": "max_num_seqs, kv_cache, front_end, prefill, memory_bandwidth, host or client",

@@ -16,6 +16,12 @@ USERS_REQUESTS = _declare(
 USERS_TOKENS = _declare("counter", "users_tokens_total", "Tokens of user requests", (*TARGET, "kind"))
 USERS_TTFT = _declare("histogram", "users_ttft_seconds", "TTFT of user requests, measured by the server", TARGET)
 USERS_TPOT = _declare("histogram", "users_tpot_seconds", "TPOT of user requests, measured by the server", TARGET)
+USERS_E2E = _declare(
+    "histogram",
+    "users_e2e_seconds",
+    "E2E of user requests, measured by the server; for targets with an E2E objective",
+    TARGET,
+)
 USERS_PROMPT_TOKENS = _declare(
     "histogram", "users_prompt_tokens", "Prompt tokens of user requests, each counted when it ends", TARGET
 )

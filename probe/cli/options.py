@@ -15,11 +15,12 @@ from probe.config.addresses import Url
 from probe.config.config import Config
 from probe.config.config_file import load_config
 from probe.config.headers import names_secret
-from probe.config.objectives import DEFAULT_OBJECTIVES
+from probe.config.objectives import DEFAULT_OBJECTIVES, USUAL_RATIO
 from probe.config.path_checks import authorities_problem
 from probe.config.presets import PRESETS
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
+from probe.core.objectives import LATENCIES
 from probe.core.text import one_line
 from probe.monitor.desired_targets import Shard
 
@@ -34,10 +35,8 @@ _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
     ("workloads", "default", "api"): "--api",
     ("workloads", "default", "prompt_tokens", "plain"): "--prompt-tokens",
     ("workloads", "default", "output_tokens", "plain"): "--output-tokens",
-    ("objectives", "default", "ttft", "within"): "--ttft",
-    ("objectives", "default", "tpot", "within"): "--tpot",
-    ("objectives", "default", "ttft", "ratio"): "--ratio",
-    ("objectives", "default", "tpot", "ratio"): "--ratio",
+    **{("objectives", "default", name, "within"): f"--{name}" for name in LATENCIES},
+    **{("objectives", "default", name, "ratio"): "--ratio" for name in LATENCIES},
 }
 _ADDRESS: TypeAdapter[str] = TypeAdapter(Url)
 _EXPECTED = {
@@ -64,6 +63,8 @@ class ServerOptions:
     output_tokens: int | None = None
     ttft: str | None = None
     tpot: str | None = None
+    e2e: str | None = None
+    itl: str | None = None
     ratio: str | None = None
 
     def given(self) -> list[str]:
@@ -131,7 +132,6 @@ def check_address(text: str, option: str, example: str) -> None:
 
 
 def _one_server(base_url: str, server: ServerOptions) -> Config:
-    default = DEFAULT_OBJECTIVES.model_dump(mode="json")
     target = {
         "name": "target",
         "base_url": base_url,
@@ -144,23 +144,34 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
     }
     lengths = {"prompt_tokens": server.prompt_tokens, "output_tokens": server.output_tokens}
     workload = _set({"api": server.api, **lengths})
-    objectives = {
-        name: _set({"within": within, "ratio": server.ratio}, default[name])
-        for name, within in (("ttft", server.ttft), ("tpot", server.tpot))
-    }
     if server.api_key_file is not None:
         _check_readable("--api-key-file", server.api_key_file)
     if server.ca_file is not None and (words := authorities_problem(server.ca_file)):
         raise ConfigError(f"--ca-file {server.ca_file}: {words}")
     try:
         config = Config.model_validate(
-            {"targets": [_set(target)], "workloads": {"default": workload}, "objectives": {"default": objectives}}
+            {
+                "targets": [_set(target)],
+                "workloads": {"default": workload},
+                "objectives": {"default": _objectives(server)},
+            }
         )
     except ValidationError as error:
         raise ConfigError("\n".join(dict.fromkeys(_problems(error)))) from None
     api = config.workload("default").api
     presets = {name: preset.model_copy(update={"api": api}) for name, preset in PRESETS.items()}
     return config.model_copy(update={"workloads": presets | config.workloads})
+
+
+def _objectives(server: ServerOptions) -> dict[str, object]:
+    """Return the objectives as the configuration has them: the usual ones, and those that were asked for."""
+    usual = DEFAULT_OBJECTIVES.model_dump(mode="json")
+    ratio = server.ratio or str(USUAL_RATIO)
+    return {
+        name: _set({"within": within, "ratio": ratio}, usual[name])
+        for name in LATENCIES
+        if (within := getattr(server, name)) is not None or usual[name] is not None
+    }
 
 
 def _pages(given: Sequence[str]) -> dict[str, object]:

@@ -127,6 +127,10 @@ def ramp(
     ] = None,
     ttft: Annotated[str | None, typer.Option(help="TTFT objective, with --base-url. Default: 500ms.")] = None,
     tpot: Annotated[str | None, typer.Option(help="TPOT objective, with --base-url. Default: 50ms.")] = None,
+    e2e: Annotated[str | None, typer.Option(help="E2E objective, with --base-url. Default: none.")] = None,
+    itl: Annotated[
+        str | None, typer.Option(help="Objective for a request's longest gap, with --base-url. Default: none.")
+    ] = None,
     ratio: Annotated[
         str | None,
         typer.Option(help="Share of requests that must meet them, with --base-url. Default: 0.95."),
@@ -201,6 +205,8 @@ def ramp(
         output_tokens=output_tokens,
         ttft=ttft,
         tpot=tpot,
+        e2e=e2e,
+        itl=itl,
         ratio=ratio,
     )
     loaded = configuration(config, base_url, server)

@@ -6,6 +6,7 @@ from typing import Any
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
 from probe.core.text import one_line
 
+ANSWER, REASONING = "answer", "reasoning"  # what an event of a stream brings
 # An error's body, or an event of a stream. Neither has more than some dozen values.
 MESSAGE = JsonLimits(max_bytes=2**20, max_values=10_000)
 
@@ -53,14 +54,16 @@ def usage_in(usage: Mapping[str, object]) -> tuple[int, int] | None:
     return (prompt, output) if type(prompt) is int and type(output) is int else None
 
 
-def has_content(choice: Mapping[str, Any], *, chat: bool) -> bool:
-    """Return whether a choice carries text, reasoning or a tool call."""
+def content_of(choice: Mapping[str, Any], *, chat: bool) -> str:
+    """Return ANSWER if a choice carries text or a tool call, REASONING if only reasoning, "" if neither."""
     if not chat:
-        return bool(choice.get("text"))
+        return ANSWER if choice.get("text") else ""
     delta = choice.get("delta")
     if not isinstance(delta, dict):
-        return False
-    return any(delta.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))
+        return ""
+    if delta.get("content") or delta.get("tool_calls"):
+        return ANSWER
+    return REASONING if delta.get("reasoning") or delta.get("reasoning_content") else ""
 
 
 def text_in(choice: Mapping[str, Any], *, chat: bool) -> tuple[str, str]:

@@ -10,7 +10,17 @@ from typing import Any
 
 import msgspec
 
-from probe.client.api_json import MESSAGE, error_in, first_choice, has_content, parse_object, text_in, usage_in
+from probe.client.api_json import (
+    ANSWER,
+    MESSAGE,
+    REASONING,
+    content_of,
+    error_in,
+    first_choice,
+    parse_object,
+    text_in,
+    usage_in,
+)
 from probe.client.response_buffer import Read
 from probe.client.server_times import server_times
 from probe.client.sse import EventSplitter
@@ -78,6 +88,7 @@ class StreamReader:
         self._splitter = EventSplitter()
         self._at_ns, self._late_ns, self._tokens = array("q"), array("q"), array("i")
         self._first_visible: int | None = None
+        self._first_answer: int | None = None
         self._prompt: int | None = None
         self._output: int | None = None
         self._finish: str | None = None
@@ -104,7 +115,7 @@ class StreamReader:
         for event in self._splitter.finish():
             self._take(event, last[0] if last else 0, last[0] - last[1] if last else 0)
         return Transcript(
-            TokenEvents(self._at_ns, self._late_ns, self._tokens, self._first_visible),
+            TokenEvents(self._at_ns, self._late_ns, self._tokens, self._first_visible, self._first_answer),
             self._prompt,
             self._output,
             self._finish,
@@ -134,20 +145,21 @@ class StreamReader:
             return
         self._model = self._model or chunk.model
         self._server_times = server_times(chunk.metrics) or self._server_times
-        visible = has_choice = False
+        content, has_choice = "", False
         if chunk.choices:
             choice, has_choice = chunk.choices[0], True
             if choice.finish_reason is not None:
                 self._finish = self._safe(choice.finish_reason.encode("utf-8", "replace"), 40)
             if not self._chat:
-                visible = bool(choice.text)
+                content = ANSWER if choice.text else ""
                 self._keep(choice.text)
             elif (delta := choice.delta) is not None:
-                visible = bool(delta.content or delta.reasoning or delta.reasoning_content or delta.tool_calls)
-                self._keep(delta.content, delta.reasoning or delta.reasoning_content)
+                reasoning = delta.reasoning or delta.reasoning_content
+                content = ANSWER if delta.content or delta.tool_calls else REASONING if reasoning else ""
+                self._keep(delta.content, reasoning)
         usage = chunk.usage
         counts = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else None
-        self._count(event, counts, at_ns, late_ns, visible=visible, has_choice=has_choice)
+        self._count(event, counts, at_ns, late_ns, content=content, has_choice=has_choice)
 
     def _keep(self, answer: str | None, reasoning: str | None = None) -> None:
         if self._keeps_text:
@@ -172,10 +184,10 @@ class StreamReader:
             if counts is None:
                 self._give_up(event)
                 return
-        visible = choice is not None and has_content(choice, chat=self._chat)
+        content = content_of(choice, chat=self._chat) if choice is not None else ""
         if choice is not None:
             self._keep(*text_in(choice, chat=self._chat))
-        self._count(event, counts, at_ns, late_ns, visible=visible, has_choice=choice is not None)
+        self._count(event, counts, at_ns, late_ns, content=content, has_choice=choice is not None)
 
     def _count(
         self,
@@ -184,7 +196,7 @@ class StreamReader:
         at_ns: int,
         late_ns: int,
         *,
-        visible: bool,
+        content: str,
         has_choice: bool,
     ) -> None:
         if counts is not None:
@@ -194,10 +206,12 @@ class StreamReader:
             self._prompt, self._output = counts
         if not has_choice:
             return
-        grown = max(counts[1] - self._counted, 0) if counts is not None else int(visible)
-        if grown > 0 or visible:
-            if visible and self._first_visible is None:
+        grown = max(counts[1] - self._counted, 0) if counts is not None else int(bool(content))
+        if grown > 0 or content:
+            if content and self._first_visible is None:
                 self._first_visible = len(self._at_ns)
+            if content == ANSWER and self._first_answer is None:
+                self._first_answer = len(self._at_ns)
             self._at_ns.append(at_ns)
             self._late_ns.append(late_ns)
             self._tokens.append(grown)

@@ -65,7 +65,7 @@ class BudgetConfig(ConfigSection):
     """Maximum duration of a run, in seconds."""
     over_objective_seconds: Positive = 20.0
     """Maximum total time, in seconds, in which requests of a run are late, slow or failing; hanging requests count only
-    if both TTFT and TPOT have objectives.
+    if E2E has an objective, or both TTFT and TPOT do.
     """
 
     @property

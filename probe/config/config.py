@@ -109,14 +109,7 @@ class Config(ConfigSection):
 
     def objectives_of(self, target: WatchConfig) -> Objectives:
         """Return the target's objectives."""
-        o = self.objectives.get(target.objectives, DEFAULT_OBJECTIVES)
-        return Objectives(
-            name=target.objectives,
-            window_s=o.window,
-            availability=o.availability,
-            ttft=o.ttft.objective() if o.ttft else None,
-            tpot=o.tpot.objective() if o.tpot else None,
-        )
+        return self.objectives.get(target.objectives, DEFAULT_OBJECTIVES).objectives(target.objectives)
 
     def workload(self, name: str) -> WorkloadConfig:
         """Return the workload with this name: a configured one, or a preset. Raises KeyError.

@@ -1,7 +1,7 @@
 """The `objectives` section: service level objectives by name."""
 
 from probe.config.types import ConfigSection, Duration, Ratio, default_duration
-from probe.core.objectives import Objective
+from probe.core.objectives import LATENCIES, Objective, Objectives
 
 
 class LatencyObjective(ConfigSection):
@@ -27,10 +27,22 @@ class ObjectivesConfig(ConfigSection):
     """Limit of the time to first token. Not judged if left out."""
     tpot: LatencyObjective | None = None
     """Limit of the time per output token after the first. Not judged if left out."""
+    e2e: LatencyObjective | None = None
+    """Limit of the end-to-end latency, which depends on the length of the answer. Not judged if left out."""
+    itl: LatencyObjective | None = None
+    """Limit of the longest gap between tokens of a request ([numbers.md](numbers.md#objectives)). Not judged if left
+    out.
+    """
+
+    def objectives(self, name: str) -> Objectives:
+        """Return the objectives under this name."""
+        limits = {key: one.objective() for key in LATENCIES if (one := getattr(self, key)) is not None}
+        return Objectives(name, self.window, self.availability, **limits)
 
 
+USUAL_RATIO = 0.95
 # The objectives of `--base-url`, and of targets without `objectives`: an interactive chat.
 DEFAULT_OBJECTIVES = ObjectivesConfig(
-    ttft=LatencyObjective.model_validate({"ratio": 0.95, "within": "500ms"}),
-    tpot=LatencyObjective.model_validate({"ratio": 0.95, "within": "50ms"}),
+    ttft=LatencyObjective.model_validate({"ratio": USUAL_RATIO, "within": "500ms"}),
+    tpot=LatencyObjective.model_validate({"ratio": USUAL_RATIO, "within": "50ms"}),
 )

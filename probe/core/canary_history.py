@@ -44,12 +44,12 @@ class CanaryHistory:
         slot = slot_of(record.done_wall_s)
         self._advance(slot)
         is_good = verdict[slo.AVAILABILITY]
-        missed = [name for name in ("ttft", "tpot") if not verdict.get(name, True)]
+        missed = [name for name in objectives.latencies() if not verdict.get(name, True)]
         self._count("sent", slot)
         self._count("failed", slot, not is_good)
         self._count("judged", slot, is_good and slo.ALL in verdict)
         self._count("slow", slot, bool(missed))
-        for name in missed:
+        for name in set(COUNTS).intersection(missed):
             self._count(name, slot)
 
     def last(self, name: str, slots: int, now_s: float) -> Sequence[int]:

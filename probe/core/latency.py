@@ -24,6 +24,17 @@ def ttft_s(record: RequestRecord) -> float | None:
     )
 
 
+def first_answer_s(record: RequestRecord) -> float | None:
+    """Return the time to the first answer token after reasoning, which TTFT counts from.
+
+    None without reasoning, where it would be TTFT, and without an answer after it.
+    """
+    events = record.events
+    if events.first_answer is None or events.first_answer == events.first_visible:
+        return None
+    return (events.at_ns[events.first_answer] - record.scheduled_ns) * _NS
+
+
 def ttft_parts_s(record: RequestRecord) -> Mapping[str, float]:
     """Return where the time from sending to the first token went: queue, prefill, and outside the engine.
 
@@ -54,10 +65,6 @@ def tpot_s(record: RequestRecord) -> float | None:
     return (last - first) / (record.output_tokens - 1)
 
 
-# The latencies that objectives can limit, by name.
-PROMISED: Mapping[str, Callable[[RequestRecord], float | None]] = {"ttft": ttft_s, "tpot": tpot_s}
-
-
 def itl_ns(record: RequestRecord) -> list[int]:
     """Return the gaps between successive token events in nanoseconds (integers sort faster, and there are millions)."""
     return [after - before for before, after in pairwise(record.events.at_ns)]
@@ -71,6 +78,15 @@ def itl_s(record: RequestRecord) -> Iterator[float]:
 def stall_s(record: RequestRecord) -> float | None:
     """Return the longest gap between two token events; None if there are fewer than two."""
     return max(itl_s(record), default=None)
+
+
+# The latencies that objectives can limit, by name. ITL has many values in a request: its objective is for the longest.
+PROMISED: Mapping[str, Callable[[RequestRecord], float | None]] = {
+    "ttft": ttft_s,
+    "tpot": tpot_s,
+    "e2e": e2e_s,
+    "itl": stall_s,
+}
 
 
 def ttft_error_s(record: RequestRecord) -> float | None:
@@ -87,6 +103,11 @@ def ttft_error_s(record: RequestRecord) -> float | None:
 def itl_error_ns(record: RequestRecord) -> list[int]:
     """Return the largest error the client may have added to each gap: the later of the two stamps' lateness."""
     return [max(before, after) for before, after in pairwise(record.events.late_ns)]
+
+
+def stall_error_s(record: RequestRecord) -> float:
+    """Return how much the client may have added to the longest gap; 0 without gaps."""
+    return max(itl_error_ns(record), default=0) * _NS
 
 
 def coalesced(record: RequestRecord) -> int:

@@ -12,6 +12,9 @@ from probe.core.request import Outcome, RequestRecord
 
 AVAILABILITY = "availability"
 ALL = "all"  # every objective met: what goodput counts
+# The latency objectives, in this order everywhere. What each judges is in docs/numbers.md.
+LATENCIES = ("ttft", "tpot", "e2e", "itl")
+BY_GAPS = ("tpot", "itl")  # undefined for one token event, unknown for a stream that was held back
 # A client that did not run for less than this share of a request's time has not caused its failure.
 _STOPPED_SHARE = 0.1
 _UNREAD_S = 1.0  # a server gives up on a client that reads nothing for longer
@@ -34,18 +37,26 @@ class Objectives:
     availability: float | None = None
     ttft: Objective | None = None
     tpot: Objective | None = None
+    e2e: Objective | None = None
+    itl: Objective | None = None  # of a request's longest gap
 
     def latencies(self) -> Mapping[str, Objective]:
-        """Return the latency objectives that are set, by name, in the order ttft, tpot."""
-        return {k: o for k, o in (("ttft", self.ttft), ("tpot", self.tpot)) if o is not None}
+        """Return the latency objectives that are set, by name, in the order of LATENCIES."""
+        each = (self.ttft, self.tpot, self.e2e, self.itl)
+        return {name: one for name, one in zip(LATENCIES, each, strict=True) if one is not None}
+
+    @property
+    def judges_gaps(self) -> bool:
+        """Whether an objective needs the times between tokens, which a stream that was held back does not show."""
+        return self.tpot is not None or self.itl is not None
 
 
 def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
     """Return, for each objective that judges this request, whether it was met; empty for an aborted request.
 
     A client-bound request meets its availability objective, and no other judges it: the client may have caused the
-    rest. The TPOT of a stream that was held back is not judged either. An undefined TPOT (one output token) meets its
-    objective.
+    rest. TPOT and ITL of a stream that was held back are not judged either. Undefined ones (one output token) meet
+    their objectives.
     """
     if record.outcome is Outcome.ABORTED:
         return {}
@@ -55,8 +66,8 @@ def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
     if record.outcome is Outcome.OK:
         for name, objective in objectives.latencies().items():
             value = latency.PROMISED[name](record)
-            if name != "tpot" or not latency.is_held_back(record):
-                verdict[name] = value <= objective.within_s if value is not None else name == "tpot"
+            if name not in BY_GAPS or not latency.is_held_back(record):
+                verdict[name] = value <= objective.within_s if value is not None else name in BY_GAPS
     return {**verdict, ALL: all(verdict.values())}
 
 
@@ -68,16 +79,25 @@ def may_be_client_delay(record: RequestRecord, objectives: Objectives, waking_s:
     """
     if record.outcome is not Outcome.OK:
         return False
-    good, tokens = met(record, objectives), record.output_tokens
+    good, limits = met(record, objectives), objectives.latencies()
+    missed = [name for name in limits if not good.get(name, True)]
+    return bool(missed) and all(
+        (latency.PROMISED[name](record) or 0.0) - _client_error_s(name, record, waking_s) <= limits[name].within_s
+        for name in missed
+    )
+
+
+def _client_error_s(name: str, record: RequestRecord, waking_s: float) -> float:
+    """Return by how much the client may have lengthened a latency of a request."""
     late_ns = record.events.late_ns
-    errors = {
-        "ttft": (latency.ttft_error_s(record) or 0.0) + waking_s,
-        "tpot": ((late_ns[-1] * 1e-9 if len(late_ns) else 0.0) + waking_s) / max(tokens - 1, 1),
-    }
-    values = {"ttft": latency.ttft_s(record) or 0.0, "tpot": latency.tpot_s(record) or 0.0}
-    missed = [name for name in objectives.latencies() if not good.get(name, True)]
-    limits = objectives.latencies()
-    return bool(missed) and all(values[name] - errors[name] <= limits[name].within_s for name in missed)
+    last_s = (late_ns[-1] * 1e-9 if len(late_ns) else 0.0) + waking_s
+    if name == "ttft":
+        return (latency.ttft_error_s(record) or 0.0) + waking_s
+    if name == "e2e":
+        return max(latency.schedule_lag_s(record), 0.0) + last_s
+    if name == "tpot":
+        return last_s / max(record.output_tokens - 1, 1)
+    return latency.stall_error_s(record) + waking_s
 
 
 def may_be_client_stop(record: RequestRecord, waking_s: float) -> bool:
@@ -109,11 +129,11 @@ def shares(verdicts: Sequence[Mapping[str, bool]], objectives: Objectives) -> di
 
 
 def broken(ratios: Mapping[str, float], objectives: Objectives) -> tuple[str, ...]:
-    """Return the objectives whose ratio is too low, in the order availability, ttft, tpot."""
+    """Return the objectives whose ratio is too low, availability first."""
     return tuple(name for name, ratio in promised(objectives).items() if ratios.get(name, 1.0) < ratio)
 
 
 def promised(objectives: Objectives) -> dict[str, float]:
-    """Return the required ratio of each objective that is set, in the order availability, ttft, tpot."""
+    """Return the required ratio of each objective that is set, availability first."""
     first = {AVAILABILITY: objectives.availability} if objectives.availability is not None else {}
     return {**first, **{name: objective.ratio for name, objective in objectives.latencies().items()}}

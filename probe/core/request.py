@@ -88,12 +88,14 @@ class TokenEvents:
     """The token events of a stream, in order, as parallel arrays because a step has millions of them.
 
     `first_visible`: index of the first event with visible text. Earlier tokens may be parts of one character.
+    `first_answer`: of the first one that is no reasoning.
     """
 
     at_ns: "array[int]" = field(default_factory=lambda: array("q"))
     late_ns: "array[int]" = field(default_factory=lambda: array("q"))  # upper bound of the delay in at_ns
     tokens: "array[int]" = field(default_factory=lambda: array("i"))  # the server's count since the previous event
     first_visible: int | None = None
+    first_answer: int | None = None
 
     def __len__(self) -> int:
         return len(self.at_ns)

@@ -113,8 +113,8 @@ class UserLoad:
 class UserTotals:
     """Totals of user traffic since monitoring began: the server's counters less probe traffic.
 
-    None: the server does not count it. `histograms`: ttft, tpot, prompt_length and output_length, if the server has
-    them, in its buckets. `outcomes`: requests that have ended, as ok, failed or aborted; an absent one is unknown.
+    None: the server does not count it. `histograms`: ttft, tpot, e2e, prompt_length and output_length, if the server
+    has them, in its buckets. `outcomes`: requests that have ended, as ok, failed or aborted; an absent one is unknown.
     """
 
     requests: float | None = None

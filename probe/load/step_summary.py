@@ -25,7 +25,7 @@ from probe.observe import guard
 # Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
 MIN_REQUESTS = 20
 TOO_FEW = "too_few_requests"
-HELD_BACK = "held_back"  # most answers arrived at once, so their TPOT is unknown
+HELD_BACK = "held_back"  # most answers arrived at once, so the times between their tokens are unknown
 CLIENT_BOUND = "client_bound"  # this machine was too late
 CUT_SHORT = "cut_short"  # the reason of a step that guard, budget or caller stopped early
 # The client may be wrong by at most this share of an objective it judges.
@@ -124,39 +124,6 @@ def _latencies(run: StepRun, records: Sequence[RequestRecord], ok: Sequence[Requ
     }
 
 
-def covered_seconds(spans: Iterable[tuple[int, int]]) -> float:
-    """Return the seconds covered by at least one of the spans (begin, end; nanoseconds)."""
-    total, reached = 0, 0
-    for begin, end in sorted(spans):
-        total += max(end - max(begin, reached), 0)
-        reached = max(reached, end)
-    return total * 1e-9
-
-
-def over_objective(record: RequestRecord, objectives: Objectives) -> list[tuple[int, int]]:
-    """Return the spans (begin, end; nanoseconds) in which a request was over its TTFT or TPOT objective, or failing.
-
-    A cancelled request is only known not to have ended: it was over its objectives from the time when TTFT and TPOT at
-    their limits would have ended it.
-    """
-    ttft, tpot = objectives.ttft, objectives.tpot
-    if record.outcome is Outcome.ABORTED:
-        if ttft is None or tpot is None:
-            return []
-        allowed_s = ttft.within_s + tpot.within_s * (record.spec.output_tokens - 1)
-        over = [(record.scheduled_ns + int(allowed_s * 1e9), record.done_ns)]
-    elif record.outcome is Outcome.CLIENT_BOUND:
-        over = []
-    elif record.outcome is not Outcome.OK:
-        over = [(record.scheduled_ns, record.done_ns)]
-    else:
-        good = slo.met(record, objectives)
-        first = record.scheduled_ns + int((latency.ttft_s(record) or 0.0) * 1e9)
-        over = [(record.scheduled_ns + int(ttft.within_s * 1e9), first)] if ttft and not good["ttft"] else []
-        over += [(first, record.done_ns)] if tpot and not good.get("tpot", True) else []
-    return [(begin, end) for begin, end in over if begin < end]
-
-
 def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], seconds: float) -> ErrorBound:
     """Return the sum of two 99th percentiles: the known lateness of stamps, and how late the system ran the process."""
     if not loop_lag_s:
@@ -168,7 +135,7 @@ def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], secon
 
 
 def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objectives) -> str | None:
-    """Return why a step cannot be judged, or None. Late stamps move TTFT in full, TPOT by their share of a token."""
+    """Return why a step cannot be judged, or None. Late stamps move TTFT, E2E and gaps in full, TPOT by a share."""
     if any(record.outcome is Outcome.CLIENT_BOUND for record in records):
         return CLIENT_BOUND
     judged = [record for record in records if record.outcome is not Outcome.ABORTED]
@@ -178,13 +145,29 @@ def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objec
     answered = sorted(record.output_tokens for record in ok)
     if not answered:
         return None  # nothing has a latency; what remains to be judged needs no stamp
-    if objectives.tpot is not None and 2 * sum(map(latency.is_held_back, ok)) > len(ok):
+    if objectives.judges_gaps and 2 * sum(map(latency.is_held_back, ok)) > len(ok):
         return HELD_BACK
     gaps = max(percentile(answered, 0.5) - 1, 1)
-    errors = {"ttft": bound.ttft, "tpot": (bound.ttft + bound.itl) / gaps}
+    whole = bound.ttft + bound.itl
+    errors = {"ttft": bound.ttft, "tpot": whole / gaps, "e2e": whole, "itl": bound.itl}
     latencies = objectives.latencies().items()
     bad = any(errors[name] > MAX_ERROR_SHARE * objective.within_s for name, objective in latencies)
-    return CLIENT_BOUND if bad else None
+    return CLIENT_BOUND if bad or _breaks_by_own_delay(ok, objectives) else None
+
+
+def _breaks_by_own_delay(ok: Sequence[RequestRecord], objectives: Objectives) -> bool:
+    """Return whether the ITL objective is broken only by gaps that the client's own delay may have lengthened.
+
+    The bound covers 99 % of the gaps. The longest of a hundred may be one of the others.
+    """
+    if objectives.itl is None:
+        return False
+    gaps = Objectives("", itl=objectives.itl)
+    judged = [(r, good) for r in ok if (good := slo.met(r, gaps).get("itl")) is not None]
+    missed = [r for r, good in judged if not good]
+    excused = sum(slo.may_be_client_delay(r, gaps, 0.0) for r in missed)
+    allowed = (1 - objectives.itl.ratio) * len(judged)
+    return len(missed) - excused <= allowed < len(missed)
 
 
 def _share_inside(record: RequestRecord, start_ns: int, end_ns: int) -> float:

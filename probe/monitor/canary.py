@@ -144,7 +144,7 @@ class Canary:
         waking_s = max(lag, default=0.0)
         if not slo.may_be_client_delay(record, self._objectives, waking_s):
             return excuse_stop(record, lag)
-        late_ms = 1000 * ((latency.ttft_error_s(record) or 0.0) + waking_s)
+        late_ms = 1000 * (max(latency.ttft_error_s(record) or 0.0, latency.stall_error_s(record)) + waking_s)
         words = f"a latency missed its objective, but Kneewatch itself was up to {late_ms:.0f} ms late"
         return replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)
 

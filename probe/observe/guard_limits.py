@@ -29,8 +29,8 @@ class GuardLimits:
     usual_samples: float = 200
 
     def promised(self, objectives: Objectives) -> Self:
-        """Return the limits with the latency objectives."""
-        return replace(self, ttft=objectives.ttft, tpot=objectives.tpot)
+        """Return the limits with the latency objectives. A mean gap is no longer than the longest one."""
+        return replace(self, ttft=objectives.ttft, tpot=objectives.tpot or objectives.itl)
 
     def offered(self, rate_rps: float) -> Self:
         """Return the limits at an offered rate: requests that arrive within the TTFT objective may all wait."""

@@ -11,8 +11,8 @@ from probe.core.request_cost import tokens_spent
 
 # The server's length histograms, by which a request that ended is counted.
 LENGTHS = ("prompt_length", "output_length")
-# What is exported for users. ITL and E2E would be twenty series more each, and add nothing to these.
-KEYS = ("ttft", "tpot", *LENGTHS)
+# What is known of users. A gap between tokens belongs to no request that the server names, so ITL is not.
+KEYS = ("ttft", "tpot", "e2e", *LENGTHS)
 _ENDED = (Outcome.OK, Outcome.CLIENT_BOUND, Outcome.WRONG_ANSWER, Outcome.CORRUPT)
 # How a server counts a probe request. It counts neither one that did not reach it nor one that it refused by the
 # client's fault.
@@ -73,6 +73,7 @@ class ProbeTraffic:
         if has_ended:
             for key, tokens in zip(LENGTHS, (prompt, output), strict=True):
                 self.samples[key].append(tokens)
+            self.samples["e2e"].append((record.events.at_ns[-1] - record.sent_ns) * 1e-9)
         if has_ended and output > 1:
             decoding = (record.events.at_ns[-1] - record.events.at_ns[0]) * 1e-9
             self.samples["tpot"].append(decoding / (output - 1))

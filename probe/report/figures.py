@@ -38,7 +38,7 @@ def promises(objectives: Objectives) -> str:
     """Return the objectives as text."""
     parts = [f"availability {percent(objectives.availability)}"] if objectives.availability is not None else []
     parts += [
-        f"{name.upper()} ≤ {milliseconds(o.within_s)} for {percent(o.ratio)}"
+        f"{'longest ' if name == 'itl' else ''}{name.upper()} ≤ {milliseconds(o.within_s)} for {percent(o.ratio)}"
         for name, o in objectives.latencies().items()
     ]
     return ", ".join(parts) or "none"

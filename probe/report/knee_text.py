@@ -1,10 +1,11 @@
 """The knee of a capacity result as text: where it is, whether a load level reached it, and what limits it."""
 
+from probe.core.objectives import AVAILABILITY, LATENCIES
 from probe.core.result import Capacity, CapacityResult
 from probe.report.figures import number
 
 _EMPIRICAL = "empirical"
-_OBJECTIVES = ("availability", "ttft", "tpot")
+_OBJECTIVES = (AVAILABILITY, *LATENCIES)
 
 
 def is_not_reached(capacity: Capacity) -> bool:

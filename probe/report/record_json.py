@@ -15,8 +15,10 @@ class RecordJson(TypedDict):
     outcome: str
     detail: str | None
     ttft_s: float | None
+    first_answer_s: float | None
     tpot_s: float | None
     e2e_s: float | None
+    itl_max_s: float | None
     prompt_tokens: int
     output_tokens: int
 
@@ -28,8 +30,10 @@ def record_json(record: RequestRecord) -> RecordJson:
         "outcome": record.outcome.value,
         "detail": record.detail,
         "ttft_s": latency.ttft_s(record),
+        "first_answer_s": latency.first_answer_s(record),
         "tpot_s": latency.tpot_s(record),
         "e2e_s": latency.e2e_s(record),
+        "itl_max_s": latency.stall_s(record),
         "prompt_tokens": record.prompt_tokens,
         "output_tokens": record.output_tokens,
     }
@@ -42,8 +46,10 @@ def unmeasured_json(error: TargetError, wall_s: float) -> RecordJson:
         "outcome": error.outcome.value,
         "detail": str(error),
         "ttft_s": None,
+        "first_answer_s": None,
         "tpot_s": None,
         "e2e_s": None,
+        "itl_max_s": None,
         "prompt_tokens": 0,
         "output_tokens": 0,
     }

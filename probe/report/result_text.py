@@ -25,6 +25,10 @@ _FIXES = {
     "ttft": "to raise capacity, shorten the wait for the first token: add a replica, shorten the prompts, or share a"
     " prefix that the server can cache",
     "tpot": "to raise capacity, make each step cheaper: add a replica, lower --max-num-seqs, or quantise the weights",
+    "e2e": "to raise capacity, finish answers sooner: add a replica, shorten prompts or answers, or see which of TTFT"
+    " and TPOT grew and shorten that",
+    "itl": "to raise capacity, let prompts hold up the tokens of others for less long: lower --max-num-batched-tokens,"
+    " keep chunked prefill on, or add a replica",
     "availability": "requests fail under load: read the server's log before you add load",
     "preemptions": "the KV cache is too small for more load: raise --gpu-memory-utilization, lower --max-num-seqs, or"
     " add a replica",

@@ -15,7 +15,14 @@ from probe.report.knee_text import is_not_reached, is_predicted
 Json = dict[str, Any]
 _SECONDS, _RATE, _SHARE, _COUNT = "s", "req/s", "share", "count"
 _DIGITS = 6
-_NAMES = {slo.AVAILABILITY: "available", "ttft": "TTFT", "tpot": "TPOT"}
+_NAMES = {slo.AVAILABILITY: "available", **{name: name.upper() for name in slo.LATENCIES}}
+_LATENCIES: Mapping[str, tuple[str, Callable[[StepSummary], Distribution]]] = {
+    "ttft": ("TTFT", lambda step: step.ttft_s),
+    "tpot": ("TPOT", lambda step: step.tpot_s),
+    "e2e": ("E2E", lambda step: step.e2e_s),
+    "itl": ("ITL, longest gap of a request", lambda step: step.stall_s),
+}
+_ALWAYS = ("ttft", "tpot")  # drawn without an objective, too
 
 
 def charts(result: CapacityResult) -> list[Json]:
@@ -101,10 +108,12 @@ def _rates(result: CapacityResult, steps: Sequence[StepSummary]) -> Json:
 
 
 def _latencies(result: CapacityResult, steps: Sequence[StepSummary]) -> Iterator[Json]:
-    for name, of in (("ttft", lambda step: step.ttft_s), ("tpot", lambda step: step.tpot_s)):
+    for name, (title, of) in _LATENCIES.items():
+        if name not in _ALWAYS and _promise(result, name) is None:
+            continue
         yield _chart(
             result,
-            name.upper(),
+            title,
             _SECONDS,
             [_percentile(result, steps, of, percentile) for percentile in ("p50", "p95", "p99")],
             limit=_limit(result, name, "within_s"),
@@ -126,7 +135,7 @@ def _kept(result: CapacityResult, steps: Sequence[StepSummary]) -> Json:
         for name, words in _NAMES.items()
         if _promise(result, name) is not None
     ]
-    limits = {_promised_ratio(result, name) for name in ("ttft", "tpot")} - {None}
+    limits = {_promised_ratio(result, name) for name in slo.LATENCIES} - {None}
     shared = limits.pop() if len(limits) == 1 else None
     limit = None if shared is None else {"name": "objective", "value": shared}
     return _chart(result, "Requests within each objective", _SHARE, lines, limit=limit)

@@ -1,5 +1,6 @@
 """Findings on a server's startup flags: which do not fit its memory, its users' requests or its objectives. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -101,9 +102,8 @@ def _prefix_cache(server: ServerSnapshot, flags: Mapping[str, str]) -> Iterator[
 def _prefill(
     flags: Mapping[str, str], lengths: RequestLengths | None, objectives: Objectives, tokens_per_second: float
 ) -> Iterator[Finding]:
-    within_s = objectives.ttft.within_s if objectives.ttft is not None else None
-    if within_s is None:
-        return
+    ttft, itl = objectives.ttft, objectives.itl
+    within_s = ttft.within_s if ttft is not None else math.inf
     if lengths is not None and (prompt_s := lengths.prompt_tokens / tokens_per_second) > within_s:
         yield Finding(
             f"computing a prompt of the mean length takes {milliseconds(prompt_s)} alone, longer than the TTFT"
@@ -111,6 +111,7 @@ def _prefill(
             is_problem=True,
         )
     chunk = count(flags.get("max_num_batched_tokens", ""))
+    within_s = min(within_s, itl.within_s) if itl is not None else within_s
     if chunk is not None and (step_s := chunk / tokens_per_second) > within_s:
         yield Finding(
             f"a step full of prompts takes {milliseconds(step_s)}, during which all other answers stand still; lower"

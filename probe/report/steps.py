@@ -4,7 +4,7 @@ On a wide terminal a row is one line. On a narrower one percentiles are stacked,
 separate line.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from rich.align import VerticalAlignMethod
@@ -92,7 +92,14 @@ def step_verdict(step: StepSummary) -> tuple[str, str]:
         return "red", f"stopped: {step.tripped}"
     if not step.valid:
         return "yellow", f"not judged: {(step.reason or '').replace('_', ' ')}"
-    return ("red", f"broke {', '.join(step.broken)}") if step.broken else ("green", "passed")
+    return ("red", f"broke {', '.join(_broken(step))}") if step.broken else ("green", "passed")
+
+
+def _broken(step: StepSummary) -> Iterator[str]:
+    """Yield the objectives that a step broke. The column ITL is of all gaps, and its objective of the longest ones."""
+    for name in step.broken:
+        longest_s = step.stall_s.p95 if name == "itl" else None
+        yield name if longest_s is None else f"{name} (longest gaps p95 {_milliseconds(longest_s)} ms)"
 
 
 def _load(step: StepSummary) -> str:

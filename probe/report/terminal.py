@@ -28,9 +28,13 @@ def canary_words(record: RequestRecord, objectives: Objectives, server: str | No
         share = percent(latency.held_back_ratio(record))
         words += f" (not streamed: {share} of the tokens came together with the first one, so TPOT is unknown)"
         all_met = "every objective that can be judged is met"
+    reasoned_s = latency.first_answer_s(record)
+    answer = f" first answer token after reasoning {milliseconds(reasoned_s)}," if reasoned_s is not None else ""
+    gap = f" longest gap {milliseconds(latency.stall_s(record))}," if objectives.itl is not None else ""
     return (
-        f"{words}; TTFT {milliseconds(latency.ttft_s(record))}, TPOT {milliseconds(latency.tpot_s(record))},"
-        f" E2E {milliseconds(latency.e2e_s(record))}, {record.prompt_tokens} + {record.output_tokens} tokens;"
+        f"{words}; TTFT {milliseconds(latency.ttft_s(record))},{answer}"
+        f" TPOT {milliseconds(latency.tpot_s(record))},{gap} E2E {milliseconds(latency.e2e_s(record))},"
+        f" {record.prompt_tokens} + {record.output_tokens} tokens;"
         f" {'missed ' + ', '.join(missed) if missed else all_met} (objectives: {promises(objectives)})"
     )
 

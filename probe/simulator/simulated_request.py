@@ -1,6 +1,7 @@
 """A request to a server in virtual time, with the times of what happened to it."""
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -44,11 +45,32 @@ class SimulatedRequest:
         return (self.last_s - self.first_s) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
 
     @property
+    def e2e_s(self) -> float:
+        """Arrival to last token, in seconds."""
+        return self.last_s - self.arrival_s
+
+    @property
     def tokens_a_step(self) -> float:
         """Mean tokens in each step after the first."""
         return (self.output_tokens - 1) / (self.steps - 1) if self.steps > 1 else 1.0
 
+    def longest_gap_s(self) -> float:
+        """Return the longest time between two events with tokens; 0 for a single one.
+
+        Steps that were simulated at once have their mean duration, so a gap of decoding alone is without its noise.
+        """
+        longest, before = 0.0, None
+        for begin, end in self._ranges():
+            times_s = self.out_s[begin:end]
+            first = max(times_s[0] - before, 0.0) if before is not None and times_s else 0.0
+            longest = max(longest, first, *map(operator.sub, times_s[1:], times_s))
+            before = times_s[-1] if times_s else before
+        return longest
+
     def token_times_s(self) -> list[float]:
         """Return when each event with tokens left the server."""
+        return [at_s for begin, end in self._ranges() for at_s in self.out_s[begin:end]]
+
+    def _ranges(self) -> Sequence[tuple[int, int]]:
         last = [(self.since, len(self.out_s))] if self.since >= 0 else []
-        return [at_s for begin, end in (*self.step_ranges, *last) for at_s in self.out_s[begin:end]]
+        return (*self.step_ranges, *last)

@@ -1,7 +1,7 @@
 """Waterfall of recent canaries, as data for the page's script (page/waterfall.js). No I/O.
 
 Each canary has its phases, from its scheduled time on, and a tick for each event that carried tokens. The phase that
-missed its objective has a kind of its own: the wait if TTFT did, the tokens if TPOT did.
+missed its objective has a kind of its own: the wait if TTFT did, the tokens if another latency did.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,7 +68,7 @@ def _pieces(record: RequestRecord, missed: Sequence[str]) -> Iterator[tuple[str,
         return
     yield "slow_wait" if "ttft" in missed else "wait", late, first
     if last is not None and last > first:
-        yield "slow_tokens" if "tpot" in missed else "tokens", first, last
+        yield "slow_tokens" if set(missed) - {"ttft"} else "tokens", first, last
 
 
 def _ticks(record: RequestRecord) -> list[float]:
@@ -90,6 +90,7 @@ def _facts(record: RequestRecord) -> Iterator[tuple[str, str]]:
         ("of it in the queue", parts.get("queue")),
         ("of it prefill", parts.get("prefill")),
         ("of it outside the engine", parts.get("outside")),
+        ("first token after reasoning", latency.first_answer_s(record)),
         ("TPOT", latency.tpot_s(record)),
         ("longest gap", latency.stall_s(record)),
         ("E2E", latency.e2e_s(record)),

@@ -15,7 +15,7 @@ from benchmarks.capacity.peers import PEERS, answer, concurrency_bisection, guid
 from benchmarks.capacity.truth_file import read
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome
-from probe.load.step_summary import over_objective as over_objective_of_a_record
+from probe.load.over_objective import over_objective as over_objective_of_a_record
 from probe.simulator.virtual_server import SimulatedRequest
 from tests.plain_records import record, spec
 

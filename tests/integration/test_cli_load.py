@@ -51,6 +51,17 @@ def test_check_as_json_is_a_list_also_for_one_server(tiny: Sim) -> None:
     assert 0 < answer["ttft_s"] < 0.5
 
 
+def test_check_judges_whole_answers_and_the_longest_gap(tiny: Sim, tmp_path: Path) -> None:
+    file = tmp_path / "kneewatch.yml"
+    objectives = {"chat": {"e2e": {"ratio": 0.95, "within": "1ms"}, "itl": {"ratio": 0.95, "within": "10s"}}}
+    targets = [{"name": "a", "base_url": tiny.base_url, "objectives": "chat"}]
+    file.write_text(yaml.safe_dump({"objectives": objectives, "targets": targets}))
+    done = measured("check", "-c", file, "--json")
+    (answer,) = json.loads(done.out)
+    assert answer["met"] == {"availability": True, "e2e": False, "itl": True, "all": False}
+    assert done.status == 1
+
+
 def test_check_as_json_lists_the_targets_that_could_not_be_measured_too(tiny: Sim, tmp_path: Path) -> None:
     file = tmp_path / "kneewatch.yml"
     dead = "http://127.0.0.1:9"

@@ -58,6 +58,7 @@ NOWHERE = {
     names.GPU_NEIGHBOUR: "told of five minutes without users",
     names.MODEL_RESIDUAL: "a run that measures after a forecast, which is made of minutes of traffic",
     names.SERVER_CORRUPTED: "a server that computes NaN",
+    names.FIRST_ANSWER: "a reasoning model",
     **dict.fromkeys((names.SHARD, names.SHARDS), "several Kneewatches that share targets: this one has all"),
     names.GUARD_TRIPS: "a run that the guard stops: the mock server takes what it is sent",
 }
@@ -81,6 +82,8 @@ def _configuration(folder: Path, works: str, tells: str, gpus: str) -> dict[str,
                 "availability": 0.99,
                 "ttft": {"ratio": 0.95, "within": "2s"},
                 "tpot": {"ratio": 0.95, "within": "200ms"},
+                "e2e": {"ratio": 0.95, "within": "5s"},
+                "itl": {"ratio": 0.95, "within": "500ms"},
             }
         },
         "workloads": {"short": {"prompt_tokens": 32, "output_tokens": 8}},

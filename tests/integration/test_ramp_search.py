@@ -70,6 +70,22 @@ def test_the_search_ends_with_a_figure_or_with_a_reason(tiny: Sim, tmp_path: Pat
         assert label in done.out
 
 
+def test_load_levels_are_judged_by_e2e_and_by_the_longest_gap(tiny: Sim, tmp_path: Path) -> None:
+    """An answer takes this server more than a second; 10 s no token."""
+    few = ("--output-tokens", "192", "--concurrency", "10", "--requests-per-step", "20", "--confirm-seconds", "0")
+    levels = (*few, "--ttft", "20s", "--tpot", "10s")
+    result, done = _ramp(tiny, tmp_path, *levels, "--e2e", "700ms", "--itl", "10s")
+    promised = result["context"]["objectives"]
+    assert (promised["e2e"], promised["itl"]) == ({"ratio": 0.95, "within_s": 0.7}, {"ratio": 0.95, "within_s": 10.0})
+    (step,) = result["steps"]
+    assert (step["broken"], result["capacity"]["limiting"]) == (["e2e"], "e2e")
+    assert step["good_ratio"]["itl"] == step["good_ratio"]["ttft"] == 1.0
+    assert "broke e2e" in done.out
+    kept, done = _ramp(tiny, tmp_path, *levels, "--e2e", "20s", "--itl", "10s")
+    assert (done.status, kept["steps"][0]["broken"]) == (0, [])
+    assert kept["steps"][0]["good_ratio"]["all"] == 1.0
+
+
 def test_rates_end_where_the_server_does_not_keep_up(tiny: Sim, tmp_path: Path) -> None:
     """It takes some 40 requests/s of this kind."""
     result, done = _ramp(tiny, tmp_path, "--rates", "10,200", "--step-seconds", "4")

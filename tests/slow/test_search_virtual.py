@@ -1,13 +1,17 @@
 """A whole search, with the real ramp, guard and summary, on a server in virtual time whose capacity is known."""
 
 import math
+from dataclasses import replace
 
 import pytest
+from simulated_servers import twin_of
 
 from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.play import play
 from probe.capacity.model.hints import Hints, ModelSize
+from probe.capacity.model.twin import find_capacity
 from probe.capacity.search.search import Search
+from probe.core.objectives import Objective, Objectives
 from probe.simulator.cost import Batch
 
 
@@ -30,3 +34,20 @@ def test_a_low_max_num_seqs_is_found_without_harm_to_users() -> None:
     peak_tokens_s = 121e12 / 2e9
     read_tokens_s = 2048 / case.profile.cost.step_seconds(Batch(1, 2048))
     assert abs(math.log(found.roofline.prefill_ratio * peak_tokens_s / read_tokens_s)) < 0.15
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["e2e", "itl"])
+def test_a_search_finds_where_e2e_or_the_longest_gap_breaks(name: str) -> None:
+    """The limit lies between what one request takes and what a request takes at the knee of the other objectives."""
+    usual = CASES["tiny"]
+    twin = twin_of(usual.profile, usual.workload)
+    within_s = {"e2e": 3.0, "itl": 0.12}[name]
+    case = replace(usual, objectives=Objectives("bench", **{name: Objective(0.95, within_s)}))
+    truth_rps = find_capacity(twin, case.objectives, 10.0)
+    played = play(case, truth_rps, 3, Search(case.workload, case.objectives, Hints(), explain=False, observe_s=20.0))
+    found = played.result.capacity
+    assert found.requests_per_second is not None
+    assert found.limiting == name
+    assert abs(math.log(found.requests_per_second / truth_rps)) < 0.12
+    assert played.spoilt <= 0.02 * played.users

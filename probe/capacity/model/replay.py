@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from statistics import fmean, stdev
 
-from probe.capacity.model.twin import Prediction, Twin, summarise
+from probe.capacity.model.twin import LATENCY_FIELDS, Prediction, Twin, summarise
 from probe.core.objectives import Objectives
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import lengths
@@ -22,7 +22,6 @@ from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, 
 _TIMES = 6
 _DRAIN_S = 120.0
 _POLL_S = 0.5  # the guard's interval (capacity/run/server_watch.py)
-_LATENCIES = ("ttft_s", "tpot_s", "ttft_p50_s", "tpot_p50_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def replay(
         played = replay_once(twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed)
         ended = [request for request in played.judged if request.ended]
         each.append(summarise(ended, twin, objectives, played.running, played.preemptions))
-    values = {name: [float(getattr(one, name)) for one in each] for name in _LATENCIES}
+    values = {name: [float(getattr(one, name)) for one in each] for name in LATENCY_FIELDS}
     means = {name: fmean(found) for name, found in values.items()}
     scatter = {
         name: stdev(map(math.log, found)) if min(found) > 0 and max(found) < math.inf else math.inf

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from probe.core.objectives import Objectives
+from probe.core.objectives import LATENCIES, Objectives
 from probe.core.percentiles import percentile
 from probe.core.workload import Workload, longest_request
 from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
@@ -30,6 +30,9 @@ _ENDLESS = 4.0  # ratio of latency to objective; above it, differences do not ma
 _RUNAWAY = 0.12  # a queue with this share of all requests counts as endless
 _RESIDENCES = 3.0
 _SLICES = 24
+_USUAL_RATIO = 0.95  # the percentile of a latency without an objective
+# The latencies of a Prediction, at the objective's percentile and at the median.
+LATENCY_FIELDS = tuple(f"{name}{percentile}_s" for name in LATENCIES for percentile in ("", "_p50"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,9 @@ class Twin:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Latencies under a load, in seconds; all infinite if the queue is endless. TPOT is 0 for answers of one token.
+    """Latencies under a load, in seconds; all infinite if the queue is endless.
 
+    TPOT and ITL, a request's longest gap, are 0 for answers of one token, and ITL without its objective.
     `scatter`: standard deviation of the logarithm of each latency by chance, by field name, where known.
     """
 
@@ -99,6 +103,10 @@ class Prediction:
     tpot_p50_s: float
     running: float
     preemptions: float
+    e2e_s: float = 0.0
+    e2e_p50_s: float = 0.0
+    itl_s: float = 0.0
+    itl_p50_s: float = 0.0
     scatter: Mapping[str, float] = field(default_factory=dict)
 
     def worst_objective_ratio(self, objectives: Objectives) -> float:
@@ -202,29 +210,34 @@ def _root(excess: Callable[[float], float], near: float) -> float:
 
 
 def _endless(server: VirtualServer) -> Prediction:
-    return Prediction(math.inf, math.inf, math.inf, math.inf, server.in_flight()[0], server.measured.preemptions)
+    return _without_end(server.in_flight()[0], server.measured.preemptions)
+
+
+def _without_end(running: float, preemptions: float) -> Prediction:
+    endless = dict.fromkeys(LATENCY_FIELDS, math.inf)
+    return Prediction(**endless, running=running, preemptions=preemptions, scatter={})
 
 
 def summarise(
     requests: Iterable[SimulatedRequest], twin: Twin, objectives: Objectives, running: float, preemptions: float
 ) -> Prediction:
     """Summarise these requests' latencies; `running` (mean in the batch) and `preemptions` are passed through."""
-    ttft: list[float] = []
-    tpot: list[float] = []
-    for request in requests:
-        ttft.append(request.ttft_s + twin.added_s)
-        if request.output_tokens > 1:
-            tpot.append(request.tpot_s)
-    ttft.sort()
-    tpot.sort()
-    if not ttft:
-        return Prediction(math.inf, math.inf, math.inf, math.inf, running, preemptions)
-    ratios = {name: objective.ratio for name, objective in objectives.latencies().items()}
-    return Prediction(
-        ttft_s=percentile(ttft, ratios.get("ttft", 0.95)),
-        tpot_s=percentile(tpot, ratios.get("tpot", 0.95)) if tpot else 0.0,
-        ttft_p50_s=percentile(ttft, 0.5),
-        tpot_p50_s=percentile(tpot, 0.5) if tpot else 0.0,
-        running=running,
-        preemptions=preemptions,
-    )
+    judged = list(requests)
+    if not judged:
+        return _without_end(running, preemptions)
+    several = [request for request in judged if request.output_tokens > 1]
+    samples = {
+        "ttft": [request.ttft_s + twin.added_s for request in judged],
+        "tpot": [request.tpot_s for request in several],
+        "e2e": [request.e2e_s + twin.added_s for request in judged],
+        # Of some thousand gaps a request, only where they matter.
+        "itl": [request.longest_gap_s() for request in several] if objectives.itl is not None else [],
+    }
+    limits = objectives.latencies()
+    found: dict[str, float] = {}
+    for name, values in samples.items():
+        values.sort()
+        ratio = limits[name].ratio if name in limits else _USUAL_RATIO
+        found[f"{name}_s"] = percentile(values, ratio) if values else 0.0
+        found[f"{name}_p50_s"] = percentile(values, 0.5) if values else 0.0
+    return Prediction(**found, running=running, preemptions=preemptions, scatter={})

@@ -6,7 +6,7 @@ from probe.core.clock import Clock
 from probe.core.request import RequestRecord
 from probe.core.request_cost import tokens_spent
 from probe.core.result import Cost
-from probe.load import step_summary as summary
+from probe.load.over_objective import covered_seconds, over_objective
 from probe.load.protocol import Load
 
 
@@ -46,7 +46,7 @@ class CostMeter:
             requests=self._requests + len(in_flight),
             tokens=self._tokens + sum(sum(tokens_spent(record)) for record in in_flight),
             seconds=(until_ns - self._started_ns) * 1e-9,
-            over_objective_seconds=summary.covered_seconds([*self._over, *late]),
+            over_objective_seconds=covered_seconds([*self._over, *late]),
         )
 
     def exceeded(self, *, is_over: bool) -> str | None:
@@ -61,4 +61,4 @@ class CostMeter:
         return None
 
     def _over_objective(self, record: RequestRecord) -> list[tuple[int, int]]:
-        return summary.over_objective(record, self._job.objectives) if self.is_warm else []
+        return over_objective(record, self._job.objectives) if self.is_warm else []

@@ -14,7 +14,7 @@ from probe.core.step import Distribution
 
 # By what factor the twin's medians may be off before the model is doubted; only for latencies above _NEAR of their
 # objective.
-_OFF = {"ttft": 1.5, "tpot": 1.25}
+_OFF = {"ttft": 1.5, "tpot": 1.25, "e2e": 1.25, "itl": 1.5}
 _NEAR = 0.5
 _MOST_OFF = 0.25  # the largest correction taken from one trial, as a logarithm
 _CERTAIN = 3.0  # standard errors
@@ -80,7 +80,8 @@ def find_misfit(
 
 
 def _measured(trial: Trial, name: str) -> Distribution:
-    return trial.step.ttft_s if name == "ttft" else trial.step.tpot_s
+    step = trial.step
+    return {"ttft": step.ttft_s, "tpot": step.tpot_s, "e2e": step.e2e_s, "itl": step.stall_s}[name]
 
 
 def _at(predicted: Prediction | None, name: str) -> float:

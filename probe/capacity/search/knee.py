@@ -29,8 +29,8 @@ VOID = {
     "too_few_requests": f"fewer than {MIN_REQUESTS} requests were answered in a step; give it more time or requests",
     "client_bound": "this machine was too late to judge a step; use a quieter machine, more --workers or a looser"
     " objective",
-    HELD_BACK: "the answers arrive at once instead of token by token, so TPOT cannot be judged; let the proxy pass"
-    " streams on (nginx: proxy_buffering off), measure behind it, or remove the tpot objective",
+    HELD_BACK: "the answers arrive at once instead of token by token, so TPOT and ITL cannot be judged; let the proxy"
+    " pass streams on (nginx: proxy_buffering off), measure behind it, or remove the tpot and itl objectives",
     "worker_lost": "a load worker died, or did not run for seconds, in a step; look in this machine's log for a kill"
     " for memory or a stop",
 }

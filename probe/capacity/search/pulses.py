@@ -75,12 +75,15 @@ def next_size(pulses: Sequence[Pulse], workload: Workload, objectives: Objective
 def is_safe(size: int, pulses: Sequence[Pulse], workload: Workload, objectives: Objectives, room: Room) -> bool:
     """Return whether so many requests at once are expected to meet the objectives, with a margin, and to fit."""
     prompts_s = prompts_seconds(size, pulses)
-    ttft, tpot = objectives.ttft, objectives.tpot
+    ttft, limits = objectives.ttft, objectives.latencies()
     if prompts_s > min(_MARGIN * ttft.within_s if ttft else _LONGEST_QUEUE_S, _LONGEST_QUEUE_S):
         return False
     gaps = max(mean_length(workload.output_tokens) - 1, 1.0)
     running = size + room.running
-    if tpot and gap_seconds(running / room.engines, pulses) + prompts_s / gaps > (1 - _MARGIN / 2) * tpot.within_s:
+    gap_s = gap_seconds(running / room.engines, pulses)
+    # All prompts in one step would be the longest gap.
+    expected = {"tpot": gap_s + prompts_s / gaps, "e2e": prompts_s + gaps * gap_s, "itl": prompts_s + gap_s}
+    if any(limits[name].within_s * (1 - _MARGIN / 2) < expected[name] for name in expected if name in limits):
         return False
     if room.kv_tokens is None:
         return True

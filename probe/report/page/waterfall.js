@@ -2,7 +2,7 @@
 
 const ROW = 17;
 const KINDS = { late: "sent late by Kneewatch", wait: "wait for the first token", tokens: "tokens, one line each",
-  slow_wait: "wait that missed the TTFT objective", slow_tokens: "tokens that missed the TPOT objective", failed: "failed" };
+  slow_wait: "wait that missed the TTFT objective", slow_tokens: "tokens that missed an objective: TPOT, E2E or ITL", failed: "failed" };
 
 /** Return the colour of a kind of phase: one for each verdict, two for what met the objectives. */
 function phasePaint(kind) {

@@ -48,7 +48,10 @@ def test_an_objective_has_one_page_and_one_ticket() -> None:
     reported = sorted((rule["alert"], rule["labels"]["severity"], rule["labels"]["objective"]) for rule in BURNS)
     assert reported == [
         (f"Kneewatch{name}Burn", severity, objective)
-        for name, objective in (("Availability", "availability"), ("TPOT", "tpot"), ("TTFT", "ttft"))
+        for name, objective in (
+            *(("Availability", "availability"), ("E2E", "e2e")),
+            *(("ITL", "itl"), ("TPOT", "tpot"), ("TTFT", "ttft")),
+        )
         for severity in ("page", "ticket")
     ]
 

@@ -18,7 +18,7 @@ def test_aborted_requests_count_neither_as_good_nor_bad() -> None:
 
 
 def test_latency_judges_the_requests_that_succeeded() -> None:
-    assert all('outcome="ok"' in one.total_grown("1m") for one in (sli.TTFT, sli.TPOT))
+    assert all('outcome="ok"' in one.total_grown("1m") for one in (sli.TTFT, sli.TPOT, sli.E2E, sli.ITL))
 
 
 def test_a_selector_narrows_good_and_all_requests_alike() -> None:
@@ -32,11 +32,12 @@ def test_users_are_judged_without_a_bound_in_the_rule_and_by_target_alone() -> N
         assert "workload" not in one.error_ratio("5m")
 
 
-def test_good_ones_without_a_series_are_none_of_canaries_and_not_known_of_users() -> None:
+def test_good_ones_without_a_series_are_none_of_usual_objectives_and_not_known_of_others() -> None:
     for expr in (sli.TTFT.good_ratio("5m"), sli.TTFT.bad_grown("1m")):
         assert "or 0 * " in expr
-    for expr in (sli.USERS_TTFT.good_ratio("5m"), sli.USERS_TTFT.bad_grown("1m")):
-        assert "or 0 * " not in expr
+    for one in (sli.USERS_TTFT, sli.E2E, sli.ITL):  # without the objective there is nothing to record
+        for expr in (one.good_ratio("5m"), one.bad_grown("1m")):
+            assert "or 0 * " not in expr
 
 
 def test_recorded_names_say_level_metric_and_operation() -> None:

@@ -18,6 +18,7 @@ from probe.config.capacity import CapacityConfig
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.errors import ConfigError
+from probe.core.objectives import Objective
 from probe.core.request import Api
 from probe.core.step import Arrivals, Pattern
 from probe.monitor.desired_targets import Shard
@@ -71,6 +72,19 @@ def test_the_options_beside_an_address_are_used(tmp_path: Path) -> None:
     assert promised.tpot is not None
     assert (promised.ttft.ratio, promised.ttft.within_s) == (0.9, 2.0)
     assert (promised.tpot.ratio, promised.tpot.within_s) == (0.9, 0.08)
+
+
+def test_e2e_and_itl_are_objectives_beside_the_usual_ones() -> None:
+    config = configuration(None, URL, ServerOptions(e2e="8s", itl="100ms"))
+    promised = config.objectives_of(config.targets[0])
+    assert promised.latencies() == {
+        "ttft": Objective(0.95, 0.5),
+        "tpot": Objective(0.95, 0.05),
+        "e2e": Objective(0.95, 8.0),
+        "itl": Objective(0.95, 0.1),
+    }
+    stricter = configuration(None, URL, ServerOptions(e2e="8s", ratio="0.99"))
+    assert {one.ratio for one in stricter.objectives_of(stricter.targets[0]).latencies().values()} == {0.99}
 
 
 def test_a_gateway_can_be_described_by_options(tmp_path: Path) -> None:
@@ -130,6 +144,8 @@ def test_a_bad_option_of_a_gateway_is_one_line_without_the_value(options: dict[s
         ({"ratio": "nan"}, "--ratio nan: expected a number between 0 and 1, such as 0.95"),
         ({"api": "foo"}, "--api foo: expected completions or chat"),
         ({"ttft": "500"}, "--ttft 500: expected a duration with a unit, such as 500ms, 15s or 1h"),
+        ({"e2e": "8"}, "--e2e 8: expected a duration with a unit, such as 500ms, 15s or 1h"),
+        ({"itl": "0s"}, "--itl 0s: expected a duration above zero"),
         ({"tpot": "0s"}, "--tpot 0s: expected a duration above zero"),
         ({"prompt_tokens": 0}, "--prompt-tokens 0: expected a whole number from 1 to 1000000"),
         ({"output_tokens": 10**7}, "--output-tokens 10000000: expected a whole number from 1 to 1000000"),
@@ -164,6 +180,7 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
         (ServerOptions(engine="nim", metrics_url=(URL,), header=("x: y",)), ["--engine", "--metrics-url", "--header"]),
         (ServerOptions(prompt_tokens=256, output_tokens=128), ["--prompt-tokens", "--output-tokens"]),
         (ServerOptions(ttft="500ms", tpot="50ms", ratio="0.95"), ["--ttft", "--tpot", "--ratio"]),
+        (ServerOptions(e2e="8s", itl="100ms"), ["--e2e", "--itl"]),
     ],
 )
 def test_options_that_the_configuration_has_are_refused_beside_it(options: ServerOptions, names: list[str]) -> None:

@@ -102,6 +102,25 @@ def test_recorded_errors_are_said_in_the_servers_words(name: str, words: str) ->
 # --- Counting tokens -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("answers", "first"),
+    [
+        ([{"content": "a"}, {"content": "b"}], (0, 0)),
+        ([{"reasoning": "hm"}, {"reasoning": "so"}, {"content": "a"}], (0, 2)),
+        ([{"reasoning_content": "hm"}, {"tool_calls": [{"index": 0}]}], (0, 1)),
+        ([{"reasoning": "hm"}, {"reasoning": "so"}], (0, None)),
+        ([{"reasoning": ["hm"]}, {"content": ["a"]}], (0, 1)),  # of other types than the API says
+    ],
+)
+def test_reasoning_is_a_first_token_and_no_first_answer(answers: list[dict[str, Any]], first: object) -> None:
+    events = read(*(delta(**each) for each in answers), api=Api.CHAT).events
+    assert (events.first_visible, events.first_answer) == first
+
+
+def test_a_completion_is_all_answer() -> None:
+    assert read(chunk("a"), chunk("b")).events.first_answer == 0
+
+
 def test_an_event_that_carries_several_tokens_keeps_their_count() -> None:
     answer = read(chunk("a", usage=usage(1)), chunk("bcd", "length", usage(4)))
     assert counts(answer) == [(0, 1, True), (1, 3, True)]

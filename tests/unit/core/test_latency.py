@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_records import MS, failure, record
 
-from probe.core.latency import e2e_s, held_back_ratio, is_held_back, itl_s, schedule_lag_s, tpot_s, ttft_parts_s, ttft_s
+from probe.core.latency import (
+    e2e_s,
+    first_answer_s,
+    held_back_ratio,
+    is_held_back,
+    itl_s,
+    schedule_lag_s,
+    tpot_s,
+    ttft_parts_s,
+    ttft_s,
+)
 from probe.core.request import Outcome, RequestRecord, ServerTimes
 
 
@@ -31,6 +41,16 @@ def streams(draw: st.DrawFn) -> RequestRecord:
         events=events,
         output_tokens=sum(events.tokens),
     )
+
+
+def test_the_first_answer_token_comes_after_reasoning() -> None:
+    """Where a stream has no reasoning, or nothing after it, there is none: it would be TTFT, or never."""
+    thinks = record(ttft_ms=100, gap_ms=10, tokens=5)
+    for first_answer, expected_s in ((3, 0.13), (0, None), (None, None)):
+        answered = replace(thinks, events=replace(thinks.events, first_answer=first_answer))
+        found = first_answer_s(answered)
+        assert found == (None if expected_s is None else pytest.approx(expected_s))
+        assert ttft_s(answered) == pytest.approx(0.1)
 
 
 def test_ttft_counts_from_the_scheduled_send() -> None:

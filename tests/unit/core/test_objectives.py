@@ -1,11 +1,24 @@
 """Objectives applied to requests."""
 
+from dataclasses import replace
+
 import pytest
+from example_records import token_events
 from hypothesis import given
 from hypothesis import strategies as st
-from plain_records import PROMISED, failure, record
+from plain_records import MS, PROMISED, failure, record
 
-from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives, broken, good_ratio, may_be_client_delay, met
+from probe.core.objectives import (
+    ALL,
+    AVAILABILITY,
+    LATENCIES,
+    Objective,
+    Objectives,
+    broken,
+    good_ratio,
+    may_be_client_delay,
+    met,
+)
 from probe.core.request import UP, Outcome, RequestRecord
 
 RECORDS = st.lists(
@@ -24,7 +37,10 @@ PROMISES = st.builds(
     availability=st.none() | st.floats(0.01, 0.999),
     ttft=st.none() | st.builds(Objective, st.floats(0.01, 0.999), st.floats(0.001, 2)),
     tpot=st.none() | st.builds(Objective, st.floats(0.01, 0.999), st.floats(0.001, 0.2)),
+    e2e=st.none() | st.builds(Objective, st.floats(0.01, 0.999), st.floats(0.001, 3)),
+    itl=st.none() | st.builds(Objective, st.floats(0.01, 0.999), st.floats(0.001, 0.2)),
 )
+WHOLE = replace(PROMISED, e2e=Objective(0.9, 0.6), itl=Objective(0.9, 0.1))
 
 
 def test_a_good_request_meets_everything() -> None:
@@ -36,6 +52,41 @@ def test_exactly_at_the_threshold_is_within() -> None:
     on_time = record(ttft_ms=500, gap_ms=50)
     assert met(on_time, PROMISED)["ttft"]
     assert not met(record(ttft_ms=500.001), PROMISED)["ttft"]
+
+
+def stalled(*gaps_ms: float, late_ms: float = 0.0) -> RequestRecord:
+    """Return a request whose first token comes after 100 ms, with these gaps. Its stamps may be late."""
+    stamps = [100.0]
+    for gap_ms in gaps_ms:
+        stamps.append(stamps[-1] + gap_ms)
+    events = token_events(((round(at_ms * MS), 1, True) for at_ms in stamps), late_ns=round(late_ms * MS))
+    return replace(record(tokens=len(stamps)), events=events)
+
+
+def test_e2e_judges_the_last_token() -> None:
+    assert met(record(ttft_ms=400, gap_ms=19, tokens=11), WHOLE)["e2e"]
+    late = met(record(ttft_ms=401, gap_ms=20, tokens=11), WHOLE)
+    assert (late["ttft"], late["tpot"], late["e2e"], late[ALL]) == (True, True, False, False)
+    assert "e2e" not in met(failure(), WHOLE)
+
+
+def test_itl_judges_the_longest_gap_however_short_the_others_are() -> None:
+    assert met(stalled(5, 100, 5), WHOLE)["itl"]
+    paused = met(stalled(*[5] * 60, 101), WHOLE)
+    assert (paused["tpot"], paused["itl"], paused[ALL]) == (True, False, False)
+
+
+def test_one_token_has_no_gap_and_meets_itl() -> None:
+    assert met(record(tokens=1), WHOLE)["itl"]
+
+
+def test_a_gap_that_our_lateness_explains_is_excused() -> None:
+    assert may_be_client_delay(stalled(5, 110, 5, late_ms=11), WHOLE, 0.0)
+    assert not may_be_client_delay(stalled(5, 130, 5, late_ms=11), WHOLE, 0.0)
+    assert may_be_client_delay(stalled(5, 130, 5), WHOLE, 0.031)
+    last = record(ttft_ms=450, gap_ms=20, tokens=11, lag_ms=60)
+    assert met(last, WHOLE)["e2e"] is False
+    assert may_be_client_delay(last, WHOLE, 0.0)
 
 
 def test_one_slow_latency_spoils_the_request() -> None:
@@ -86,7 +137,7 @@ def test_ratios_are_shares(records: list[RequestRecord], promised: Objectives) -
         judged = [r for r in records if r.outcome is not Outcome.ABORTED]
         assert ratios[AVAILABILITY] == sum(r.outcome in UP for r in judged) / len(judged)
         assert ratios.get(ALL, 0.0) <= ratios[AVAILABILITY]
-    assert set(broken(ratios, promised)) <= {AVAILABILITY, "ttft", "tpot"}
+    assert set(broken(ratios, promised)) <= {AVAILABILITY, *LATENCIES}
 
 
 @given(RECORDS, PROMISES)
@@ -101,7 +152,7 @@ def test_a_laxer_threshold_is_met_at_least_as_often(
     def laxer(objective: Objective | None) -> Objective | None:
         return objective and Objective(objective.ratio, objective.within_s * by)
 
-    lax = Objectives("lax", availability=promised.availability, ttft=laxer(promised.ttft), tpot=laxer(promised.tpot))
+    lax = replace(promised, **{name: laxer(getattr(promised, name)) for name in LATENCIES})
     strict_ratios, lax_ratios = good_ratio(records, promised), good_ratio(records, lax)
     assert all(lax_ratios[name] >= ratio for name, ratio in strict_ratios.items())
     assert set(broken(lax_ratios, lax)) <= set(broken(strict_ratios, promised))
@@ -140,9 +191,10 @@ def test_only_a_miss_that_our_lateness_can_explain_is_excused(
         assert lag_ms * 1e-3 + waking_s > 0
 
 
-def test_a_stream_that_was_held_back_neither_meets_nor_misses_tpot() -> None:
+def test_a_stream_that_was_held_back_neither_meets_nor_misses_what_is_judged_by_gaps() -> None:
     """All tokens in one read: the time between them is unknown, and may have been within the objective or not."""
     assert met(record(gap_ms=0), PROMISED) == {AVAILABILITY: True, "ttft": True, ALL: True}
+    assert met(record(gap_ms=0), WHOLE) == {AVAILABILITY: True, "ttft": True, "e2e": True, ALL: True}
     assert met(record(gap_ms=0, ttft_ms=501), PROMISED) == {AVAILABILITY: True, "ttft": False, ALL: False}
     assert good_ratio([record(gap_ms=0), record(gap_ms=51)], PROMISED)["tpot"] == 0.0
     assert not may_be_client_delay(record(gap_ms=0), PROMISED, 1.0)

@@ -64,6 +64,34 @@ def test_a_request_is_good_for_the_objectives_it_met(one: RequestRecord, good: s
         assert value(registry, "kneewatch_good_requests_total", **LABELS, objective=objective) == expected
 
 
+def test_e2e_and_the_longest_gap_are_counted_where_they_are_promised() -> None:
+    whole = replace(CHAT, e2e=Objective(0.95, 0.777), itl=Objective(0.9, 0.0333))
+    registry = _exported(record(), record(ttft_s=0.4, gap_s=0.034), record(ttft_s=0.77), objectives=whole)
+    for objective, good in (("ttft", 2), ("tpot", 3), ("e2e", 2), ("itl", 2), ("all", 1)):
+        assert value(registry, "kneewatch_good_requests_total", **LABELS, objective=objective) == good
+    assert value(registry, "kneewatch_objective_seconds", target="a", objective="itl") == 0.0333
+    assert value(registry, "kneewatch_objective_ratio", target="a", objective="e2e") == 0.95
+    assert value(registry, "kneewatch_e2e_seconds_bucket", **LABELS, le="0.777") == 2
+    assert value(registry, "kneewatch_itl_seconds_bucket", **LABELS, le="0.0333") == 4
+
+
+def test_the_first_answer_token_has_series_of_a_server_that_reasons_only() -> None:
+    plain = record(ttft_s=0.1, gap_s=0.2)
+    assert values(_exported(plain), "kneewatch_first_answer_seconds_count") == []
+    reasoned = _exported(plain, replace(plain, events=replace(plain.events, first_answer=2)))
+    assert values(reasoned, "kneewatch_first_answer_seconds_count") == [1]
+    assert value(reasoned, "kneewatch_first_answer_seconds_sum", **LABELS) == pytest.approx(0.5)
+
+
+def test_without_them_a_held_back_stream_counts_for_no_other_objective() -> None:
+    held = record(gap_s=0.0)
+    only_itl = Objectives("o", itl=Objective(0.9, 0.1))
+    registry = _exported(held, objectives=only_itl)
+    assert value(registry, "kneewatch_good_requests_total", **LABELS, objective="itl") == 1
+    assert values(registry, "kneewatch_good_requests_total", objective="tpot") == []
+    assert values(_exported(held), "kneewatch_good_requests_total", objective="itl") == []
+
+
 def test_objectives_that_are_not_promised_have_no_series() -> None:
     registry = _exported(record(), objectives=Objectives(name="loose", availability=None))
     assert values(registry, "kneewatch_objective_ratio") == []

@@ -204,6 +204,17 @@ def test_user_latencies_have_the_servers_buckets_and_only_known_ones() -> None:
     assert values(exporter.relay, "kneewatch_users_prompt_tokens_count") == []
 
 
+def test_users_are_judged_by_e2e_where_it_is_promised_and_never_by_itl() -> None:
+    times = Histogram(((5.0, 1.0), (10.0, 2.0), (float("inf"), 3.0)), 25.0)
+    totals = UserTotals(5.0, histograms={"e2e": times, "itl": times})
+    for objectives, judged in ((CHAT, []), (replace(CHAT, e2e=Objective(0.9, 8.0), itl=Objective(0.9, 8.0)), [2.0])):
+        exporter = UserTrafficExporter({"a": objectives})
+        exporter.observe("a", totals)
+        assert values(exporter.relay, "kneewatch_users_good_requests_total", objective="e2e") == judged
+        assert values(exporter.relay, "kneewatch_users_e2e_seconds_count") == [3.0] * len(judged)
+        assert values(exporter.relay, "kneewatch_users_good_requests_total", objective="itl") == []
+
+
 def test_user_lengths_have_the_servers_buckets() -> None:
     exporter = UserTrafficExporter({"a": CHAT})
     prompts, outputs = (Histogram(((200.0, n), (float("inf"), 5.0)), 900.0) for n in (1.0, 4.0))

@@ -1,9 +1,11 @@
 """A step's records to its summary."""
 
 import math
+from array import array
 from dataclasses import replace
 
 import pytest
+from example_records import token_events
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_records import MS, PROMISED, failure, poll, record, spec
@@ -13,7 +15,8 @@ from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.request_cost import tokens_spent
 from probe.core.step import StepPlan, StepRun, StepSummary
-from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS, covered_seconds, over_objective, summarize
+from probe.load.over_objective import covered_seconds, over_objective
+from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS, summarize
 
 SAMPLES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 WINDOW = (0, 10_000 * MS)
@@ -206,6 +209,42 @@ def test_a_cancelled_request_is_over_once_its_objectives_would_have_ended_it() -
     hung = failure(Outcome.ABORTED, spec=asked, done_ns=round((allowed_ms + 300) * MS))
     assert _over_s(hung) == pytest.approx(0.3)
     assert _over_s(failure(Outcome.ABORTED, spec=asked, done_ns=200 * MS)) == 0.0
+
+
+def _of_gaps(*gaps_ms: float, late_ms: float = 0.0) -> RequestRecord:
+    stamps = [100.0]
+    for gap_ms in gaps_ms:
+        stamps.append(stamps[-1] + gap_ms)
+    events = token_events(((round(at_ms * MS), 1, True) for at_ms in stamps), late_ns=round(late_ms * MS))
+    return replace(record(tokens=len(stamps)), events=events, done_ns=round(stamps[-1] * MS))
+
+
+def test_a_step_breaks_e2e_and_the_longest_gap() -> None:
+    promised = Objectives("o", e2e=Objective(0.9, 0.5), itl=Objective(0.9, 0.1))
+    assert summary([_of_gaps(90, 90)] * 50, promised).broken == ()
+    assert summary([_of_gaps(90, 90)] * 44 + [_of_gaps(10, 10, 110)] * 6, promised).broken == ("itl",)
+    assert summary([_of_gaps(90, 90)] * 44 + [_of_gaps(*[90] * 5)] * 6, promised).broken == ("e2e",)
+
+
+def test_gaps_that_are_late_on_our_side_alone_break_no_itl() -> None:
+    """A hundred gaps below the limit say little where one in a hundred was read late."""
+    promised = Objectives("o", itl=Objective(0.9, 0.1))
+    good, late = [_of_gaps(*[10] * 40)] * 40, _of_gaps(*[10] * 40, 105)
+    misread = replace(late, events=replace(late.events, late_ns=array("q", [0] * 41 + [50 * MS])))
+    assert summary(good + [misread] * 10, promised).reason == "client_bound"
+    assert summary(good + [late] * 10, promised).broken == ("itl",)
+    assert summary(good + [misread] * 4, promised).broken == (), "held with those misses, too"
+
+
+def test_a_request_is_over_e2e_and_itl_for_what_exceeds_them() -> None:
+    promised = Objectives("o", e2e=Objective(0.9, 0.5), itl=Objective(0.9, 0.1))
+    (late,) = over_objective(_of_gaps(*[100] * 6), promised)
+    assert late == (500 * MS, 700 * MS)
+    (paused,) = over_objective(_of_gaps(10, 150, 10), promised)
+    assert paused == (210 * MS, 260 * MS)
+    hung = failure(Outcome.ABORTED, done_ns=800 * MS)
+    assert over_objective(hung, promised) == [(500 * MS, 800 * MS)]
+    assert over_objective(hung, replace(promised, e2e=None)) == []
 
 
 def test_tokens_are_charged_also_for_what_failed() -> None:

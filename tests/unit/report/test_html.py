@@ -15,7 +15,7 @@ from example_records import no_knee, result, step
 from probe.core.provenance import Provenance
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.snapshot import UserLoad
-from probe.core.step import Arrivals, GpuUse, ServerPeaks, StepPlan
+from probe.core.step import Arrivals, Distribution, GpuUse, ServerPeaks, StepPlan
 from probe.report.html import report
 from probe.report.result_text import result_lines
 from probe.report.run_charts import charts, loads
@@ -149,6 +149,20 @@ def test_charts_are_over_what_is_in_flight_where_the_loop_was_closed() -> None:
     assert [one["name"] for one in kept["series"]] == ["available", "TTFT", "TPOT"]
     assert kept["limit"] == {"name": "objective", "value": 0.95}
     assert loads(run().steps)[0] == "4 in flight"
+
+
+def test_e2e_and_the_longest_gap_have_a_chart_where_they_are_promised() -> None:
+    stored = {"e2e": {"ratio": 0.9, "within_s": 8.0}, "itl": {"ratio": 0.9, "within_s": 0.1}}
+    made = run()
+    promised = {**made.context.objectives, **stored}
+    steps = [replace(one, stall_s=Distribution(count=9, p50=0.04, p95=0.09, p99=0.1)) for one in made.steps]
+    drawn = charts(replace(made, steps=tuple(steps), context=replace(made.context, objectives=promised)))
+    by_title = {chart["title"]: chart for chart in drawn}
+    assert by_title["E2E"]["limit"] == {"name": "objective", "value": 8.0}
+    longest = by_title["ITL, longest gap of a request"]
+    assert longest["limit"] == {"name": "objective", "value": 0.1}
+    assert {point[1] for point in longest["series"][1]["points"]} == {0.09}
+    assert len(drawn) == len(charts(made)) + 2
 
 
 def test_charts_are_over_the_rate_of_all_where_requests_came_by_themselves() -> None:

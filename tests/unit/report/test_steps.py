@@ -66,6 +66,10 @@ def test_a_row_is_printed_without_knowing_the_next() -> None:
     [
         (step(), "passed"),
         (step(broken=("ttft", "tpot")), "broke ttft, tpot"),
+        (
+            replace(step(broken=("e2e", "itl")), stall_s=Distribution(p95=0.142)),
+            "broke e2e, itl (longest gaps p95 142 ms)",
+        ),
         (step(reason="too_few_requests"), "not judged: too few requests"),
         (replace(step(reason="cut_short"), tripped="queue"), "stopped: queue"),
     ],

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,9 +11,10 @@ from property_examples import examples
 from simulated_servers import CHAT, FAST, profile, promise, twin_of, workload
 
 from probe.capacity.model.twin import Prediction, _root, find_capacity, predict
+from probe.core.objectives import Objective, Objectives
 from probe.core.percentiles import percentile
 from probe.core.workload import lengths
-from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
+from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +33,39 @@ def test_a_prediction_is_what_the_server_of_that_cost_model_does() -> None:
     assert found.running == pytest.approx(15.0 * sum(v.last_s - v.entered_s for v in seen) / len(seen), rel=0.15)
 
 
+@pytest.mark.parametrize(("name", "within_s"), [("e2e", 5.0), ("itl", 0.09)])
+def test_e2e_and_the_longest_gap_limit_a_capacity(name: str, within_s: float) -> None:
+    """On another server of the same costs, the share that the objective asks for is within the limit at its knee."""
+    objectives = Objectives("o", **{name: Objective(0.95, within_s)})
+    found = find_capacity(TWIN, objectives, 10.0, seeds=(0,), requests=1500)
+    for share, holds in ((0.9, True), (1.1, False)):
+        server = VirtualServer(profile(FAST), seed=9, users=BackgroundTraffic(share * found, CHAT))
+        server.advance(200.0)
+        seen = [request for request in server.ended_requests if request.arrival_s > 60]
+        values = [one.e2e_s if name == "e2e" else _longest(one) for one in seen]
+        assert (sum(value <= within_s for value in values) >= 0.95 * len(values)) is holds, (found, share)
+
+
+def _longest(request: SimulatedRequest) -> float:
+    return max((after - before for before, after in pairwise(request.token_times_s())), default=0.0)
+
+
+@pytest.mark.parametrize(("kv_tokens", "accepted"), [(400_000, 0.0), (8000, 0.0), (400_000, 1.5)])
+def test_the_longest_gap_is_that_of_all_token_times(kv_tokens: int, accepted: float) -> None:
+    """Also of a request that was preempted, and of one that gets several tokens in a step."""
+    users = BackgroundTraffic(12.0, CHAT)
+    server = VirtualServer(profile(FAST, kv_tokens=kv_tokens), seed=3, users=users, accepted_tokens=accepted)
+    server.advance(60.0)
+    ended = server.ended_requests
+    assert [one.longest_gap_s() for one in ended] == [_longest(one) for one in ended]
+    assert any(one.preemptions for one in ended) == (kv_tokens == 8000)
+
+
+def test_gaps_are_computed_only_for_their_objective() -> None:
+    assert predict(TWIN, 5.0, USUAL, requests=300).itl_s == 0.0
+    assert predict(TWIN, 5.0, replace(USUAL, itl=Objective(0.9, 0.1)), requests=300).itl_s > 0.0
+
+
 def test_a_queue_without_end_is_infinite() -> None:
     found = predict(TWIN, 1000.0, USUAL, requests=500)
     assert (found.ttft_s, found.tpot_p50_s) == (math.inf, math.inf)
@@ -41,6 +76,7 @@ def test_a_delay_in_front_of_the_server_is_in_every_ttft() -> None:
     bare = predict(TWIN, 5.0, USUAL, requests=300)
     later = predict(replace(TWIN, added_s=0.1), 5.0, USUAL, requests=300)
     assert later.ttft_s - bare.ttft_s == pytest.approx(0.1)
+    assert later.e2e_s - bare.e2e_s == pytest.approx(0.1)
     assert later.tpot_s == bare.tpot_s
 
 

@@ -21,7 +21,7 @@ from probe.capacity.search.pulses import (
     next_size,
     pulse_plan,
 )
-from probe.core.objectives import Objectives
+from probe.core.objectives import Objective, Objectives
 from probe.core.step import Distribution
 from probe.core.workload import Workload
 from probe.simulator.cost import Profile, StepCost
@@ -76,6 +76,24 @@ def test_every_pulse_meets_the_objectives_whatever_a_step_costs(
     for sent in _pulses(server, lengths, objectives, Room()):
         assert max(one.ttft_s for one in sent) <= ttft * alone.ttft_s
         assert max(one.tpot_s for one in sent) <= tpot * alone.tpot_s
+
+
+@settings(deadline=None)
+@given(
+    cost=_COSTS,
+    chunk=st.sampled_from([512, 2048, 8192]),
+    lengths=st.builds(workload, st.integers(10, 3000), st.integers(16, 200), st.just(0)),
+    e2e=st.floats(1.2, 5),
+    itl=st.floats(1.2, 20),
+)
+def test_every_pulse_meets_e2e_and_itl(cost: StepCost, chunk: int, lengths: Workload, e2e: float, itl: float) -> None:
+    server = profile(cost, chunk=chunk)
+    (alone,) = _at_once(server, 1, lengths)
+    gap_s = alone.longest_gap_s()
+    objectives = Objectives("o", e2e=Objective(0.95, e2e * alone.e2e_s), itl=Objective(0.95, itl * gap_s))
+    for sent in _pulses(server, lengths, objectives, Room()):
+        assert max(one.e2e_s for one in sent) <= e2e * alone.e2e_s
+        assert max(one.longest_gap_s() for one in sent) <= itl * gap_s
 
 
 @given(
