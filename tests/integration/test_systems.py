@@ -60,6 +60,7 @@ def test_each_system_is_checked_and_measured(needs: Needs, name: str, tmp_path: 
     needs(program)
     with setup(tmp_path / "system") as placed:
         file = _config(tmp_path, {"base_url": placed.url, **placed.target})
+        kneewatch("check", "-c", file)  # a cold gateway's first answer may take seconds
         checked = kneewatch("check", "-c", file)
         assert checked.status == 0, checked.out + checked.err
         result = _ramp(file)
@@ -77,6 +78,7 @@ def test_the_canary_of_the_shipped_overlay_passes_litellm(needs: Needs, tmp_path
         file = _config(
             tmp_path, {**config["targets"][0], **place, "objectives": "default", "canary": {"workload": "short"}}
         )
+        kneewatch("check", "-c", file)
         done = kneewatch("check", "-c", file)
         ids = _config(tmp_path, {**place, "canary": {"workload": "short"}})
         refused = kneewatch("check", "-c", ids)
