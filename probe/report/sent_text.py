@@ -43,6 +43,6 @@ def _lengths(name: str, sent: TokenCounts, asked: TokenLength, counted: TokenCou
     pairs = [("mean", sent.mean, mean_length(asked))]
     for share, value in zip(_SHOWN, (sent.p50, sent.p95, sent.p99), strict=True):
         pairs.append((f"p{share * 100:.0f}", value or 0.0, quantile(asked, share)))
-    words = ", ".join(f"{which} {number(round(value))} of {number(round(wanted))}" for which, value, wanted in pairs)
+    words = ", ".join(f"{which} {value:,.0f} of {wanted:,.0f}" for which, value, wanted in pairs)
     differs = counted.mean is not None and abs(counted.mean - sent.mean) > _COUNTED_ALIKE * sent.mean
-    return f"{name} {words} tokens" + (f", the server counted {number(round(counted.mean or 0.0))}" if differs else "")
+    return f"{name} {words} tokens" + (f", the server counted {counted.mean or 0.0:,.0f}" if differs else "")

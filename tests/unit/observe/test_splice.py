@@ -100,7 +100,7 @@ def test_every_counter_of_a_snapshot_is_spliced() -> None:
     """A new one that is not would leap over hours, and look like work that was never done."""
     whole = _read(100.0)
     names = [each.name for each in fields(ServerSnapshot) if isinstance(getattr(whole, each.name), float)]
-    gauges = {"wall_s", "started_s", "running", "waiting", "kv_cache_usage", "kv_cache_tokens"}
+    gauges = {"wall_s", "delay_s", "started_s", "running", "waiting", "kv_cache_usage", "kv_cache_tokens"}
     counters = [name for name in names if name not in gauges]
     assert len(counters) > 8
     grown = replace(
