@@ -11,7 +11,7 @@ from alerts.links import DEFAULT, Links
 from alerts.objectives import objective_groups
 from alerts.operator import Manifest
 from alerts.pressure import pressure_group
-from alerts.rules import content, to_yaml
+from alerts.rules import to_yaml
 from alerts.trends import trends_group
 from probe.report.files import write_files
 
@@ -29,7 +29,7 @@ def render(
     """Return YAML text by file name; the same options give the same text.
 
     `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes. With a `manifest`,
-    the rules are wrapped in an object for the Prometheus Operator. `labels`: those of every alert. Raises ValueError
+    the rules are wrapped in objects for the Prometheus Operator. `labels`: those of every alert. Raises ValueError
     unless `window_scale` is above 0.
     """
     if window_scale <= 0:
@@ -44,10 +44,10 @@ def render(
         trends_group(window_scale),
     ]
     remarks = [_GENERATED, *_rehearsal(window_scale)]
-    rules = content(groups, links, labels)
+    rules = [group.as_yaml(links, labels) for group in groups if group.rules]
     if manifest is not None:
         return {MANIFEST_FILE: to_yaml(manifest.around(rules), remarks)}
-    return {FILE: to_yaml(rules, remarks)}
+    return {FILE: to_yaml([{"groups": rules}], remarks)}
 
 
 def write(

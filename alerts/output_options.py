@@ -72,7 +72,7 @@ def check_window_scale(scale: float) -> float:
 
 
 def prometheus_rule(written: RulesFormat, namespace: str | None, labels: Sequence[str]) -> Manifest | None:
-    """Return the metadata of the PrometheusRule, or None for a plain file. Raises ConfigError."""
+    """Return the metadata of the PrometheusRules, or None for a plain file. Raises ConfigError."""
     if written is RulesFormat.OPERATOR:
         return Manifest(_namespace(namespace) if namespace is not None else "", _labels(labels))
     for option, given in (("--namespace", namespace), ("--label", labels)):

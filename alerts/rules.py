@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from alerts.alert_labels import PLAIN_LABELS, AlertLabels
+from alerts.alert_labels import AlertLabels
 from alerts.links import TARGET, Links
 from alerts.windows import duration
 
@@ -89,13 +89,8 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def content(groups: Sequence[RuleGroup], links: Links, labels: AlertLabels = PLAIN_LABELS) -> dict[str, object]:
-    """Return the content of a rules file, which is also the spec of a PrometheusRule, without empty groups."""
-    return {"groups": [group.as_yaml(links, labels) for group in groups if group.rules]}
-
-
-def to_yaml(document: Mapping[str, object], remarks: Sequence[str]) -> str:
+def to_yaml(documents: Sequence[Mapping[str, object]], remarks: Sequence[str]) -> str:
     """Return the file's text; `remarks` become comments at its head."""
     head = "".join(f"# {remark}\n" for remark in remarks)
-    body = yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=2**31, allow_unicode=True)
+    body = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=2**31, allow_unicode=True)
     return head + body

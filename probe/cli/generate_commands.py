@@ -58,15 +58,15 @@ def alerts(
         RulesFormat,
         typer.Option(
             "--format",
-            help="prometheus: kneewatch.rules.yml; operator: a PrometheusRule, kneewatch.prometheusrule.yml.",
+            help="prometheus: kneewatch.rules.yml; operator: two PrometheusRules, kneewatch.prometheusrule.yml.",
         ),
     ] = RulesFormat.PROMETHEUS,
-    namespace: Annotated[str | None, typer.Option(help="Namespace of the PrometheusRule.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the PrometheusRules.")] = None,
     label: Annotated[
         list[str] | None,
         typer.Option(
             metavar="<text>",
-            help="key=value label of the PrometheusRule, as your ruleSelector requires; can be repeated.",
+            help="key=value label of the PrometheusRules, as your ruleSelector requires; can be repeated.",
         ),
     ] = None,
     severity: Annotated[

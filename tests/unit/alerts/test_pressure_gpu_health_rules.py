@@ -10,12 +10,13 @@ import promql_parser
 import pytest
 
 from alerts import xid
+from alerts.alert_labels import PLAIN_LABELS
 from alerts.gpu import gpu_group
 from alerts.health import health_group
 from alerts.instrument import instrument_alerts
 from alerts.links import DEFAULT, PROBE
 from alerts.pressure import pressure_group
-from alerts.rules import Alert, RuleGroup, content
+from alerts.rules import Alert, RuleGroup
 from exporters import names
 from probe.gpu import fields
 
@@ -28,7 +29,7 @@ GROUPS: tuple[Callable[[float], RuleGroup], ...] = (
 
 
 def _rules(scale: float = 1.0) -> list[dict[str, Any]]:
-    groups: Any = content([group(scale) for group in GROUPS], DEFAULT)["groups"]
+    groups: Any = [group(scale).as_yaml(DEFAULT, PLAIN_LABELS) for group in GROUPS]
     return [rule for group in groups for rule in group["rules"]]
 
 

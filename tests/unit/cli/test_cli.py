@@ -185,17 +185,16 @@ def test_alerts_lead_to_the_runbooks_of_a_mirror(config: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_alerts_for_the_operator_are_an_object_for_its_prometheus(config: Path, tmp_path: Path) -> None:
+def test_alerts_for_the_operator_are_objects_for_its_prometheus(config: Path, tmp_path: Path) -> None:
     asked = ["--namespace", "monitoring", "--label", "release=a", "--label", "team=b", "--window-scale", "0.5"]
     done = _kneewatch("alerts", "-c", config, "-o", tmp_path, "--format", "operator", *asked)
     assert done.status == 0, done.err
     text = (tmp_path / MANIFEST_FILE).read_text()
     assert [path.name for path in tmp_path.glob("kneewatch.*")] == [MANIFEST_FILE]
-    assert yaml.safe_load(text)["metadata"] == {
-        "name": "kneewatch",
-        "namespace": "monitoring",
-        "labels": {"release": "a", "team": "b"},
-    }
+    assert [rule["metadata"] for rule in yaml.safe_load_all(text)] == [
+        {"name": name, "namespace": "monitoring", "labels": {"release": "a", "team": "b"}}
+        for name in ("kneewatch-budgets", "kneewatch")
+    ]
     assert "REHEARSAL" in text
     assert "ratio_rate30m" in text
 
