@@ -9,6 +9,10 @@ from typing import Any
 import promql_parser
 import yaml
 
+from exporters import names
+
+_UNSET = ("e2e", "itl")  # objectives that no target of a month has
+
 
 @dataclass(frozen=True, slots=True)
 class Selector:
@@ -91,7 +95,13 @@ def needed(rules: Sequence[Rule]) -> list[Rule]:
 def asked(rules: Sequence[Rule]) -> list[Selector]:
     """Return the selectors whose series must exist before the first rule is evaluated."""
     recorded = {rule.record for rule in rules}
-    return [each for rule in rules for each in rule.selectors if each.name not in recorded]
+    return [each for rule in rules for each in rule.selectors if each.name not in recorded and not _is_unset(each)]
+
+
+def _is_unset(selector: Selector) -> bool:
+    """Return whether this is about an objective that no target sets, so that it matches nothing, as it should."""
+    unset = any(("objective", "=", name) in selector.matchers for name in _UNSET)
+    return unset or selector.name.startswith(names.USERS_E2E.name)
 
 
 def unmet(wanted: Iterable[Selector], series: Sequence[Mapping[str, str]]) -> list[str]:

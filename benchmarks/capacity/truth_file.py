@@ -21,7 +21,7 @@ from benchmarks.capacity.truth import Truth, load_at, true_capacity
 from probe import __version__
 
 FILE = Path(__file__).with_name("truth.json")
-_NEWER = ("parts", "trace")  # of a workload
+_NEWER = ("parts", "trace", "e2e", "itl")  # of a workload, and of objectives
 # So low a rate that requests do not overlap.
 _UNLOADED_RPS = 1e-4
 _UNLOADED_REQUESTS = 600

@@ -20,6 +20,7 @@ from exporters import names
 from exporters.names import Series
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.capacity.trend.change_detection import METHODS
+from probe.core.objectives import LATENCIES
 from probe.core.request import Outcome
 from probe.observe import guard
 from probe.scrape.page_scraper import REASONS
@@ -29,7 +30,7 @@ MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 GPUS = 4  # of a target
 _ENGINES = 2
 _LABELS: Mapping[str, Sequence[str]] = {
-    "model": (MODEL,), "workload": ("chat",), "traffic": ("canary", "capacity"), "objective": ("ttft", "tpot"),
+    "model": (MODEL,), "workload": ("chat",), "traffic": ("canary", "capacity"), "objective": LATENCIES,
     "outcome": tuple(Outcome), "verdict": ("valid", "client_bound", "too_few", "cut_short", "lost"),
     "bottleneck": BOTTLENECKS, "kind": ("prompt", "output"), "source": ("histogram",), "engine": ("vllm",),
     "version": ("0.32.0",), "engine_index": tuple(map(str, range(_ENGINES))), "adapter": ("sql", "chat"),
@@ -38,8 +39,8 @@ _LABELS: Mapping[str, Sequence[str]] = {
 }  # fmt: skip
 # Where a label's values depend on the series.
 _OF: Mapping[tuple[Series, str], Sequence[str]] = {
-    (names.GOOD_REQUESTS, "objective"): ("availability", "ttft", "tpot", "all"),
-    (names.OBJECTIVE_RATIO, "objective"): ("availability", "ttft", "tpot"),
+    (names.GOOD_REQUESTS, "objective"): ("availability", *LATENCIES, "all"),
+    (names.OBJECTIVE_RATIO, "objective"): ("availability", *LATENCIES),
     (names.CAPACITY_RUNS, "outcome"): ("done", "guard", "budget", "interrupt", "error", "refused"),
     (names.SERVER_WAITING, "reason"): ("capacity", "deferred"),
     (names.SERVER_SCRAPE_ERRORS, "reason"): REASONS,
