@@ -6,7 +6,8 @@ secret is none.
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from probe.core.errors import ConfigError
 from probe.core.provenance import MAX_FACTS, MAX_VALUE, is_fact_name
@@ -19,14 +20,21 @@ _LOGIN = re.compile(r"(\w://)[^/?#@\s]*@")
 _QUERY = re.compile(r"(\w://[^?#\s]*[?#])\S+")
 
 
-def command_line(name: str, arguments: Sequence[str], environment: Mapping[str, str], prefix: str) -> str:
+def command_line(
+    name: str, arguments: Sequence[str], environment: Mapping[str, str], variables: Collection[str]
+) -> str:
     """Return the command `name` with these arguments as a shell takes it, at most 2000 characters of it.
 
-    Variables whose names begin with `prefix` set options too.
+    `variables` are the names of those that set its options; others are not kept.
     """
-    options = sorted((key, value) for key, value in environment.items() if key.startswith(prefix))
-    variables = [f"{key}={shlex.quote(_plain(value))}" for key, value in options]
-    return one_line(" ".join([*variables, name, *map(shlex.quote, _words(arguments))]), _MAX)
+    options = sorted((key, value) for key, value in environment.items() if key in variables)
+    words = [f"{key}={shlex.quote(_HIDDEN if key.endswith('_HEADER') else _plain(value))}" for key, value in options]
+    return one_line(" ".join([*words, name, *map(shlex.quote, _words(arguments))]), _MAX)
+
+
+def variables_of(command: Any) -> set[str]:  # noqa: ANN401 - Typer has a Click of its own
+    """Return the names of the variables that set options of the command."""
+    return {str(option.envvar) for option in command.params if option.envvar}
 
 
 def facts_of(notes: Sequence[str]) -> dict[str, str]:

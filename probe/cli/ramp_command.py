@@ -179,7 +179,7 @@ def ramp(
     so far are printed and written.
     Exit status: 0 found, 1 not found, 2 could not measure.
     """
-    from probe.cli.command_line import command_line, facts_of
+    from probe.cli.command_line import command_line, facts_of, variables_of
     from probe.cli.options import ServerOptions, configuration
     from probe.cli.ramp import RampOptions, ResultFiles, measure, ramp_request
     from probe.cli.step_options import StepOptions
@@ -223,7 +223,7 @@ def ramp(
         observe=observe,
         confirm_seconds=confirm_seconds,
     )
-    made_by = command_line(NAME, context.obj or (), os.environ, "KNEEWATCH_RAMP_")
+    made_by = command_line(NAME, context.obj or (), os.environ, variables_of(context.command))
     facts = facts_of(note or ())
     options = RampOptions(workload, max_seconds, max_tokens, seed, workers, guard, stream_guard, made_by, facts, trace)
     request = ramp_request(loaded, chosen, steps, options)

@@ -15,6 +15,7 @@ from probe.core.step import StepSummary
 from probe.core.text import one_line
 from probe.core.token_length import mean_length
 from probe.gpu.peak_specs import GpuSpec, gpu
+from probe.monitor.wiring import workload
 from probe.report.measured_file import read_result
 from probe.report.result_json import workload_of
 
@@ -76,12 +77,12 @@ def lengths_of(given: Lengths) -> tuple[float, float]:
             load = workload_of(read_result(given.result).context.workload)
         except ValidationError:
             raise ConfigError(f"--result {given.result}: its workload has no lengths; measure again") from None
-        return mean_length(load.prompt_tokens), mean_length(load.output_tokens)
-    preset = PRESETS.get(given.workload or "default")
-    if preset is None:
-        raise ConfigError(f"--workload {one_line(given.workload or '')}: expected one of {', '.join(PRESETS)}")
-    assert isinstance(preset.prompt_tokens, int) and isinstance(preset.output_tokens, int)  # noqa: S101, PT018 - presets are fixed
-    return float(given.prompt_tokens or preset.prompt_tokens), float(given.output_tokens or preset.output_tokens)
+    elif (preset := PRESETS.get(name := given.workload or "default")) is not None:
+        load = workload(name, preset.with_parts(PRESETS))
+    else:
+        raise ConfigError(f"--workload {one_line(name)}: expected one of {', '.join(PRESETS)}")
+    prompt, output = mean_length(load.prompt_tokens), mean_length(load.output_tokens)
+    return float(given.prompt_tokens or prompt), float(given.output_tokens or output)
 
 
 def steps_of(result: Path) -> Sequence[StepSummary]:

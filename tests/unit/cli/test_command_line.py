@@ -1,13 +1,21 @@
 """The command line that a result keeps: whole enough to repeat the run, and without secrets."""
 
+from typing import Any
+
 import pytest
 
-from probe.cli.command_line import command_line, facts_of
+from probe.cli.command_line import command_line, facts_of, variables_of
+from probe.cli.main import command
 from probe.core.errors import ConfigError
 
 
 def _line(*arguments: str, **environment: str) -> str:
-    return command_line("kneewatch", arguments, environment, "KNEEWATCH_RAMP_")
+    return command_line("kneewatch", arguments, environment, variables_of(_ramp()))
+
+
+def _ramp() -> Any:
+    group: Any = command()
+    return group.commands["ramp"]
 
 
 def test_it_is_the_command_as_a_shell_takes_it() -> None:
@@ -19,6 +27,16 @@ def test_it_is_the_command_as_a_shell_takes_it() -> None:
 def test_variables_that_set_options_are_in_front() -> None:
     found = _line("ramp", KNEEWATCH_RAMP_SEED="3", KNEEWATCH_RAMP_BASE_URL="http://u:secret@vllm", HOME="/root")
     assert found == "KNEEWATCH_RAMP_BASE_URL='http://(hidden)@vllm' KNEEWATCH_RAMP_SEED=3 kneewatch ramp"
+
+
+def test_variables_that_set_no_option_are_left_out() -> None:
+    others = {"KNEEWATCH_RAMP_HEADER": "Authorization: Bearer secret", "KNEEWATCH_RAMP_TOKEN": "secret"}
+    assert _line("ramp", KNEEWATCH_RAMP_NOTE="a=secret", **others) == "kneewatch ramp"
+
+
+def test_a_header_in_a_variable_is_hidden() -> None:
+    found = command_line("kneewatch", ["ramp"], {"X_HEADER": "a: @/run/key b: secret"}, ["X_HEADER"])
+    assert found == "X_HEADER='(hidden)' kneewatch ramp"
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 import json
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 from example_records import result, step
 
 from probe.cli.main import main
+from probe.config.presets import PRESETS
+from probe.core.workload import lengths
+from probe.monitor.wiring import workload
 from probe.report.result_json import dumps
 
 LLAMA = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
@@ -38,6 +43,16 @@ def test_as_json_it_has_base_units(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(out)
     assert (status, found["gpu"], found["prompt_tokens"], found["kv_tokens"]) == (0, "L4", 2048.0, None)
     assert found["loads"][0]["tpot_s"] == pytest.approx(16 / 300)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_has_the_mean_lengths_of_its_requests(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = _run(capsys, "--gpu", "H100", "--params", "8B", "--workload", name, "--json")
+    found = json.loads(out)
+    drawn = list(islice(lengths(workload(name, PRESETS[name].with_parts(PRESETS))), 2000))
+    assert status == 0
+    assert found["prompt_tokens"] == pytest.approx(fmean(prompt for prompt, _, _ in drawn), rel=0.1)
+    assert found["output_tokens"] == pytest.approx(fmean(output for _, output, _ in drawn), rel=0.1)
 
 
 def test_load_levels_of_a_result_stand_beside_the_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
