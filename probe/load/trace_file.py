@@ -38,21 +38,24 @@ def read_trace(file: Path, option: str) -> Trace:
             kind = "element" if begins == b"[" else "line"
             records = {b"[": _array, b"{": _lines}.get(begins, _rows)(opened)
             found, skipped, blocks = list[TraceRequest](), 0, 0
+            is_cut = False
             for _, request in records:
-                if len(found) >= MOST_REQUESTS or blocks > _MOST_BLOCKS or opened.tell() > _MOST_BYTES:
-                    return trace_of(found, skipped=skipped, is_cut=True)
+                is_cut = len(found) >= MOST_REQUESTS or blocks > _MOST_BLOCKS
+                if is_cut:
+                    break
                 if request is None:
                     skipped += 1
                 else:
                     found.append(request)
                     blocks += len(request.blocks)
+            is_cut = is_cut or opened.tell() > _MOST_BYTES
     except _RecordError as error:
         raise ConfigError(f"{option} {file}: {kind} {error.number}: {one_line(str(error), 300)}") from None
     except OSError as error:
         raise ConfigError(f"{option} {file}: cannot be read ({error.strerror})") from None
     if not found:
         raise ConfigError(f"{option} {file}: holds no request; expected at least one with a prompt and an answer")
-    return trace_of(found, skipped=skipped)
+    return trace_of(found, skipped=skipped, is_cut=is_cut)
 
 
 def trace_lines(trace: Trace) -> Iterator[str]:
@@ -104,8 +107,9 @@ def _rows(opened: IO[bytes]) -> Records:
 
 
 def _bounded_lines(opened: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines with their numbers, as far as the file's byte limit."""
     number = 0
-    while line := opened.readline(_RECORD.max_bytes + 1):
+    while opened.tell() <= _MOST_BYTES and (line := opened.readline(_RECORD.max_bytes + 1)):
         number += 1
         if len(line) > _RECORD.max_bytes:
             raise _RecordError(number, "it is larger than 8 MiB")
@@ -113,22 +117,29 @@ def _bounded_lines(opened: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _objects(opened: IO[bytes]) -> Iterator[bytes]:
-    """Yield the objects of a JSON array, one after the other, without reading all of it."""
-    held, scan, ended = bytearray(), _ObjectScan(), 0
-    while piece := opened.read(_PIECE):
+    """Yield the objects of a JSON array, one after the other, as far as the file's byte limit."""
+    held, scan, ended, is_closed = bytearray(), _ObjectScan(), 0, False
+    while opened.tell() <= _MOST_BYTES:
+        if not (piece := opened.read(_PIECE)):
+            if scan.depth or not is_closed:
+                where = "in the middle of it" if scan.depth else "before the array does; expected ] at its end"
+                raise _RecordError(ended + 1, f"the file ends {where}")
+            return
         seen = len(held)
         held += piece
         done = 0
         for begins, end in scan.objects(held, seen):
             ended, done = ended + 1, end
             yield bytes(held[begins:end])
+        if outside := held[done:].strip() if not scan.depth else b"":
+            is_closed = outside.endswith(b"]")
+        elif done or scan.depth:
+            is_closed = False
         done = done if scan.depth else len(held)
         del held[:done]
         scan.forget(done)
         if len(held) > _RECORD.max_bytes:
             raise _RecordError(ended + 1, "it is larger than 8 MiB")
-    if scan.depth:
-        raise _RecordError(ended + 1, "the file ends in the middle of it")
 
 
 @dataclass(slots=True)

@@ -67,11 +67,12 @@ def json_request(record: object) -> TraceRequest | None:
         return _sharegpt(record["conversations"])
     if "input_length" in record:
         return _mooncake(record)
-    if isinstance(record.get("prompt"), str):
-        if "output_tokens" not in record:
-            raise TraceFormatError("expected output_tokens beside prompt; add it (vllm bench serve takes 256 without)")
-        return _request(_text_tokens(record["prompt"]), _count(record["output_tokens"], "output_tokens"), None)
     prompt, output = (_first(record, names) for names in (_PROMPTS, _OUTPUTS))
+    text = record.get("prompt")
+    if isinstance(text, str) and output is None:
+        raise TraceFormatError("expected output_tokens beside prompt; add it (vllm bench serve takes 256 without)")
+    if isinstance(text, str) and prompt is None:
+        prompt = _text_tokens(text)
     if prompt is None or output is None:
         raise TraceFormatError(
             "expected prompt_tokens and output_tokens, or a record of Mooncake (input_length), ShareGPT (conversations)"

@@ -22,6 +22,7 @@ from probe.capacity.trend.measurement import (
 )
 from probe.core.errors import ConfigError
 from probe.core.request import Api
+from probe.core.step import Pattern
 
 VLLM, SGLANG = "vllm bench serve", "sglang.bench_serving"
 # The names that each of the two has for a latency.
@@ -75,14 +76,18 @@ def _parts(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _load(data: Mapping[str, Any]) -> str:
-    """Return the load in Kneewatch's words: `max_concurrency` for a closed loop, a rate for an open one."""
+    """Return the load in Kneewatch's words: `max_concurrency` for a closed loop, a rate for an open one.
+
+    `arrivals` is Kneewatch's own (bench_json.py).
+    """
     rate = data.get("request_rate", "inf")
     if data.get("ramp_up_strategy") is not None:
         return f"rate {data['ramp_up_start_rps']:g} to {data['ramp_up_end_rps']:g} (ramp)"
     if rate == "trace":
         return "trace"
     if math.isfinite(float(rate)):
-        return f"rate {float(rate):g} ({'poisson' if data.get('burstiness', 1.0) == 1 else 'gamma'})"
+        usual = Pattern.POISSON if data.get("burstiness", 1.0) == 1 else Pattern.GAMMA
+        return f"rate {float(rate):g} ({Pattern(data.get('arrivals') or usual).value})"
     if (concurrency := data.get("max_concurrency")) is not None:
         return f"concurrency {int(concurrency)}"
     return f"{int(data.get('num_prompts', data['completed']))} requests at once"

@@ -1,7 +1,8 @@
 """Load levels of results in the JSON of `vllm bench serve --append-result`, for tools that read it. Pure.
 
 Field names: vllm/benchmarks/serve.py (0.32). Kneewatch keeps no standard deviation of a latency, so there are none; it
-has a 90th and a 95th percentile beside vLLM's median and 99th.
+has a 90th and a 95th percentile beside vLLM's median and 99th. vLLM's burstiness tells only Poisson and gamma arrivals
+apart, so `arrivals` has the pattern of any, and burstiness is null for the others and for a closed loop.
 """
 
 import json
@@ -11,7 +12,7 @@ from typing import Any
 
 from probe.core.request import Api
 from probe.core.result import CapacityResult
-from probe.core.step import Distribution, StepSummary
+from probe.core.step import Distribution, Pattern, StepSummary
 
 _BACKENDS = {Api.COMPLETIONS.value: "openai", Api.CHAT.value: "openai-chat"}
 _LATENCIES = (("ttft", "ttft_s"), ("tpot", "tpot_s"), ("itl", "itl_s"), ("e2el", "e2e_s"))
@@ -26,6 +27,8 @@ def _level(result: CapacityResult, step: StepSummary) -> dict[str, Any]:
     arrivals, requests, api = step.plan.arrivals, step.requests, result.context.workload.get("api")
     backend = _BACKENDS.get(str(api))
     latencies = [pair for short, name in _LATENCIES for pair in _percentiles(short, getattr(step, name))]
+    burstiness = arrivals.burstiness if arrivals and arrivals.pattern in (Pattern.POISSON, Pattern.GAMMA) else None
+    is_limited = arrivals is None or step.plan.holds  # else it is only where the load level ends
     return {
         "date": f"{result.started:%Y%m%d-%H%M%S}",
         "endpoint_type": backend,
@@ -35,8 +38,9 @@ def _level(result: CapacityResult, step: StepSummary) -> dict[str, Any]:
         "tokenizer_id": None,
         "num_prompts": requests.ok + requests.failed + requests.aborted,
         "request_rate": "inf" if arrivals is None else arrivals.rate_rps,
-        "burstiness": 1.0 if arrivals is None else arrivals.burstiness,
-        "max_concurrency": step.plan.concurrency,
+        "burstiness": burstiness,
+        "arrivals": None if arrivals is None else arrivals.pattern.value,
+        "max_concurrency": step.plan.concurrency if is_limited else None,
         "duration": step.seconds,
         "completed": requests.ok,
         "failed": requests.failed,

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,10 @@ SHAREGPT = json.dumps(
     indent=2,
 )
 CUSTOM = '{"prompt": "What is the capital of India?", "output_tokens": 10}\n\n{"prompt": "hi", "output_tokens": 1520}\n'
+WITH_TEXT = """\
+{"timestamp": 5, "prompt": "xxxx", "prompt_tokens": 900, "output_tokens": 20}
+{"timestamp": 7, "prompt": "xxxx", "completion_tokens": 20}
+"""
 
 
 def _read(tmp_path: Path, text: str | bytes) -> Trace:
@@ -89,6 +94,7 @@ def _refusal(tmp_path: Path, text: str | bytes) -> str:
         (GATEWAY, [(5, 2, 0), (5, 2, 0)], [0.0, 0.0]),
         (SHAREGPT, [(4, 1, 0), (2, 1, 0)], [None, None]),
         (CUSTOM, [(8, 10, 0), (1, 1520, 0)], [None, None]),
+        (WITH_TEXT, [(900, 20, 0), (1, 20, 0)], [0.0, 2.0]),
     ],
 )
 def test_each_format_is_read_for_its_times_and_lengths(
@@ -157,6 +163,10 @@ def test_a_written_trace_has_no_text_and_no_hash_of_any(tmp_path: Path) -> None:
             "line 1: expected block_tokens above",
         ),
         ('[{"conversations": [1, 2', "element 1: the file ends in the middle of it"),
+        ('[{"prompt_tokens": 5, "output_tokens": 1}, ', "element 2: the file ends before the array does"),
+        ('[{"prompt_tokens": 5, "output_tokens": 1}\n', "element 2: the file ends before the array does"),
+        ("[", "element 1: the file ends before the array does"),
+        ("[]", "holds no request"),
         ('[{"conversations": {}}]', "element 1: expected conversations"),
         (
             '[{"conversations": [{"from": "human", "value": 1}, {"from": "gpt", "value": "x"}]}]',
@@ -207,6 +217,41 @@ def test_what_is_read_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     long = "x" * (8 * 2**20)
     assert _refusal(tmp_path, f'{{"prompt": "{long}", "output_tokens": 1}}') == "line 1: it is larger than 8 MiB"
     assert _refusal(tmp_path, f'[{{"conversations": "{long}"}}]') == "element 1: it is larger than 8 MiB"
+
+
+@pytest.mark.parametrize(
+    "empty",
+    [
+        pytest.param(lambda n: '{"prompt_tokens": 0, "output_tokens": 1}' + "\n" * n, id="blank lines"),
+        pytest.param(lambda n: "[" + " " * n, id="array"),
+        pytest.param(lambda n: "time,prompt_tokens,output_tokens\n" + "\n" * n, id="rows"),
+        pytest.param(lambda n: '{"prompt_tokens": 0, "output_tokens": 1}\n' * (n // 40), id="records left out"),
+    ],
+)
+def test_bytes_are_bounded_where_no_request_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty: Callable[[int], str]
+) -> None:
+    monkeypatch.setattr(trace_file, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(trace_file, "_PIECE", 100)
+    request = "1,5,1" if empty(0).startswith("time") else '{"prompt_tokens": 5, "output_tokens": 1}'
+    assert _refusal(tmp_path, empty(2000) + request).startswith("holds no request")
+
+
+def test_a_trace_above_the_byte_limit_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_file, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(trace_file, "_PIECE", 100)
+    record = '{"prompt_tokens": 5, "output_tokens": 1}'
+    for text in (f"{record}\n" * 99, f"[{','.join([record] * 99)}]", "prompt_tokens,output_tokens\n" + "5,1\n" * 999):
+        found = _read(tmp_path, text)
+        assert found.is_cut
+        assert 20 < len(found.requests) < 300
+    assert not _read(tmp_path, f"{record}\n" * 9).is_cut
+
+
+def test_blocks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_file, "_MOST_BLOCKS", 3)
+    found = _read(tmp_path, MOONCAKE * 2)
+    assert (len(found.requests), found.is_cut) == (1, True)
 
 
 def test_a_file_that_never_ends_is_not_waited_for(tmp_path: Path) -> None:
