@@ -48,11 +48,6 @@ def gpu_spec(name: str) -> GpuSpec:
     return found
 
 
-def number_of(text: str, option: str) -> float:
-    """Return a number of parameters such as 8B. Raises ConfigError."""
-    return float(str(_validated(TypeAdapter(Parameters), text, option)))
-
-
 def kv_of(options: KvOptions) -> KvShape | None:
     """Return the shape of the KV cache; None: it was not given. Raises ConfigError."""
     numbers = (options.layers, options.kv_heads, options.head_dim)
@@ -67,8 +62,20 @@ def kv_of(options: KvOptions) -> KvShape | None:
     return KvShape(options.layers, options.kv_heads, 2 * options.head_dim, options.bits)
 
 
-def lengths_of(given: Lengths) -> tuple[float, float]:
-    """Return the mean prompt and output tokens. Raises ConfigError."""
+def parameters_of(params: str, active_params: str | None) -> tuple[float, float | None]:
+    """Return the parameters of a model, and those used for one token; None: all. Raises ConfigError."""
+    whole = _number_of(params, "--params")
+    active = None if active_params is None else _number_of(active_params, "--active-params")
+    if active is not None and active > whole:
+        raise ConfigError(
+            f"--active-params {one_line(active_params or '')}: more than --params {one_line(params)};"
+            " expected at most all of them"
+        )
+    return whole, active
+
+
+def lengths_of(given: Lengths) -> tuple[float, float, float]:
+    """Return the mean prompt and output tokens, and how many of a prompt are shared. Raises ConfigError."""
     numbers = given.prompt_tokens is not None or given.output_tokens is not None
     if sum((given.workload is not None, numbers, given.result is not None)) > 1:
         raise ConfigError("--workload, --prompt-tokens, --output-tokens, --result: expected one source of lengths")
@@ -82,7 +89,7 @@ def lengths_of(given: Lengths) -> tuple[float, float]:
     else:
         raise ConfigError(f"--workload {one_line(name)}: expected one of {', '.join(PRESETS)}")
     prompt, output = mean_length(load.prompt_tokens), mean_length(load.output_tokens)
-    return float(given.prompt_tokens or prompt), float(given.output_tokens or output)
+    return float(given.prompt_tokens or prompt), float(given.output_tokens or output), float(load.shared_tokens)
 
 
 def steps_of(result: Path) -> Sequence[StepSummary]:
@@ -91,6 +98,11 @@ def steps_of(result: Path) -> Sequence[StepSummary]:
     if not any(step.valid and step.plan.arrivals is None and not step.plan.is_pulse for step in steps):
         raise ConfigError(f"--result {result}: no judged load level in requests in flight; measure with --concurrency")
     return steps
+
+
+def _number_of(text: str, option: str) -> float:
+    """Return a number of parameters such as 8B. Raises ConfigError."""
+    return float(str(_validated(TypeAdapter(Parameters), text, option)))
 
 
 def _validated(kind: TypeAdapter[str] | TypeAdapter[float], text: str, option: str) -> str | float:

@@ -44,20 +44,19 @@ def roofline(
 ) -> None:
     """Compute the bounds of a model on its GPUs, before any run: decode, prefill and KV cache.
 
-    Arithmetic from published peaks; no server is asked, and none passes these bounds.
+    Arithmetic from published peaks; no server is asked. What the bounds assume is printed with them.
     Exit status: 0 done, 2 something is missing or wrong.
     """
     from probe.capacity.model.hardware_bounds import ModelShape, hardware_bounds
-    from probe.cli.roofline import KvOptions, Lengths, gpu_spec, kv_of, lengths_of, number_of, steps_of
+    from probe.cli.roofline import KvOptions, Lengths, gpu_spec, kv_of, lengths_of, parameters_of, steps_of
     from probe.report.bounds_text import bounds_json, bounds_words
 
     if weight_bits not in (4, 8, 16) or kv_bits not in (8, 16):
         raise ConfigError("--weight-bits, --kv-bits: expected 4, 8 or 16 bits per weight, and 8 or 16 per KV element")
     kv = kv_of(KvOptions(model_config, layers, kv_heads, head_dim, kv_bits))
-    active = number_of(active_params, "--active-params") if active_params is not None else None
-    shape = ModelShape(number_of(params, "--params"), active, weight_bits, gpus, kv)
-    prompt, output = lengths_of(Lengths(workload, prompt_tokens, output_tokens, result))
-    bounds = hardware_bounds(shape, gpu_spec(gpu), prompt, output, memory_utilization)
+    shape = ModelShape(*parameters_of(params, active_params), weight_bits, gpus, kv)
+    prompt, output, shared = lengths_of(Lengths(workload, prompt_tokens, output_tokens, result))
+    bounds = hardware_bounds(shape, gpu_spec(gpu), prompt, output, memory_utilization, shared_tokens=shared)
     measured = steps_of(result) if result is not None else ()
     if as_json:
         print_json(bounds_json(bounds, measured))

@@ -1,5 +1,6 @@
 """Options for the load levels of `kneewatch ramp`. Every ConfigError names its option."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -93,8 +94,12 @@ def _replayed(options: StepOptions, settings: "StepSettings", trace: Trace | Non
         if value is not None:
             raise ConfigError(f"{name}: has no effect where a trace is sent at its times; remove it, or add --rates")
     speeds = _rising("--speeds", options.speeds or "1", _MAX_SPEED)
-    if len(trace.requests) / trace.seconds * speeds[-1] > _MAX_RATE:
-        raise ConfigError(f"--speeds {options.speeds}: more than {_MAX_RATE:.0f} requests/s; lower it")
+    rate = len(trace.requests) / trace.seconds
+    if rate * speeds[-1] > _MAX_RATE:
+        raise ConfigError(
+            f"--trace: more than {_MAX_RATE:.0f} requests/s at --speeds {options.speeds or '1'}; expected --speeds of"
+            f" at most {_rounded_down(_MAX_RATE / rate):g}"
+        )
     return replace(
         settings,
         replay=Replay(trace, speeds, options.step_seconds),
@@ -139,6 +144,12 @@ def concurrency_steps(text: str) -> tuple[int, ...]:
 def rate_steps(text: str) -> tuple[float, ...]:
     """Parse --rates, in requests/s. Raises ConfigError."""
     return _rising("--rates", text, _MAX_RATE)
+
+
+def _rounded_down(number: float) -> float:
+    """Return the number with three digits, none above it."""
+    unit = 10.0 ** (math.floor(math.log10(number)) - 2)
+    return math.floor(number / unit) * unit
 
 
 def _rising(option: str, text: str, most: float) -> tuple[float, ...]:

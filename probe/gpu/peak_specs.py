@@ -23,7 +23,10 @@ class GpuSpec:
 
     @property
     def memory_gib(self) -> float | None:
-        """Memory in GiB; None where cards of that name have several sizes, or none is certain."""
+        """Nominal memory in GiB; None where cards of that name have several sizes, or none is certain.
+
+        Drivers report up to 1 % less, and about 6 % less of GDDR6 with ECC (T4, A10, A10G, L4, A40, L40, L40S, L20).
+        """
         return _MEMORY_GIB.get(self.name)
 
     def flop_s(self, *, fp8: bool = False) -> float:
@@ -90,8 +93,9 @@ _GPUS: tuple[tuple[str, GpuSpec], ...] = (
     (r"MI300X", GpuSpec("MI300X", 5300, 1307.4, 2614.9)),
     (r"MI210", GpuSpec("MI210", 1638.4, 181)),
 )
-# The sizes that data sheets call GB, which are GiB: drivers report 80 of an H100 and 140.4 of an H200's "141 GB". From
-# the sources above. Without one: V100, which has two, and B300 and GB300, of which 270 to 288 GB are told.
+# Nominal sizes, which data sheets call GB and which are about GiB; not looked up one by one. Drivers report up to 1 %
+# less (140.4 of an H200's "141 GB"), and about 6 % less of GDDR6 with ECC: T4, A10, A10G, L4, A40, L40, L40S, L20.
+# Without one: V100, which has two, and B300 and GB300, of which 270 to 288 GB are told.
 _MEMORY_GIB = {
     "GB200": 186, "B200": 180, "GH200 144GB": 144, "GH200 96GB": 96, "H200 NVL": 141, "H200 SXM": 141, "H100 NVL": 94,
     "H100 PCIe": 80, "H100 SXM": 80, "H20 141GB": 141, "H20 96GB": 96, "A100 SXM 80GB": 80, "A100 PCIe 80GB": 80,

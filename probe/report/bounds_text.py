@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from probe.capacity.model.hardware_bounds import HardwareBounds, LoadBound
+from probe.capacity.model.hardware_bounds import ASSUMPTIONS, HardwareBounds, LoadBound
 from probe.core.step import StepSummary
 from probe.report.figures import MISSING, milliseconds, number, percent
 
@@ -25,6 +25,7 @@ def bounds_json(bounds: HardwareBounds, steps: Sequence[StepSummary] = ()) -> di
         "sure": bounds.gpu.sure,
         "weight_bytes": bounds.model.weight_bytes,
         "prompt_tokens": bounds.prompt_tokens,
+        "shared_tokens": bounds.shared_tokens,
         "output_tokens": bounds.output_tokens,
         "prefill_tokens_per_second": bounds.prefill_tokens_s,
         "ttft_s": bounds.ttft_s,
@@ -55,7 +56,8 @@ def _lines(bounds: HardwareBounds) -> list[tuple[str, str]]:
     count = f"{model.gpus} x " if model.gpus > 1 else ""
     memory = f", {on.memory_gib:g} GiB" if on.memory_gib is not None else ", memory not known"
     unsure = "; its maker has not confirmed these" if not on.sure else ""
-    prompt = f"{number(bounds.prompt_tokens)} tokens take"
+    of = f" of {number(bounds.prompt_tokens)} (the rest is shared)" if bounds.shared_tokens else ""
+    prompt = f"{number(bounds.computed_tokens)} tokens{of} take"
     peak = number(on.flop_s(fp8=model.size.is_fp8) / 1e12)
     return [
         ("GPU", f"{count}{on.name}: {number(on.bandwidth_gb_s)} GB/s, {peak} TFLOP/s{memory}{unsure}"),
@@ -66,6 +68,7 @@ def _lines(bounds: HardwareBounds) -> list[tuple[str, str]]:
         ),
         ("Decode", f"a step takes at least {milliseconds(bounds.at(1).step_s)} with one request: that is its TPOT"),
         ("KV cache", _kv_words(bounds)),
+        ("Assumes", ASSUMPTIONS),
     ]
 
 

@@ -9,7 +9,9 @@ def trace_words(trace: Trace) -> str:
     """Return a trace as labelled lines."""
     sent = trace.requests
     seconds = trace.seconds
-    when = f"{number(seconds)} s, {number(len(sent) / seconds)} requests/s" if seconds else "no times: use --rates"
+    when = "no times: use --rates, --concurrency or a search"
+    if seconds:
+        when = f"{number(seconds)} s, {number(len(sent) / seconds)} requests/s"
     prompts = [request.prompt_tokens for request in sent]
     shared = sum(request.shared_tokens for request in sent) / sum(prompts)
     left_out = [f"{trace.skipped} without a prompt or an answer left out"] if trace.skipped else []

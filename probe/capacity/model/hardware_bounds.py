@@ -1,7 +1,10 @@
 """What a model can do at most on its GPUs, by arithmetic alone: no server is asked. Pure.
 
-In: a ModelShape, a GpuSpec and the lengths of requests. Out: HardwareBounds. No server passes these bounds; real ones
-stay below, since kernels do not reach peak rates, GPUs exchange data, and the host takes time.
+In: a ModelShape, a GpuSpec and the lengths of requests. Out: HardwareBounds. Real servers stay below them, since
+kernels do not reach peak rates, GPUs exchange data, and the host takes time. That holds for ASSUMPTIONS: a server may
+pass a bound where the prefix cache hits more than the shared tokens, or where it keeps or reads them once for several
+requests; where a step gives more than one token (speculative decoding); where it computes in FP4 or INT8; and where
+attention is linear or has a sliding window, which keep and read less.
 
 The formulas:
 
@@ -23,6 +26,7 @@ from probe.gpu.peak_specs import GpuSpec
 
 _GB = 1e9
 _GIB = 2**30
+ASSUMPTIONS = "BF16 or FP8 compute, full attention, no speculative decoding, prefix-cache hits on shared tokens only"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class LoadBound:
 class HardwareBounds:
     """The bounds of a model on its GPUs. None: not known without the memory or the shape of the KV cache.
 
+    `shared_tokens`: of each prompt, which the prefix cache has; their KV cache counts for each request all the same.
     `kv_bytes`: the memory that the weights leave, over all GPUs; 0 or less: the weights do not fit. `sequences`: the
     most requests of these lengths whose KV cache fits whole.
     """
@@ -87,11 +92,21 @@ class HardwareBounds:
     prompt_tokens: float
     output_tokens: float
     prefill_tokens_s: float
-    ttft_s: float
     kv_bytes_per_token: float | None
     kv_bytes: float | None
     kv_tokens: int | None
     sequences: int | None
+    shared_tokens: float = 0.0
+
+    @property
+    def computed_tokens(self) -> float:
+        """The tokens of a prompt that are computed: the last one at least."""
+        return max(self.prompt_tokens - self.shared_tokens, 1.0)
+
+    @property
+    def ttft_s(self) -> float:
+        """The least time of a prompt alone."""
+        return self.computed_tokens / self.prefill_tokens_s
 
     def at(self, in_flight: int) -> LoadBound:
         """Return the bounds with so many requests in flight, in the middle of their answers on average."""
@@ -101,7 +116,7 @@ class HardwareBounds:
         read_s = (size.weight_bytes + kv) / (self.model.gpus * self.gpu.bandwidth_gb_s * _GB)
         step_s = max(read_s, in_flight / self.prefill_tokens_s)
         alone_s = self.ttft_s + max(self.output_tokens - 1, 0.0) * step_s
-        computed_s = (self.prompt_tokens + self.output_tokens) / self.prefill_tokens_s
+        computed_s = (self.computed_tokens + self.output_tokens) / self.prefill_tokens_s
         requests_s = min(in_flight / alone_s, 1 / computed_s)
         used = (self.kv_bytes_per_token or 0.0) * (self.prompt_tokens + self.output_tokens) * in_flight
         share = used / self.kv_bytes if self.kv_bytes and self.kv_bytes > 0 and self.kv_bytes_per_token else None
@@ -119,9 +134,18 @@ class HardwareBounds:
 
 
 def hardware_bounds(
-    model: ModelShape, on: GpuSpec, prompt_tokens: float, output_tokens: float, memory_share: float = 0.9
+    model: ModelShape,
+    on: GpuSpec,
+    prompt_tokens: float,
+    output_tokens: float,
+    memory_share: float = 0.9,
+    *,
+    shared_tokens: float = 0.0,
 ) -> HardwareBounds:
-    """Return the bounds for requests of these mean lengths; `memory_share`: vLLM's --gpu-memory-utilization."""
+    """Return the bounds for requests of these mean lengths, whose first `shared_tokens` the prefix cache has.
+
+    `memory_share`: vLLM's --gpu-memory-utilization.
+    """
     rate = prefill_peak_tokens_s(model.size, on)
     per_token = model.kv.bytes_per_token(model.gpus) if model.kv is not None else None
     free = None
@@ -134,9 +158,9 @@ def hardware_bounds(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         prefill_tokens_s=rate,
-        ttft_s=prompt_tokens / rate,
         kv_bytes_per_token=per_token,
         kv_bytes=free,
         kv_tokens=tokens,
         sequences=int(tokens / (prompt_tokens + output_tokens)) if tokens is not None else None,
+        shared_tokens=shared_tokens,
     )

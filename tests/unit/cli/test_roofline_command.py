@@ -55,6 +55,14 @@ def test_a_preset_has_the_mean_lengths_of_its_requests(name: str, capsys: pytest
     assert found["output_tokens"] == pytest.approx(fmean(output for _, output, _ in drawn), rel=0.1)
 
 
+def test_it_says_what_it_assumes_and_how_much_of_a_prompt_is_shared(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = _run(capsys, "--gpu", "H100", "--params", "8B", "--workload", "prefix-warm")
+    assert "256 tokens of 4,096 (the rest is shared) take at least 4.1 ms" in out
+    assert "Assumes:  BF16 or FP8 compute, full attention, no speculative decoding" in out
+    _, out, _ = _run(capsys, "--gpu", "H100", "--params", "8B", "--workload", "prefix-cold")
+    assert "4,096 tokens take at least" in out
+
+
 def test_load_levels_of_a_result_stand_beside_the_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = result(steps=[step(4)])
     workload = {"name": "w", "api": "completions", "prompt_tokens": 256, "output_tokens": 128, "shared_tokens": 0}
@@ -78,6 +86,10 @@ def _with(one: Any, workload: dict[str, object]) -> Any:
         (("--gpu", "H100", "--params", "many"), "--params many: "),
         (("--gpu", "H100", "--params", "8B", "--layers", "3"), "expected all three"),
         (("--gpu", "H100", "--params", "8B", "--model-config", "missing.json"), "cannot be read"),
+        (
+            ("--gpu", "H100", "--params", "8B", "--active-params", "9B"),
+            "--active-params 9B: more than --params 8B; expected at most all of them",
+        ),
         (("--gpu", "H100", "--params", "8B", "--weight-bits", "5"), "expected 4, 8 or 16 bits"),
         (("--gpu", "H100", "--params", "8B", "--workload", "mixed", "--prompt-tokens", "9"), "one source of lengths"),
     ],

@@ -30,6 +30,17 @@ def test_an_8b_model_on_one_h100() -> None:
     assert bounds.sequences == int(free / 131_072) // 384
 
 
+def test_shared_tokens_of_a_prompt_are_not_computed() -> None:
+    bounds = hardware_bounds(ModelShape(8e9, kv=LLAMA_8B), _gpu("H100"), 4096, 256, shared_tokens=3840)
+    assert bounds.ttft_s == pytest.approx(256 * 16e9 / 989.5e12)
+    assert bounds.at(10_000).requests_s <= bounds.prefill_tokens_s / (256 + 256)
+    cold = hardware_bounds(ModelShape(8e9, kv=LLAMA_8B), _gpu("H100"), 4096, 256)
+    assert bounds.at(32).requests_s > cold.at(32).requests_s
+    assert bounds.at(32).step_s == cold.at(32).step_s
+    whole = hardware_bounds(ModelShape(8e9), _gpu("H100"), 4096, 1, shared_tokens=4096)
+    assert whole.ttft_s > 0, "the last token of a prompt is always computed"
+
+
 def test_a_batch_reads_the_cache_of_all_its_requests() -> None:
     bounds = hardware_bounds(ModelShape(8e9, kv=LLAMA_8B), _gpu("H100"), 256, 128)
     assert bounds.at(64).step_s == pytest.approx((16e9 + 64 * 131_072 * 320) / 3.35e12)

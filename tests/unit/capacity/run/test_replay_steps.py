@@ -73,6 +73,27 @@ def test_a_trace_with_times_is_replayed_unless_other_levels_are_asked_for() -> N
     assert steps(StepOptions(), CapacityConfig(), UNTIMED) == StepSettings(confirm_s=180.0), "a search"
 
 
+@pytest.mark.parametrize("gap_s", [1e-6, 1e-5, 3e-5])
+@pytest.mark.parametrize("speeds", [None, "1,2"])
+def test_a_trace_that_is_too_dense_names_the_speed_that_fits(gap_s: float, speeds: str | None) -> None:
+    dense = trace_of(TraceRequest(1, 1, i * gap_s) for i in range(200))
+    with pytest.raises(ConfigError) as refused:
+        steps(StepOptions(speeds=speeds or "4"), CapacityConfig(), dense)
+    words = str(refused.value)
+    assert words.startswith(f"--trace: more than 10000 requests/s at --speeds {speeds or '4'}; expected --speeds of at")
+    fits = float(words.rsplit(" ", 1)[1])
+    assert 0.98e4 * gap_s < fits <= 1e4 * gap_s
+    assert steps(StepOptions(speeds=f"{fits:g}"), CapacityConfig(), dense).replay is not None
+
+
+def test_a_trace_that_is_too_dense_by_itself_does_not_name_an_option_that_was_not_given() -> None:
+    dense = trace_of(TraceRequest(1, 1, i * 1e-5) for i in range(200))
+    with pytest.raises(
+        ConfigError, match=r"^--trace: more than 10000 requests/s at --speeds 1; expected .* at most 0\.(1|0999)$"
+    ):
+        steps(StepOptions(), CapacityConfig(), dense)
+
+
 @pytest.mark.parametrize(
     ("options", "trace", "words"),
     [
