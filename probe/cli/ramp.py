@@ -89,6 +89,9 @@ def ramp_request(config: Config, target: TargetConfig, load: StepOptions, option
     tokens = options.max_tokens or budget.tokens_per_run
     if chosen.replay is not None:
         check_budget(chosen.replay, seconds, tokens)
+    by_stream = options.is_guarded and (options.by_stream or capacity.guard == "stream")
+    if by_stream and config.objectives_of(target).ttft is None:
+        raise ConfigError("--stream-guard: judges waits for the first token, and no objective promises one; add ttft")
     return RampRequest(
         steps=chosen,
         workload=config.workload_name(options.workload) or capacity.workload or target.canary.workload,
@@ -101,7 +104,7 @@ def ramp_request(config: Config, target: TargetConfig, load: StepOptions, option
         is_guarded=options.is_guarded,
         seed=options.seed,
         workers=options.workers,
-        by_stream=options.is_guarded and (options.by_stream or capacity.guard == "stream"),
+        by_stream=by_stream,
         command=options.command,
         facts=options.facts,
         trace=trace,

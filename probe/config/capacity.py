@@ -170,7 +170,8 @@ class CapacityConfig(ConfigSection):
     """
     guard: Literal["metrics", "stream"] = "metrics"
     """What the guard of a run goes by: the server's metrics page, or, with `stream`, only the run's own answers, for
-    servers without a page that shows their queue ([what it does not see](guard.md#without-a-metrics-page)).
+    servers without a page that shows their queue; it needs a TTFT objective ([what it does not
+    see](guard.md#without-a-metrics-page)).
     """
     schedule: ScheduleConfig = ScheduleConfig()
     """When scheduled load may start."""

@@ -73,6 +73,11 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
     if target.api_key_file and (words := file_problem(target.api_key_file)):
         problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
     problems += [f"{at}{line}" for line in _capacity_problems(target)]
+    if target.capacity.guard == "stream" and config.objectives_of(target).ttft is None:
+        problems.append(
+            f"{at}.capacity.guard: stream judges waits for the first token, and objectives"
+            f" {target.objectives} promise none; add ttft there, or use metrics"
+        )
     headers = (f"headers.{name}: {words}" for name, words in header_problems(target.headers, target.auth_header))
     more = itertools.chain(headers, canary_problems(i, target, config, raw), _reaching_problems(i, target, raw))
     return problems + [f"{at}.{line}" for line in more]

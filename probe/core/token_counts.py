@@ -15,9 +15,14 @@ class TokenCounts:
 
 @dataclass(frozen=True, slots=True)
 class SentTokens:
-    """What a step's requests asked for, warm-up included, and what the server counted of those it answered."""
+    """What a step's requests asked for, warm-up included, and what the server counted of those it answered.
+
+    `answered_prompts`, `answered_answers`: what the answered ones had asked for, in the mean. None in older results.
+    """
 
     prompts: TokenCounts = TokenCounts()
     answers: TokenCounts = TokenCounts()
     counted_prompts: TokenCounts = TokenCounts()
     counted_answers: TokenCounts = TokenCounts()
+    answered_prompts: float | None = None
+    answered_answers: float | None = None

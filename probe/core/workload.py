@@ -110,20 +110,20 @@ def requests(
 ) -> Iterator[RequestSpec]:
     """Yield requests without end. The same seed gives the same lengths; the same seed and salt, the same prompts.
 
-    `shard` (index, count) selects every count-th request: all shards together have the lengths of the whole, and with
-    the same salt its conversations.
+    `shard` (index, count) selects every count-th request, and of conversations every count-th with all of its turns:
+    all shards together have the lengths of the whole.
     """
     index, count = shard
     salt = f"{seed}/{salt if salt is not None else secrets.token_hex(16)}"
     unique = random.Random(f"{salt}/{index}" if index else salt)
     prefixes = {part.name: _prefix(workload.api, part) for part in workload.kinds}
     for number, draw in enumerate(draws(workload.kinds, seed, workload.most_tokens)):
-        if number % count != index:
+        # By slot and number: the conversations of a slot go round the shards, of which there may be more than slots.
+        if (number if draw.conversation is None else sum(draw.conversation)) % count != index:
             continue
         source = unique
         if draw.conversation is not None:
-            # Workers that join later have another count, and send some numbers a second time: as other conversations.
-            source = random.Random(f"{salt}/{count}/{draw.part.name}/{draw.conversation}")
+            source = random.Random(f"{salt}/{draw.part.name}/{draw.conversation}")
         prompt = _prompt(workload.api, draw, prefixes[draw.part.name], source)
         yield RequestSpec(
             workload=workload.name,

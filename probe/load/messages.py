@@ -36,7 +36,9 @@ _LENGTH = struct.Struct("!Q")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Configure a worker, once. `index` of `count`: its share of the prompts; `salt`: the same for all (workload.py).
+    """Configure a worker, once. `index` of `count`: its share of the prompts (workload.py).
+
+    Workers that share prompts have the same `seed` and `salt`.
 
     `trace`: whose requests are sent instead of those that the workload would draw.
     """

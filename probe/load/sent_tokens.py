@@ -16,6 +16,8 @@ def sent_tokens(records: Sequence[RequestRecord]) -> SentTokens:
         answers=_counts(record.spec.output_tokens for record in records),
         counted_prompts=_counts(record.prompt_tokens for record in ok),
         counted_answers=_counts(record.output_tokens for record in ok),
+        answered_prompts=fmean(record.spec.prompt_tokens for record in ok) if ok else None,
+        answered_answers=fmean(record.spec.output_tokens for record in ok) if ok else None,
     )
 
 

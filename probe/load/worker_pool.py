@@ -75,7 +75,7 @@ class WorkerPool:
         self._heartbeat = asyncio.create_task(self._send_heartbeats())
         try:
             await self._backend.open(self._count)
-            starting += [asyncio.create_task(self._start(i)) for i in range(self._count)]
+            starting += [asyncio.create_task(self._start(i, (i, self._count))) for i in range(self._count)]
             self._workers = list(await asyncio.gather(*starting))  # in their order
         except BaseException:  # cancelled too: no worker may stay
             for task in starting:
@@ -115,10 +115,11 @@ class WorkerPool:
 
     async def add_workers(self) -> None:
         """See protocol.Load. Double them, up to `most`; where one does not start, go on with the others."""
-        for index in range(self._count, min(2 * self._count, self._most)):
+        first, end = self._count, min(2 * self._count, self._most)
+        for index in range(first, end):
             self._count = index + 1
             try:
-                await self._start(index)
+                await self._start(index, (index - first, end - first), begun=first)
             except LoadError as error:
                 _log.warning("no further load worker could be started", error=str(error))
                 return
@@ -144,7 +145,11 @@ class WorkerPool:
             worker.process.kill()
         self._ending.add(asyncio.create_task(worker.process.wait()))
 
-    async def _start(self, index: int) -> WorkerHandle:
+    async def _start(self, index: int, share: tuple[int, int], begun: int = 0) -> WorkerHandle:
+        """Start a worker, with its share of the prompts.
+
+        `begun`: how many workers share other prompts already. Those that begin together share prompts of their own.
+        """
         link = await self._backend.spawn(index)
         worker = WorkerHandle(link, None if link.node is not None else SAME_CLOCK)
         source = self._source
@@ -154,10 +159,10 @@ class WorkerPool:
             aliases=source.aliases,
             workload=source.workload,
             timeout_s=source.timeout_s,
-            seed=source.seed,
-            salt=self._salt,
-            index=index,
-            count=self._count,
+            seed=source.seed + 1_000_003 * begun,
+            salt=f"{self._salt}/{begun}",
+            index=share[0],
+            count=share[1],
             secrets=self._secrets,
             trace=source.trace,
         )

@@ -22,10 +22,13 @@ def sent_lines(result: CapacityResult) -> list[tuple[str, str]]:
     step = max(result.steps, key=lambda step: step.requests.ok + step.requests.failed, default=None)
     if step is None or (isinstance(workload.prompt_tokens, int) and isinstance(workload.output_tokens, int)):
         return []
+    tokens = step.tokens
     parts = [
         *_rate(step),
-        _lengths("prompts", step.tokens.prompts, workload.prompt_tokens, step.tokens.counted_prompts),
-        _lengths("answers", step.tokens.answers, workload.output_tokens, step.tokens.counted_answers),
+        _lengths("prompts", tokens.prompts, workload.prompt_tokens)
+        + _counted(tokens.counted_prompts.mean, tokens.answered_prompts),
+        _lengths("answers", tokens.answers, workload.output_tokens)
+        + _counted(tokens.counted_answers.mean, tokens.answered_answers),
     ]
     return [("Sent", "; ".join(part for part in parts if part))]
 
@@ -37,12 +40,17 @@ def _rate(step: StepSummary) -> list[str]:
     return [f"{number(step.offered_rps)} requests/s of {number(step.plan.arrivals.rate_rps)} asked{late}"]
 
 
-def _lengths(name: str, sent: TokenCounts, asked: TokenLength, counted: TokenCounts) -> str:
+def _lengths(name: str, sent: TokenCounts, asked: TokenLength) -> str:
     if sent.mean is None:
         return ""
     pairs = [("mean", sent.mean, mean_length(asked))]
     for share, value in zip(_SHOWN, (sent.p50, sent.p95, sent.p99), strict=True):
         pairs.append((f"p{share * 100:.0f}", value or 0.0, quantile(asked, share)))
-    words = ", ".join(f"{which} {value:,.0f} of {wanted:,.0f}" for which, value, wanted in pairs)
-    differs = counted.mean is not None and abs(counted.mean - sent.mean) > _COUNTED_ALIKE * sent.mean
-    return f"{name} {words} tokens" + (f", the server counted {counted.mean or 0.0:,.0f}" if differs else "")
+    return f"{name} {', '.join(f'{which} {value:,.0f} of {wanted:,.0f}' for which, value, wanted in pairs)} tokens"
+
+
+def _counted(counted: float | None, asked: float | None) -> str:
+    """Return what the server counted of the requests that it answered, where that is not what these asked for."""
+    if counted is None or asked is None or abs(counted - asked) <= _COUNTED_ALIKE * asked:
+        return ""
+    return f", of {asked:,.0f} in the answered ones the server counted {counted:,.0f}"

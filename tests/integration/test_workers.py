@@ -36,7 +36,7 @@ from probe.core.workload import Workload
 from probe.load import worker_handle
 from probe.load import worker_step as module
 from probe.load.local_backend import LocalBackend, WorkerLink
-from probe.load.messages import CONTROLLER_LOST_S, Failed, Heartbeat, Ready, Setup, connect, receive, send
+from probe.load.messages import CONTROLLER_LOST_S, Command, Failed, Heartbeat, Ready, Setup, connect, receive, send
 from probe.load.request_source import RequestSource
 from probe.load.step_summary import summarize
 from probe.load.worker_pool import WorkerPool, workers_for
@@ -113,7 +113,16 @@ def test_a_step_by_several_workers_is_one_step() -> None:
     _with(work)
 
 
-def test_workers_are_doubled_as_far_as_there_are_cores() -> None:
+def test_workers_are_doubled_as_far_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Setup] = []
+    send_message = worker_handle.WorkerHandle.send
+
+    def recorded(worker: worker_handle.WorkerHandle, message: Command) -> None:
+        sent.extend([message] if isinstance(message, Setup) else [])
+        send_message(worker, message)
+
+    monkeypatch.setattr(worker_handle.WorkerHandle, "send", recorded)
+
     async def work(server: MockServer) -> None:
         async with WorkerPool(_source(server), 1, CLOCK, most=3) as workers:
             sizes = []
@@ -131,6 +140,9 @@ def test_workers_are_doubled_as_far_as_there_are_cores() -> None:
             await work(server)
 
     asyncio.run(main())
+    shares = [(one.index, one.count) for one in sent]
+    assert shares == [(0, 1)] * 3, "an added worker shares no prompts with those that have begun"
+    assert len({(one.seed, one.salt) for one in sent}) == 3
 
 
 def test_where_no_further_worker_starts_the_load_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

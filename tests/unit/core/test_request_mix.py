@@ -109,25 +109,27 @@ def test_parts_do_not_share_a_prefix() -> None:
 
 
 @pytest.mark.parametrize("api", list(Api))
-@pytest.mark.parametrize("workers", [1, 3])
-def test_each_turn_begins_with_the_turn_before_whichever_worker_sends_it(api: Api, workers: int) -> None:
+@pytest.mark.parametrize("workers", [1, 3, 8])
+def test_a_worker_has_all_turns_of_its_conversations_each_beginning_with_the_one_before(api: Api, workers: int) -> None:
+    """So the prefix that a request is said to share was sent before, however busy the other workers are."""
     part = Part("talk", LognormalLength(40, 0.5, 90), 30, shared_tokens=20, turns=4, conversations=5)
-    by_worker = [_sent(part, 200 // workers, shard=(index, workers), api=api) for index in range(workers)]
-    sent = [one for each in zip(*by_worker, strict=True) for one in each]
-    whole = _first([part], len(sent), seed=3)
-    assert [one.prompt_tokens for one in sent] == [one.prompt_tokens for one in whole]
-    last: dict[object, tuple[RequestSpec, int]] = {}
-    continued = 0
-    for one, draw in zip(sent, whole, strict=True):
-        if draw.conversation in last:
-            before, answer = last[draw.conversation]
-            assert one.prompt[: len(before.prompt)] == before.prompt
-            assert one.shared_tokens == before.prompt_tokens
-            assert one.prompt_tokens > before.prompt_tokens + answer
-            continued += 1
-        last[draw.conversation] = one, one.output_tokens
-    assert continued == pytest.approx(0.75 * len(sent), abs=10)
-    assert len({tuple(one.prompt) for one in sent}) == len(sent)
+    whole = _first([part], 400, seed=3)
+    for index in range(workers):
+        own = [draw for draw in whole if draw.conversation is not None and sum(draw.conversation) % workers == index]
+        sent = _sent(part, len(own), shard=(index, workers), api=api)
+        last: dict[object, tuple[RequestSpec, int]] = {}
+        continued = 0
+        for one, draw in zip(sent, own, strict=True):
+            assert (one.prompt_tokens, one.output_tokens) == (draw.prompt_tokens, draw.output_tokens)
+            if draw.conversation in last:
+                before, answer = last[draw.conversation]
+                assert one.prompt[: len(before.prompt)] == before.prompt
+                assert one.shared_tokens == before.prompt_tokens
+                assert one.prompt_tokens > before.prompt_tokens + answer
+                continued += 1
+            last[draw.conversation] = one, one.output_tokens
+        assert continued == pytest.approx(0.75 * len(sent), abs=10)
+        assert len({tuple(one.prompt) for one in sent}) == len(sent)
 
 
 def test_conversations_are_at_different_turns_from_the_start() -> None:
