@@ -72,7 +72,7 @@ async def live_forecast(history: SnapshotHistory, workload: Workload, objectives
     """Return the capacity that follows from a server's history. Raise HelperError where it cannot be computed."""
     packed = history.packed
     if len(packed) < _ENOUGH:
-        return Capacity(mode="forecast", reason=f"not enough evidence: {len(packed)} scrapes of the server")
+        return Capacity(mode="forecast", reason=f"not enough evidence: scrapes of the server: {len(packed)}")
     # In the helper process: seconds of arithmetic would hold the event loop up.
     name = "probe.monitor.live_forecast:forecast_of_packed"
     found: Capacity = await run_in_helper(name, packed, workload, objectives, hints)

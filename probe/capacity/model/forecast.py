@@ -124,7 +124,7 @@ def _why_impossible(evidence: _Evidence) -> str | None:
     if not evidence.objectives.latencies():
         return "no objective for a latency is set, so no load breaks one"
     if len(snapshots) < _MIN_SNAPSHOTS:
-        return f"not enough evidence: {len(snapshots)} scrapes of the server, at least {_MIN_SNAPSHOTS} needed"
+        return f"not enough evidence: scrapes of the server: {len(snapshots)}, at least {_MIN_SNAPSHOTS} needed"
     if not any(snapshot.kv_cache_tokens for snapshot in snapshots):
         return "the server's metrics do not show the size of its KV cache"
     if not evidence.measured:
