@@ -122,7 +122,7 @@ def _why_impossible(evidence: _Evidence) -> str | None:
     """Return what a forecast needs and does not have, or None."""
     snapshots = evidence.snapshots
     if not evidence.objectives.latencies():
-        return "no objective for a latency is set, so no load breaks one"
+        return "no latency objective is set, so no load breaks one"
     if len(snapshots) < _MIN_SNAPSHOTS:
         return f"not enough evidence: scrapes of the server: {len(snapshots)}, at least {_MIN_SNAPSHOTS} needed"
     if not any(snapshot.kv_cache_tokens for snapshot in snapshots):
