@@ -13,6 +13,7 @@ from probe.cli.options import (
     shard_of,
     share,
 )
+from probe.cli.ramp import RampOptions, ramp_request
 from probe.cli.step_options import StepOptions, concurrency_steps, rate_steps, steps
 from probe.config.capacity import CapacityConfig
 from probe.config.config import Config
@@ -364,3 +365,16 @@ def test_a_shard_that_there_is_not_is_refused(
         shard_of(index, total)
     assert str(refused.value).startswith(line)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("ttft", [None, {"ratio": 0.9, "within": "2s"}])
+def test_a_guard_by_the_stream_needs_an_objective_for_the_first_token(ttft: object) -> None:
+    slow = {"availability": 0.99, "ttft": ttft, "e2e": {"ratio": 0.9, "within": "20s"}}
+    target = {"name": "a", "base_url": URL, "objectives": "slow"}
+    config = config_from({"objectives": {"slow": slow}, "targets": [target]}, "test")
+    asked = RampOptions(None, None, None, seed=0, workers=None, is_guarded=True, by_stream=True)
+    if ttft is None:
+        with pytest.raises(ConfigError, match=r"^--stream-guard: .*add ttft$"):
+            ramp_request(config, config.servers[0], StepOptions(), asked)
+    else:
+        assert ramp_request(config, config.servers[0], StepOptions(), asked).by_stream

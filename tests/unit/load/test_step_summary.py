@@ -299,3 +299,14 @@ def test_a_step_of_answers_that_were_held_back_judges_no_tpot() -> None:
     half = summary(streamed + held_back[:20])
     assert (half.valid, half.tpot_s.p50) == (True, pytest.approx(0.01))
     assert summary(held_back, Objectives("x", ttft=Objective(0.95, 0.5))).valid, "nothing limits its TPOT"
+
+
+def test_what_the_answered_requests_asked_for_leaves_out_the_others() -> None:
+    """Beside it stands what the server counted of the answered ones."""
+    cut = replace(record(at_ms=0), outcome=Outcome.ABORTED, prompt_tokens=0, output_tokens=0)
+    long = replace(cut, spec=replace(cut.spec, prompt_tokens=900, output_tokens=700))
+    tokens = summary([record(at_ms=i) for i in range(4)] + [long] * 4).tokens
+    assert (tokens.answered_prompts, tokens.answered_answers) == (cut.spec.prompt_tokens, cut.spec.output_tokens)
+    assert tokens.prompts.mean == (cut.spec.prompt_tokens + 900) / 2
+    nothing = summary([long]).tokens
+    assert (nothing.answered_prompts, nothing.answered_answers) == (None, None)
