@@ -49,8 +49,8 @@ def silence(snapshots: Sequence[ServerSnapshot], **how: object) -> str:
 
 
 def test_too_few_readings() -> None:
-    assert "0 scrapes" in silence([])
-    assert "11 scrapes" in silence(BUSY[:11])
+    assert "of the server: 0, at least" in silence([])
+    assert "of the server: 11, at least" in silence(BUSY[:11])
 
 
 def test_an_idle_server() -> None:
