@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.capacity.cold import sweep_tokens
+from benchmarks.capacity.timed_cases import timed_case
 from benchmarks.timed.cases import CASES, Case
 from benchmarks.timed.served import Answer, configuration, forecast, ramp, served, users
 from probe import __version__
@@ -59,14 +61,19 @@ class Judged:
         """Whether it is called verified and is not right."""
         return self.answer.capacity["mode"] == "verified" and (self.error is None or abs(self.error) > _WRONG)
 
+    @property
+    def tokens_of_sweep(self) -> float:
+        """Tokens sent, over those of a sweep of ten steps of 60 s up to 120 % of the truth."""
+        return self.answer.tokens / sweep_tokens(timed_case(self.case).workload, self.truth_rps)
+
     def __str__(self) -> str:
         said, answer = self.answer.capacity, self.answer
         error = "none" if self.error is None else f"{self.error:+.1%}"
         return (
             f"{self.case:14} {self.kind:12} truth {self.truth_rps:6.2f}  {error:>7} {said['mode']:9}"
             f" [{said['lower']}, {said['upper']}] {'held' if self.is_held else 'NOT held'}; {answer.took_s:.0f} s,"
-            f" {answer.tokens:,} tokens, {answer.steps} steps, {answer.over_objective_s:.1f} s over; {answer.stopped};"
-            f" {said['reason']}"
+            f" {answer.tokens:,} tokens ({self.tokens_of_sweep:.0%} of a sweep), {answer.over_objective_s:.1f} s over;"
+            f" {answer.stopped}; {said['reason'] or ''}\n{'':8}{' '.join(answer.steps)}"
         )
 
 
@@ -123,7 +130,10 @@ def _write(judged: list[Judged], out: Path) -> None:
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "kneewatch": __version__,
         "python": platform.python_version(),
-        "answers": [{**asdict(one), "error": one.error, "is_held": one.is_held} for one in judged],
+        "answers": [
+            {**asdict(one), "error": one.error, "is_held": one.is_held, "tokens_of_sweep": one.tokens_of_sweep}
+            for one in judged
+        ],
     }
     out.write_text(json.dumps(record, indent=1) + "\n")
 

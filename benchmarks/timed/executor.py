@@ -3,7 +3,8 @@
 Loaded by vLLM (`--distributed-executor-backend benchmarks.timed.executor.TimedExecutor`), with the repository on
 PYTHONPATH and the case's name in KNEEWATCH_TIMED_CASE. Each step takes as long as the case's law says, so what the
 server can serve does not depend on the machine, while the engine's own work fits into a step (1 to 3 ms on one core).
-Tokens are drawn at random.
+Steps are scheduled asynchronously, as is vLLM's default on a GPU: the next one is planned while one runs, so that the
+engine's work does not lengthen it. vLLM switches that off on a CPU. Tokens are drawn at random.
 """
 
 import os
@@ -43,6 +44,8 @@ class TimedExecutor(UniProcExecutor):  # type: ignore[misc]
 
     def _init_executor(self) -> None:
         super()._init_executor()
+        # Before the engine chooses its scheduler, which it does when it has its executor.
+        self.vllm_config.scheduler_config.async_scheduling = True
         self._law = CASES[os.environ["KNEEWATCH_TIMED_CASE"]].law
         self._random = Random(5)
         self._clock = self._law.clock(Random(6))

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import yaml
 from benchmarks.timed.cases import LONGEST, MAX_MODEL_LEN, Case
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
-from probe.core.request import Api
+from probe.core.request import Api, RequestRecord
 from probe.core.step import Arrivals, StepPlan
 from probe.core.workload import LognormalLength, Workload
 from probe.load.request_source import RequestSource
@@ -41,7 +41,7 @@ class Answer:
     took_s: float
     tokens: int
     over_objective_s: float
-    steps: int
+    steps: tuple[str, ...]  # each load, how long it lasted, and why it broke or was not judged
     stopped: str
 
 
@@ -109,7 +109,7 @@ def ramp(config: Path, folder: Path, *options: str) -> Answer:
         took_s,
         result["cost"]["tokens"],
         result["cost"]["over_objective_seconds"],
-        len(result["steps"]),
+        tuple(map(_words, result["steps"])),
         " ".join(filter(None, (result["stopped"]["by"], result["stopped"]["reason"]))),
     )
 
@@ -118,23 +118,38 @@ def forecast(config: Path, seconds: float) -> Answer:
     """Run `kneewatch forecast` beside whatever traffic there is."""
     took_s, printed = _kneewatch("forecast", "-c", str(config), "--seconds", f"{seconds:g}", "--json")
     result = json.loads(printed)
-    return Answer(result["capacity"], took_s, 0, 0.0, 0, "")
+    return Answer(result["capacity"], took_s, 0, 0.0, (), "")
+
+
+def _words(step: Mapping[str, Any]) -> str:
+    plan = step["plan"]
+    why = step["tripped"] or ",".join(step["broken"]) or step["reason"]
+    load = f"{plan['arrivals']['rate_rps']:.3g}/s" if plan["arrivals"] else f"{plan['concurrency']}x"
+    return f"{load}({plan['warm_up_s'] + plan['seconds']:.0f}s{': ' + why if why else ''})"
 
 
 @contextlib.asynccontextmanager
 async def users(case: Case, base_url: str, rate_rps: float, seconds: float, seed: int = 99) -> AsyncIterator[None]:
     """Send a stranger's Poisson traffic meanwhile, of the case's lengths."""
+    over = asyncio.Event()
+    load = asyncio.create_task(send(case, base_url, rate_rps, seconds, seed, over=over))
+    try:
+        yield
+    finally:
+        over.set()
+        await load
+
+
+async def send(
+    case: Case, base_url: str, rate_rps: float, seconds: float, seed: int, *, over: asyncio.Event | None = None
+) -> Sequence[RequestRecord]:
+    """Send Poisson traffic of the case's lengths for so long, or until it is `over`, and return its requests."""
     workload = Workload("users", Api.COMPLETIONS, _length(case.prompt_tokens, case), _length(case.output_tokens, case))
     source = RequestSource(Endpoint(target=case.name, base_url=base_url), MODEL, workload, 60.0, seed)
-    over = asyncio.Event()
     plan = StepPlan(_USERS_STREAMS, seconds, loop="open", arrivals=Arrivals(rate_rps=rate_rps))
     async with WorkerPool(source, 1, SystemClock()) as workers:
-        load = asyncio.create_task(workers.run(plan, over, lambda _: None))
-        try:
-            yield
-        finally:
-            over.set()
-            await load
+        run = await workers.run(plan, over or asyncio.Event(), lambda _: None)
+    return run.records
 
 
 def _length(median: int, case: Case) -> int | LognormalLength:
