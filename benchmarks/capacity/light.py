@@ -33,6 +33,7 @@ from benchmarks.timed.cases import CASES, MAX_MODEL_LEN
 from probe import __version__
 from probe.capacity.model.forecast import forecast
 from probe.capacity.model.hints import NO_HINTS, Hints
+from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload, lengths
 from probe.simulator.virtual_server import VirtualServer
 
@@ -77,16 +78,7 @@ class Light:
 def run(name: str, truth_rps: float, share: float, seed: int) -> list[Light]:
     """Return the forecasts of a case with flags and without, from the same traffic."""
     case = timed_case(name)
-    server = VirtualServer(case.profile, seed=seed)
-    chance, drawn = Random(f"{name}/{share}/{seed}"), lengths(case.workload, seed + 99)
-    at_s = 0.0
-    while (at_s := at_s + chance.expovariate(share * truth_rps)) < _WARM_UP_S + _WATCH_S:
-        prompt, output = next(drawn)
-        server.submit(at_s, *spread(case.workload, prompt, output, chance))
-    snapshots = []
-    for second in range(_WARM_UP_S, _WARM_UP_S + _WATCH_S + 1):
-        server.advance(second)
-        snapshots.append(server.snapshot())
+    snapshots = watched(name, truth_rps, share, seed)
     flags = Hints(case.profile.max_num_seqs, case.profile.max_num_batched_tokens)
     answers = []
     for hints in (flags, NO_HINTS):
@@ -94,6 +86,22 @@ def run(name: str, truth_rps: float, share: float, seed: int) -> list[Light]:
         answer = found.requests_per_second, found.lower, found.upper, found.reason
         answers.append(Light(name, share, seed, hints is flags, truth_rps, *answer))
     return answers
+
+
+def watched(name: str, truth_rps: float, share: float, seed: int) -> list[ServerSnapshot]:
+    """Return the page of a case's server, every second, under a stranger's traffic at that share of the truth."""
+    case = timed_case(name)
+    server = VirtualServer(case.profile, seed=seed)
+    chance, drawn = Random(f"{name}/{share}/{seed}"), lengths(case.workload, seed + 99)
+    at_s = 0.0
+    while (at_s := at_s + chance.expovariate(share * truth_rps)) < _WARM_UP_S + _WATCH_S:
+        prompt, output, _ = next(drawn)
+        server.submit(at_s, *spread(case.workload, prompt, output, chance))
+    snapshots = []
+    for second in range(_WARM_UP_S, _WARM_UP_S + _WATCH_S + 1):
+        server.advance(second)
+        snapshots.append(server.snapshot())
+    return snapshots
 
 
 def spread(workload: Workload, prompt: int, output: int, chance: Random) -> tuple[int, int]:

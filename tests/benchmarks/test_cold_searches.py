@@ -9,7 +9,7 @@ import pytest
 from virtual_time import virtually
 
 from benchmarks.capacity.cold import Arithmetic
-from benchmarks.capacity.light import Light, spread, summary
+from benchmarks.capacity.light import Light, spread, summary, watched
 from benchmarks.capacity.switches import SWITCHES, without
 from benchmarks.capacity.timed_cases import timed_case
 from benchmarks.timed.cases import CASES, MAX_MODEL_LEN
@@ -48,6 +48,13 @@ def test_a_stranger_s_requests_vary_around_the_workload_s_and_fit_the_server() -
         assert sum(p for p, _ in drawn) / 2000 == pytest.approx(prompt, rel=0.02)
         assert sum(o for _, o in drawn) / 2000 == pytest.approx(output, rel=0.02)
         assert len(set(drawn)) == (1 if name == "mixed" else pytest.approx(2000, abs=500))
+
+
+def test_a_stranger_s_traffic_is_watched_at_its_rate() -> None:
+    snapshots = watched("h100-8b-seqs", 8.0, 0.5, 0)
+    first, last = snapshots[0].histograms["ttft"], snapshots[-1].histograms["ttft"]
+    assert len(snapshots) == 151
+    assert last.count - first.count == pytest.approx(150 * 4.0, rel=0.15)
 
 
 def test_a_lower_bound_below_the_truth_holds_and_what_is_withheld_has_no_error() -> None:

@@ -23,6 +23,7 @@ from probe.observe.guard import (
     SERVER_RESTARTED,
     SEVERAL_SERVERS,
     broken_for_certain,
+    counted_after_s,
     decide,
     page_fault,
 )
@@ -173,10 +174,11 @@ class RunGuard:
             self._polls_again -= 1
             await asyncio.sleep(POLL_S)
 
-    def may_lack_requests(self) -> bool:
-        """Return whether the metrics page has not counted the run's requests yet; `check` decides later."""
-        fault = page_fault(self._answered_ns, self._watch.snapshots, within_s=0.0)
-        return self._job.is_guarded and fault is not None
+    def uncounted_s(self) -> float:
+        """Return for how long the metrics page may still not have counted the run's requests; `check` decides later."""
+        snapshots = self._watch.snapshots
+        is_behind = self._job.is_guarded and page_fault(self._answered_ns, snapshots, within_s=0.0) is not None
+        return counted_after_s(snapshots[-1]) if is_behind else 0.0
 
     def check_client(self) -> None:
         """Stop a run whose reports on its own requests arrive too late, for too long."""

@@ -29,7 +29,6 @@ from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.load import step_summary as summary
 from probe.load.protocol import Load
-from probe.observe.guard import counted_after_s
 from probe.observe.stream_guard import UNLOADED_REQUESTS, UNSEEN
 from probe.observe.user_load import mean
 
@@ -118,14 +117,14 @@ class CapacityRun:
         return self._result(capacity)
 
     async def _capacity(self) -> Capacity:
-        if not self._guard.has_several_servers():
-            found = await self._compute(partial(self._plan.capacity, self._steps, self._guard.stopped()), _RESULT)
-            return found.noted(UNSEEN) if self._job.by_stream else found
-        # One server's counters less the requests to all of them say nothing of users.
-        self._users.clear()
-        self._steps = [replace(step, users=UserLoad()) for step in self._steps]
+        note = UNSEEN if self._job.by_stream else None
+        if self._guard.has_several_servers():
+            # One server's counters less the requests to all of them say nothing of users.
+            self._users.clear()
+            self._steps = [replace(step, users=UserLoad()) for step in self._steps]
+            note = TOGETHER
         found = await self._compute(partial(self._plan.capacity, self._steps, self._guard.stopped()), _RESULT)
-        return found.noted(TOGETHER)
+        return found.noted(note) if note else found
 
     def _result(self, capacity: Capacity) -> CapacityResult:
         return CapacityResult(
@@ -154,8 +153,7 @@ class CapacityRun:
         while not self._switch.is_on and (plan := await self._compute(self._plan.next_step)) is not None:
             if not self._switch.is_on:
                 await self._take(plan)
-        if not self._switch.is_on and self._guard.may_lack_requests():
-            wait_s = counted_after_s(self._watch.snapshots[-1])
+        if not self._switch.is_on and (wait_s := self._guard.uncounted_s()) > 0:
             self._observers.on_phase(Phase("waiting for the server to count the requests", wait_s))
             await self._switch.pause(wait_s + POLL_S)
         if (reason := self._plan.end_reason()) is not None:
