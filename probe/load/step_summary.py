@@ -8,12 +8,13 @@ by the share of its time inside it: with long answers and short windows, whole r
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import TypedDict
 
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
-from probe.core.percentiles import distribution, percentile
+from probe.core.percentiles import Cluster, clustered_distribution, distribution, percentile
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
 from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepRun, StepSummary
@@ -28,6 +29,7 @@ TOO_FEW = "too_few_requests"
 HELD_BACK = "held_back"  # most answers arrived at once, so the times between their tokens are unknown
 CLIENT_BOUND = "client_bound"  # this machine was too late
 CUT_SHORT = "cut_short"  # the reason of a step that guard, budget or caller stopped early
+_PARTS = 10  # of a step: batches whose means show how exact a statistic is (Schmeiser, 1982, recommends 10 to 30)
 # The client may be wrong by at most this share of an objective it judges.
 MAX_ERROR_SHARE = 0.1
 
@@ -112,7 +114,7 @@ def _latencies(run: StepRun, records: Sequence[RequestRecord], ok: Sequence[Requ
     events = sum(len(r.events) for r in ok)
     return {
         "ttft_s": distribution(latency.ttft_s(r) for r in ok),
-        "itl_s": distribution((gap for r in ok for gap in latency.itl_ns(r)), unit=1e-9, independent=False),
+        "itl_s": clustered_distribution(_gaps(ok), unit=1e-9),
         "tpot_s": distribution(latency.tpot_s(r) for r in ok),
         "e2e_s": distribution(latency.e2e_s(r) for r in ok),
         "stall_s": distribution(latency.stall_s(r) for r in ok),
@@ -122,6 +124,24 @@ def _latencies(run: StepRun, records: Sequence[RequestRecord], ok: Sequence[Requ
         "coalesced_ratio": sum(latency.coalesced(r) for r in ok) / events if events else None,
         "tokens_per_event": sum(sum(r.events.tokens) for r in ok) / events if events else None,
     }
+
+
+def _gaps(ok: Sequence[RequestRecord]) -> list[Cluster]:
+    """Return the gaps between tokens by answer and by tenth of the step.
+
+    Those of one answer are alike, and so are those of one moment: answers that run at once share the server's steps.
+    """
+    stamps = [r.events.at_ns for r in ok if len(r.events) > 1]
+    if not stamps:
+        return []
+    begin, end = min(at[0] for at in stamps), max(at[-1] for at in stamps)
+    bounds = [begin + (end - begin) * i // _PARTS for i in range(1, _PARTS)]
+    found = list[Cluster]()
+    for row, at in enumerate(stamps):
+        gaps = [after - before for before, after in pairwise(at)]
+        cuts = [0, *(max(bisect_right(at, bound) - 1, 0) for bound in bounds), len(gaps)]
+        found += [Cluster(row, i, gaps[low:high]) for i, (low, high) in enumerate(pairwise(cuts)) if low < high]
+    return found
 
 
 def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], seconds: float) -> ErrorBound:

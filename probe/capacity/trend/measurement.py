@@ -92,7 +92,8 @@ def _step_section(step: StepSummary) -> ComparisonSection:
 
 
 def _percentiles(name: str, latency: Distribution) -> Iterator[tuple[str, Value]]:
-    nothing = (None, None)
+    # Older results have no interval for ITL, though it varies more than its count suggests: they cannot tell.
+    nothing = (0.0, None) if name == "ITL" else (None, None)
     for percentile, value, interval in (
         ("p50", latency.p50, latency.p50_interval or nothing),
         ("p95", latency.p95, latency.p95_interval or nothing),

@@ -3,12 +3,13 @@
 import math
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from probe.core.percentiles import distribution, percentile, quantile_ranks
+from probe.core.percentiles import Cluster, clustered_distribution, distribution, percentile, quantile_ranks
 
 SAMPLES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 
@@ -103,6 +104,53 @@ def test_samples_that_depend_on_one_another_have_no_interval() -> None:
     d = distribution([1.0] * 1000, independent=False)
     assert (d.p95_interval, d.p99_interval) == (None, None)
     assert distribution([1.0] * 1000).p99_interval == (1.0, 1.0)
+
+
+def _clustered(source: random.Random, by_row: float, by_column: float) -> list[Cluster]:
+    """Samples of twenty rows and ten columns that share a part with their row and a part with their column."""
+    rows = [source.gauss(0, by_row) for _ in range(20)]
+    columns = [source.gauss(0, by_column) for _ in range(10)]
+    return [
+        Cluster(i, j, [row + column + source.gauss(0, 0.1) for _ in range(10)])
+        for i, row in enumerate(rows)
+        for j, column in enumerate(columns)
+    ]
+
+
+@pytest.mark.parametrize(("by_row", "by_column"), [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
+def test_intervals_of_samples_that_share_a_cause_allow_for_it(by_row: float, by_column: float) -> None:
+    source, held, narrow = random.Random(3), 0, 0
+    for _ in range(60):
+        clusters = _clustered(source, by_row, by_column)
+        low, high = clustered_distribution(clusters).p50_interval or (None, None)
+        held += (low or -math.inf) <= 0.0 <= (high if high is not None else math.inf)
+        as_if = distribution(sample for one in clusters for sample in one.samples).p50_interval
+        narrow += as_if is not None and (as_if[0] or 0.0) <= 0.0 <= (as_if[1] or 0.0)
+    assert held >= 0.9 * 60
+    if by_row or by_column:
+        assert narrow <= 0.5 * 60  # as independent samples they would be 2,000, and are hardly more than ten
+
+
+def test_a_clustered_sample_has_the_percentiles_of_all_its_samples() -> None:
+    clusters = _clustered(random.Random(5), 0.3, 0.3)
+    found, plain = clustered_distribution(clusters), distribution(s for one in clusters for s in one.samples)
+    assert replace(found, p50_interval=None, p95_interval=None, p99_interval=None) == replace(
+        plain, p50_interval=None, p95_interval=None, p99_interval=None
+    )
+
+
+def test_a_single_row_or_column_shows_no_variation_and_has_no_interval() -> None:
+    one_row = [Cluster(0, column, [1.0, 2.0, 3.0]) for column in range(10)]
+    one_column = [Cluster(row, 0, [1.0, 2.0, 3.0]) for row in range(10)]
+    for clusters in (one_row, one_column):
+        assert clustered_distribution(clusters).p50 == 2.0
+        assert clustered_distribution(clusters).p50_interval is None
+    assert clustered_distribution([]) == distribution([])
+
+
+def test_equal_samples_have_an_interval_without_width() -> None:
+    clusters = [Cluster(row, column, [7.0] * 5) for row in range(10) for column in range(10)]
+    assert clustered_distribution(clusters).p50_interval == (7.0, 7.0)
 
 
 def test_whole_numbers_of_a_small_unit_are_the_same_samples() -> None:
