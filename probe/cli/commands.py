@@ -202,7 +202,11 @@ async def _run_request(
         load=config.load,
         workers=asked.workers,
         command=asked.command,
-        facts={**({"max_model_len": str(longest)} if longest is not None else {}), **asked.facts},
+        facts={
+            **({"max_model_len": str(longest)} if longest is not None else {}),
+            **target.capacity.server.facts,
+            **asked.facts,
+        },
     )
 
 

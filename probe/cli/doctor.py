@@ -16,7 +16,7 @@ from probe.core.snapshot import ServerSnapshot
 from probe.core.target_status import TargetStatus
 from probe.core.workload import Workload
 from probe.monitor.capacity_workload import named_workload, workload_since_start
-from probe.monitor.live_forecast import forecast_result, live_forecast
+from probe.monitor.live_forecast import forecast_result, live_forecast, made_of
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, engine_of, workload
 from probe.observe.cross_checks import CrossChecker
@@ -128,7 +128,8 @@ class _Examination:
             async with asyncio.timeout(left_s):
                 hints = hints_of(self._target.capacity)
                 found = await live_forecast(self._state.history, load, self._objectives, hints)
-            forecast = forecast_result(self._target.name, model, context, found, self._clock.wall_s())
+            made = made_of(context, self._target.capacity.server)
+            forecast = forecast_result(self._target.name, model, context, found, self._clock.wall_s(), made=made)
         status = TargetStatus(
             name=self._target.name,
             base_url=self._target.base_url,

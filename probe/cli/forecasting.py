@@ -19,7 +19,7 @@ from probe.core.result import CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot
 from probe.monitor.capacity_workload import workload_since_start
 from probe.monitor.forecast_errors import errors_in_file
-from probe.monitor.live_forecast import forecast_result, live_forecast
+from probe.monitor.live_forecast import forecast_result, live_forecast, made_of
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, engine_of
 from probe.observe.server_state import ServerState
@@ -69,7 +69,9 @@ async def forecast_target(
     context = context_of(server, load, objectives, target.capacity.server, where.shape)
     errors = errors_in_file(config.store.path, fingerprint(model, context))
     found = correct(found, track_record(errors))
-    return forecast_result(target.name, model, context, found, clock.wall_s())
+    return forecast_result(
+        target.name, model, context, found, clock.wall_s(), made=made_of(context, target.capacity.server)
+    )
 
 
 async def _model(target: TargetConfig, where: Endpoint, clock: Clock, server: ServerSnapshot) -> str:

@@ -10,6 +10,7 @@ from probe.config.types import (
     Count,
     Cron,
     Duration,
+    Facts,
     ForecastInterval,
     GpuName,
     MatcherText,
@@ -102,6 +103,11 @@ class ServerLimitsConfig(ConfigSection):
     a changed flag begins a new baseline. Flags that the server or its pod shows are added
     ([discovery.md](discovery.md#startup-flags)).
     """
+    facts: Facts = {}  # noqa: RUF012 - pydantic copies it
+    """What results should say of the server, such as `{image: "vllm/vllm-openai:v0.32.0", commit: 4f1c2ab8}`. No
+    conditions: another image does not begin a new baseline. The image and node of a discovered pod are added
+    ([results.md](results.md#what-a-result-says-of-itself)).
+    """
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)  # of the flags that are not from the configuration
 
     @property
@@ -119,6 +125,10 @@ class ServerLimitsConfig(ConfigSection):
         changed = self.model_copy(update={**limits, "flags": {**self.flags, **others}})
         changed._sources = {**self._sources, **dict.fromkeys(new, source)}  # noqa: SLF001 - of the same class
         return changed
+
+    def with_facts(self, facts: Mapping[str, str]) -> Self:
+        """Return these limits with more facts, but for those that are configured."""
+        return self.model_copy(update={"facts": {**facts, **self.facts}})
 
     @property
     def startup_flags(self) -> dict[str, str]:

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from probe.config.messages import did_you_mean
 from probe.core.durations import DURATION_PATTERN, format_duration, parse_duration
 from probe.core.load_windows import parse_window
+from probe.core.provenance import facts_problem
 from probe.gpu.peak_specs import NAMES, gpu
 
 _Step = TypeVar("_Step", int, float)
@@ -198,6 +199,15 @@ SwitchedOff = BeforeValidator(_switched_off)
 Ratio = Annotated[float, Field(title="ratio", gt=0, lt=1), NotASwitch]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NotASwitch]
 EngineName = Annotated[str, AfterValidator(_engine), Field(title="engine")]
+
+
+def _facts(facts: dict[str, str]) -> dict[str, str]:
+    if (problem := facts_problem(facts)) is not None:
+        raise ValueError(problem)
+    return facts
+
+
+Facts = Annotated[dict[str, str], AfterValidator(_facts)]
 GpuName = Annotated[str, AfterValidator(_gpu), Field(title="GPU model")]
 Parameters = Annotated[
     float,

@@ -15,6 +15,7 @@ EXPECTED = (
 )  # fmt: skip
 MAX_FACTS, MAX_NAME, MAX_VALUE = 32, 64, 300
 _NAME = re.compile(rf"[a-z][a-z0-9_]{{0,{MAX_NAME - 1}}}")
+_COMMIT = re.compile(r"\+(?:.*\.)?g([0-9a-f]{7,40})\b")  # of a version between releases (setuptools-scm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,21 @@ class Provenance:
 def is_fact_name(name: str) -> bool:
     """Return whether a fact may have this name: lower-case letters, digits and underscores."""
     return _NAME.fullmatch(name) is not None
+
+
+def version_facts(version: str | None) -> dict[str, str]:
+    """Return the commit that a server's version names, such as 4f1c2ab8 in 0.32.1.dev7+g4f1c2ab8."""
+    found = _COMMIT.search(version or "")
+    return {"commit": found[1]} if found else {}
+
+
+def facts_problem(facts: Mapping[str, str]) -> str | None:
+    """Return why these cannot be facts of a result, or None."""
+    if len(facts) > MAX_FACTS:
+        return f"expected at most {MAX_FACTS} facts"
+    if not all(is_fact_name(one) and 0 < len(it) <= MAX_VALUE and it.isprintable() for one, it in facts.items()):
+        return f"expected names such as image or commit, in lower case, and at most {MAX_VALUE} printable characters"
+    return None
 
 
 def gpu_facts(snapshot: GpuSnapshot | None) -> dict[str, str]:

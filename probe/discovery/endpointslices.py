@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from probe.core.provenance import MAX_VALUE
+from probe.core.text import one_line
 from probe.discovery.types import DiscoveredServer, State, authority, state_of
 from probe.kubernetes.objects import KubernetesObject
 
@@ -164,5 +166,6 @@ class Slices:
                 base_url=f"{self._scheme}://{where}{self._path}",
                 labels=(one.metadata.labels or {}) | {name: place for name, place in place_labels.items() if place},
                 is_ready=endpoint.is_ready,
+                facts={"node": one_line(endpoint.node_name, MAX_VALUE)} if endpoint.node_name else {},
             )
             yield _Server(found, "" if pod is None else pod.uid, endpoint.is_terminating)

@@ -11,6 +11,8 @@ from dataclasses import replace
 
 import msgspec
 
+from probe.core.provenance import MAX_VALUE
+from probe.core.text import one_line
 from probe.core.vllm_command import vllm_flags
 from probe.discovery.types import DiscoveredServer, State, authority, state_of
 from probe.kubernetes.objects import KubernetesObject
@@ -29,6 +31,8 @@ class Variable(msgspec.Struct):
 
 
 class Container(msgspec.Struct):
+    name: str = ""
+    image: str = ""
     ports: list[ContainerPort] | None = None
     command: list[str] | None = None
     args: list[str] | None = None
@@ -42,6 +46,7 @@ class Container(msgspec.Struct):
 
 
 class PodSpec(msgspec.Struct, rename="camel"):
+    node_name: str = ""
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
 
@@ -51,10 +56,16 @@ class PodCondition(msgspec.Struct):
     status: str = ""
 
 
+class ContainerStatus(msgspec.Struct):
+    name: str = ""
+    image_id: str = msgspec.field(name="imageID", default="")
+
+
 class PodStatus(msgspec.Struct):
     phase: str = ""
     pod_ip: str = msgspec.field(name="podIP", default="")
     conditions: list[PodCondition] | None = None
+    container_statuses: list[ContainerStatus] | None = msgspec.field(name="containerStatuses", default=None)
 
 
 class Pod(KubernetesObject, kw_only=True):
@@ -91,6 +102,21 @@ class Pod(KubernetesObject, kw_only=True):
     def vllm_flags(self) -> Mapping[str, str]:
         """vLLM's flags, from the first container that has some."""
         return next(filter(None, (container.vllm_flags for container in self.containers)), {})
+
+    def facts(self, port: int) -> dict[str, str]:
+        """Return node and image of the container that serves: the one that runs vLLM, has the port, or is first.
+
+        A tag may move: `image_digest` names the image that runs.
+        """
+        containers = self.containers
+        serves = next((one for one in containers if one.vllm_flags), None) or next(
+            (one for one in containers if any(p.container_port == port for p in one.ports or ())),
+            next(iter(containers), Container()),
+        )
+        ids = {one.name: one.image_id for one in self.status.container_statuses or ()}
+        digest = ids.get(serves.name, "").rpartition("@")[2]
+        found = {"image": serves.image, "image_digest": digest, "node": self.spec.node_name}
+        return {name: one_line(value, MAX_VALUE) for name, value in found.items() if value.strip()}
 
     def port(self, port: int | str) -> int | None:
         """Return the port's number, or None if no container has a port of that name."""
@@ -168,4 +194,5 @@ class Pods:
             revision=pod.revision,
             is_ready=pod.is_ready,
             flags=pod.vllm_flags,
+            facts=pod.facts(port),
         )

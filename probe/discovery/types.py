@@ -27,6 +27,7 @@ class DiscoveredServer:
     endpoints of a Service have no revision: there, that one of them is not ready yet or terminates.
     `is_ready`: False for a server that has been ready and no longer is. One that never was is not discovered.
     `flags`: vLLM's startup flags, as far as its pod states them (core/vllm_command.py).
+    `facts`: what else is known of it and should be with its results: its image and node (core/provenance.py).
     """
 
     id: str
@@ -36,6 +37,7 @@ class DiscoveredServer:
     is_rolling_out: bool = False
     is_ready: bool = True
     flags: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 State = tuple[DiscoveredServer, ...]

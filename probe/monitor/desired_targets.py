@@ -17,7 +17,7 @@ from probe.config.targets import TargetConfig, TemplateConfig
 from probe.config.workloads import WorkloadConfig
 from probe.core.objectives import Objectives
 from probe.discovery.types import DiscoveredServer
-from probe.monitor.startup_flags import with_flags
+from probe.monitor.startup_flags import with_facts, with_flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class DesiredTargets:
             except ValueError:
                 self.left_out[template.name] = f"{server.id} has no address that can be watched"
                 continue
-            target = with_flags(target, server.flags, POD)
+            target = with_facts(with_flags(target, server.flags, POD), server.facts)
             if _is_gateway(template, server):
                 # Load on the Service would be load on all of its pods, and each pod has a lock of its own.
                 target = target.model_copy(update={"capacity": target.capacity.model_copy(update={"mode": "off"})})

@@ -7,14 +7,18 @@
 import secrets
 from collections.abc import Callable
 from datetime import UTC, datetime
+from socket import gethostname
 
+from probe import __version__
 from probe.capacity.model.hints import Hints
 from probe.capacity.run.plan import context_of, hints_of
-from probe.config.capacity import CapacityConfig
+from probe.config.capacity import CapacityConfig, ServerLimitsConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
+from probe.core.provenance import Provenance, version_facts, with_gpus
 from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
+from probe.core.snapshot import GpuSnapshot
 from probe.core.workload import Workload
 from probe.monitor.capacity_workload import CapacityWorkload
 from probe.monitor.wiring import shape_of
@@ -63,7 +67,9 @@ class LiveForecast:
         context = context_of(
             self._observer.server, workload or self._workload.configured, self._objectives, settings.server, shape
         )
-        self.last_result = correct(forecast_result(self._target.name, model, context, capacity, self._clock.wall_s()))
+        made = made_of(context, settings.server, self._observer.gpus)
+        result = forecast_result(self._target.name, model, context, capacity, self._clock.wall_s(), made=made)
+        self.last_result = correct(result)
         is_found = capacity.requests_per_second is not None
         return self.last_result, None if is_found else max(history.seconds, _SOON_S)
 
@@ -86,7 +92,15 @@ def forecast_of_packed(packed: PackedSnapshots, workload: Workload, objectives: 
     return forecast(unpack(packed), workload, objectives, hints)
 
 
-def forecast_result(target: str, model: str, context: RunContext, capacity: Capacity, wall_s: float) -> CapacityResult:
+def made_of(context: RunContext, server: ServerLimitsConfig, gpus: GpuSnapshot | None = None) -> Provenance | None:
+    """Return what made a forecast of a server, and what is known of that."""
+    facts = {**version_facts(context.version), **server.facts}
+    return with_gpus(Provenance(__version__, client=gethostname(), facts=facts), gpus)
+
+
+def forecast_result(
+    target: str, model: str, context: RunContext, capacity: Capacity, wall_s: float, *, made: Provenance | None
+) -> CapacityResult:
     """Return a forecast as the result of a run that cost nothing."""
     started = datetime.fromtimestamp(wall_s, UTC)
     return CapacityResult(
@@ -99,4 +113,5 @@ def forecast_result(target: str, model: str, context: RunContext, capacity: Capa
         capacity=capacity,
         cost=Cost(requests=0, tokens=0, seconds=0.0, over_objective_seconds=0.0),
         stopped=Stopped("done"),
+        provenance=made,
     )

@@ -17,6 +17,14 @@ def with_flags(target: TargetConfig, flags: Mapping[str, str], source: str) -> T
     return target.model_copy(update={"capacity": target.capacity.model_copy(update={"server": server})})
 
 
+def with_facts(target: TargetConfig, facts: Mapping[str, str]) -> TargetConfig:
+    """Return the target with these facts about its server, where the configuration does not state them."""
+    if not facts:
+        return target
+    server = target.capacity.server.with_facts(facts)
+    return target.model_copy(update={"capacity": target.capacity.model_copy(update={"server": server})})
+
+
 class StartupFlags:
     """Reads the flags of one target's server before they matter: before a forecast and before a capacity run.
 

@@ -78,4 +78,5 @@ def new_run_request(
         server=capacity.server,
         confirms=confirms,
         load=load,
+        facts=capacity.server.facts,
     )

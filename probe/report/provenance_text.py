@@ -18,10 +18,11 @@ def provenance_lines(result: CapacityResult) -> list[tuple[str, str]]:
     seed = f", seed {made.seed}" if made.seed is not None else ""
     command = f": {made.command}" if made.command else ""
     missing = ", ".join(map(_title, result.missing_facts))
+    keep = "--note NAME=VALUE or capacity.server.facts keeps them with a result"
     lines = [
         ("Facts", facts),
         ("Made by", f"kneewatch {made.kneewatch or 'of unknown version'}{client}{seed}{command}"),
-        ("Not known", f"{missing}; --note NAME=VALUE keeps them with a result" if missing else ""),
+        ("Not known", f"{missing}; {keep}" if missing else ""),
     ]
     return [(label, words) for label, words in lines if words]
 

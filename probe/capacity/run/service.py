@@ -31,7 +31,7 @@ from probe.config.capacity import ServerLimitsConfig
 from probe.config.load import LoadConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
-from probe.core.provenance import Provenance
+from probe.core.provenance import Provenance, version_facts
 from probe.core.result import CapacityResult
 from probe.load.backends import workers_of
 from probe.load.request_source import RequestSource
@@ -76,23 +76,25 @@ class RunRequest:
         budget = self.budget
         if admission.tokens is not None and admission.tokens < budget.tokens:
             budget = replace(budget, tokens=admission.tokens, tokens_name="tokens_per_day")
+        context = context_of(
+            admission.server,
+            self.source.workload,
+            self.objectives,
+            self.server,
+            self.source.endpoint.shape,
+            sending=self.steps.conditions,
+        )
+        facts = {**version_facts(context.version), **self.facts}
         return RunJob(
             target=self.source.endpoint.target,
             model=self.source.model,
             objectives=self.objectives,
             budget=budget,
-            context=context_of(
-                admission.server,
-                self.source.workload,
-                self.objectives,
-                self.server,
-                self.source.endpoint.shape,
-                sending=self.steps.conditions,
-            ),
+            context=context,
             is_guarded=self.is_guarded,
             by_stream=self.by_stream,
             confirms=self.confirms,
-            provenance=Provenance(__version__, self.command, self.source.seed, gethostname(), self.facts),
+            provenance=Provenance(__version__, self.command, self.source.seed, gethostname(), facts),
         )
 
 

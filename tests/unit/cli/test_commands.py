@@ -133,12 +133,16 @@ def test_a_ramp_measures_the_steps_that_were_asked_for(host: tuple[asyncio.Runne
     assert server.driver.engine.running == 0
 
 
-def test_results_name_the_configured_gpu(host: tuple[asyncio.Runner, MockServer]) -> None:
+def test_results_name_the_configured_gpu_and_facts(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
-    config = _config(server.url, capacity={"server": {"gpu": "NVIDIA L4"}})
+    config = _config(server.url, capacity={"server": {"gpu": "NVIDIA L4", "facts": {"image": "v1"}}})
     measured, _ = runner.run(_ramp(config, _asked()))
     forecast = runner.run(forecast_target(config, config.targets[0], SystemClock(), watch_s=0.0))
-    assert [result.context.gpu for result in (measured, forecast)] == ["NVIDIA L4", "NVIDIA L4"]
+    for result in (measured, forecast):
+        assert result.context.gpu == "NVIDIA L4"
+        assert result.provenance is not None
+        assert result.provenance.facts["image"] == "v1"
+        assert "node" in result.missing_facts
 
 
 def test_a_guarded_ramp_ends_at_its_first_request_if_that_fails(host: tuple[asyncio.Runner, MockServer]) -> None:

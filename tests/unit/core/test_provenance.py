@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from example_records import result
 
-from probe.core.provenance import Provenance, cuda_words, gpu_facts, with_gpus
+from probe.core.provenance import Provenance, cuda_words, gpu_facts, version_facts, with_gpus
 from probe.core.snapshot import Gpu, GpuSnapshot
 
 H100 = Gpu(
@@ -38,3 +38,10 @@ def test_what_a_result_does_not_say_is_named() -> None:
     told = replace(told, context=replace(told.context, flags={"dtype": "bfloat16"}, gpu="H100"))
     assert told.missing_facts == ("commit", "node", "cuda", "tensor_parallel_size", "max_model_len")
     assert result().missing_facts == ()
+
+
+def test_a_version_between_releases_names_its_commit() -> None:
+    assert version_facts("0.32.1.dev7+g4f1c2ab8") == {"commit": "4f1c2ab8"}
+    assert version_facts("0.32.1.dev7+cu129.g4f1c2ab8.d20261124") == {"commit": "4f1c2ab8"}
+    for version in (None, "0.32.0", "0.32.0+cu129", "unknown", "0.32.0+gpu"):
+        assert version_facts(version) == {}

@@ -145,3 +145,32 @@ def test_the_flags_of_its_vllm_come_with_a_pod() -> None:
     }
     (found,) = pods(msgspec.json.decode(json.dumps(started), type=Pod)).state
     assert found.flags == {"max_num_seqs": "64"}
+
+
+def test_a_pods_image_and_node_are_facts_of_its_results() -> None:
+    one = as_json("a")
+    one["status"]["containerStatuses"] = [
+        {"name": "logs", "imageID": "logs@sha256:1111"},
+        {"name": "vllm", "imageID": "docker-pullable://vllm/vllm-openai@sha256:4f1c"},
+    ]
+    (found,) = pods(msgspec.json.decode(json.dumps(one), type=Pod)).state
+    assert found.facts == {"image": "vllm/vllm-openai:v0.32", "image_digest": "sha256:4f1c", "node": "node-0"}
+
+
+def test_the_image_is_that_of_the_container_that_runs_vllm() -> None:
+    one = as_json("a")
+    one["spec"]["containers"].insert(0, {"name": "proxy", "image": "proxy", "ports": [{"containerPort": 8000}]})
+    its = pods(msgspec.json.decode(json.dumps(one), type=Pod), port=8000)
+    assert its.state[0].facts["image"] == "proxy"
+    one["spec"]["containers"][1]["args"] = ["vllm", "serve", "m", "--max-num-seqs", "8"]
+    its.put(msgspec.json.decode(json.dumps(one), type=Pod))
+    assert its.state[0].facts["image"] == "vllm/vllm-openai:v0.32"
+
+
+def test_facts_that_a_pod_does_not_state_are_absent_and_long_ones_are_cut() -> None:
+    one = as_json("a")
+    del one["spec"]["nodeName"]
+    one["spec"]["containers"][0]["image"] = "x" * 10_000 + "\n"
+    (found,) = pods(msgspec.json.decode(json.dumps(one), type=Pod)).state
+    assert found.facts.keys() == {"image"}
+    assert len(found.facts["image"]) == 300

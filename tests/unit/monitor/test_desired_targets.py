@@ -5,13 +5,21 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from example_records import CHAT
 from hypothesis import given
 from hypothesis import strategies as st
 
+from probe.capacity.run.admission import Admission
 from probe.config.config import Config
 from probe.config.config_file import config_from
+from probe.core.request import Api
+from probe.core.workload import Workload
 from probe.discovery.types import DiscoveredServer
+from probe.load.request_source import RequestSource
 from probe.monitor.desired_targets import DesiredTargets, Shard
+from probe.monitor.target_parts import new_run_request
+from probe.monitor.wiring import endpoint
+from probe.observe.guard import GO
 
 POD = DiscoveredServer("qwen-7d9-x", "http://10.0.0.1:8000", {"app": "qwen"}, "7d9")
 
@@ -54,6 +62,17 @@ def test_discovered_servers_are_watched_as_the_template_says() -> None:
     desired.discovered("qwen", ())
     assert list(desired.by_name()) == ["llama"]
     assert desired.left_out == {}
+
+
+def test_a_pods_image_and_node_are_kept_with_results_unless_the_configuration_states_them() -> None:
+    desired = _desired(_config(capacity={"server": {"facts": {"commit": "4f1c2ab8", "node": "stated"}}}))
+    desired.discovered("qwen", (replace(POD, facts={"image": "vllm:v0.32", "node": "node-0"}),))
+    target = desired.by_name()["qwen/qwen-7d9-x"].config
+    source = RequestSource(endpoint(target), "m", Workload("short", Api.COMPLETIONS, 8, 8), 1.0)
+    request = new_run_request(target, CHAT, source, None, None)
+    job = request.job(Admission(GO, None))
+    assert job.provenance is not None
+    assert job.provenance.facts == {"image": "vllm:v0.32", "commit": "4f1c2ab8", "node": "stated"}
 
 
 def test_a_pods_flags_are_stated_of_its_server_where_the_configuration_states_none() -> None:
