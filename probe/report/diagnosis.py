@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 from probe.capacity.trend.headroom import largest_share
 from probe.core import objectives as slo
 from probe.core.request import RequestRecord
-from probe.core.result import CapacityResult
 from probe.core.snapshot import ServerSnapshot, UserTotals
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
@@ -19,6 +18,7 @@ from probe.report.markdown import cell, table
 from probe.report.record_json import record_json
 from probe.report.setting_findings import RequestLengths, request_lengths, setting_findings
 from probe.report.terminal import canary_words
+from probe.report.workload_text import workload_words
 
 _LINE = 500
 _LIMITS = ("max_num_seqs", "max_num_batched_tokens")  # the flags that a forecast needs
@@ -135,7 +135,7 @@ def _capacity(status: TargetStatus) -> Iterator[tuple[str, str]]:
         return
     capacity = forecast.capacity
     rate = forecast_rate(capacity, "requests/s")
-    yield "Capacity", f"{rate} of {_workload(forecast)}; forecast, {capacity.reason}"
+    yield "Capacity", f"{rate} of {workload_words(forecast.context.workload)}; forecast, {capacity.reason}"
     used = largest_share(status.users, capacity)
     if used is not None:
         least = "at least " if capacity.is_lower_bound else ""
@@ -145,11 +145,6 @@ def _capacity(status: TargetStatus) -> Iterator[tuple[str, str]]:
         yield "Limited by", capacity.limiting
     if capacity.bottleneck:
         yield "Bottleneck", f"{capacity.bottleneck}; {capacity.advice or 'see docs/capacity.md'}"
-
-
-def _workload(forecast: CapacityResult) -> str:
-    load = forecast.context.workload
-    return f"{load.get('prompt_tokens')} + {load.get('output_tokens')} tokens"
 
 
 def _found(found: Diagnosis) -> Iterator[tuple[str, str]]:

@@ -31,6 +31,7 @@ from probe.report.result_json import objectives_of
 from probe.report.result_text import capacity_words, result_lines
 from probe.report.run_charts import charts, loads
 from probe.report.steps import step_verdict
+from probe.report.workload_text import workload_words
 
 _HERE = Path(__file__).parent / "page"
 _LONG = 60  # maximum characters of a value in a line of facts
@@ -122,6 +123,7 @@ def _filters() -> Mapping[str, Callable[..., object]]:
         "good_share": good_share,
         "limits": promises,
         "knee_line": knee_line,
+        "workload_words": workload_words,
         "limit": limit_words,
         "capacity": capacity_words,
         "lines": result_lines,

@@ -1,6 +1,6 @@
 """The plan of replicas for a peak, as text and as JSON. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from probe.core.result import Capacity, CapacityResult
 from probe.core.text import one_line
 from probe.report.figures import number, percent, promises
 from probe.report.result_text import capacity_words
-from probe.report.workload_text import workload_lines
+from probe.report.workload_text import workload_lines, workload_words
 
 _LINE = 500
 _KNOB_WIDTH = 40
@@ -85,7 +85,7 @@ def plan_lines(plan: ReplicaPlan) -> Iterator[tuple[str, str]]:
     yield "One replica", f"{capacity_words(capacity)}{more}; {trust_words(capacity)}"
     if capacity.reason:
         yield "Note", f"{capacity.reason}."
-    yield "Valid for", f"workload {workload['name']}{_lengths(workload)} only"
+    yield "Valid for", f"{workload_words(workload)} only"
     yield from workload_lines(workload)
     if plan.objectives is not None:
         yield "Objectives", promises(plan.objectives)
@@ -199,13 +199,6 @@ def _cost_words(plan: ReplicaPlan) -> str:
         f"{plan.knee_price:.3g} per million good output tokens at the knee, {plan.peak_price:.3g} at the peak"
         f" ({gpus} at {plan.price.gpu_hour:g} an hour, {good})"
     )
-
-
-def _lengths(workload: Mapping[str, object]) -> str:
-    lengths = [workload.get(name) for name in ("prompt_tokens", "output_tokens")]
-    words = [f"median {each.get('median')}" if isinstance(each, Mapping) else f"{each}" for each in lengths]
-    is_plain = all(isinstance(each, int) or (isinstance(each, Mapping) and "median" in each) for each in lengths)
-    return f" ({' + '.join(words)} tokens)" if is_plain else ""
 
 
 def _signed(ratio: float) -> str:

@@ -19,6 +19,19 @@ def workload_lines(workload: Mapping[str, object]) -> list[tuple[str, str]]:
     return [("Workload", f"{_mixed(parts) if isinstance(parts, list) else kind}: {'; '.join(lengths)}")]
 
 
+def workload_words(workload: Mapping[str, object]) -> str:
+    """Return name and lengths of a workload, as stored in a result: which one a capacity is for."""
+    stated = [workload.get(key) for key in ("prompt_tokens", "output_tokens")]
+    measured = [stored_length(each) for each in stated if isinstance(each, Mapping)]
+    lengths = ""
+    if len(measured) == len(stated) and all(measured):
+        lengths = f" ({' + '.join(f'{each.mean:,.0f}' for each in measured if each)} tokens in the mean)"
+    elif all(isinstance(each, int) or (isinstance(each, Mapping) and "median" in each) for each in stated):
+        words = [f"median {each.get('median')}" if isinstance(each, Mapping) else f"{each}" for each in stated]
+        lengths = f" ({' + '.join(words)} tokens)"
+    return f"workload {workload.get('name')}{lengths}"
+
+
 def _mixed(parts: list[Mapping[str, object]]) -> str:
     """Return the parts of a mixture, as stored in a result."""
     shares = [(str(part.get("name")), part.get("share")) for part in parts]

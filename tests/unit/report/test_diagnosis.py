@@ -36,7 +36,7 @@ def test_a_healthy_server() -> None:
 def test_a_forecast_and_the_headroom_that_it_leaves() -> None:
     found = Capacity("forecast", 3.0, 2.5, 3.5, limiting="tpot", bottleneck="weights", reason="experimental")
     words = diagnosis_words(_diagnosis(forecast=result(capacity=found)))
-    assert "Capacity:   3 requests/s (2.5 to 3.5) of" in words
+    assert "Capacity:   3 requests/s (2.5 to 3.5) of workload " in words
     assert "Headroom:   50 %: users send 1.5 requests/s; forecast, not measured" in words
     assert "Limited by: tpot" in words
     assert "Bottleneck: weights;" in words

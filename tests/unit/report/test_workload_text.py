@@ -6,6 +6,7 @@ from example_records import result
 
 from probe.report.html import report
 from probe.report.result_text import result_words
+from probe.report.workload_text import workload_words
 
 _LENGTH = {"tokens": [100, 200, 4000, 8000], "shares": [0.0, 0.9, 0.9, 1.0]}
 _USERS = {"name": "users", "prompt_tokens": _LENGTH, "output_tokens": {"tokens": [50, 50], "shares": [0.0, 1.0]}}
@@ -32,3 +33,15 @@ def test_a_mixture_states_its_parts() -> None:
 
 def test_a_configured_workload_needs_no_such_line() -> None:
     assert "as users send" not in result_words(result())
+
+
+def test_which_workload_a_capacity_is_for_is_its_name_and_its_lengths() -> None:
+    assert workload_words(_USERS) == "workload users (707 + 50 tokens in the mean)"
+    assert workload_words({"name": "chat", "prompt_tokens": 256, "output_tokens": 128}) == (
+        "workload chat (256 + 128 tokens)"
+    )
+    varied = {"median": 400, "sigma": 0.9, "maximum": 3000}
+    assert workload_words({"name": "varied", "prompt_tokens": varied, "output_tokens": 128}) == (
+        "workload varied (median 400 + 128 tokens)"
+    )
+    assert workload_words({"name": "other"}) == "workload other"

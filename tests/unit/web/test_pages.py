@@ -288,14 +288,16 @@ def test_a_forecast_shows_how_far_it_is_from_what_was_measured() -> None:
     measured = at_a_rate()
     forecast = replace(measured, started=datetime.now(UTC), capacity=said)
     alone = _words(_target(status(forecast=forecast)))
-    assert "forecast 0 s ago: 41 req/s (37 to 45); experimental until" in alone
+    assert "forecast 0 s ago: 41 req/s (37 to 45) for workload short; experimental until" in alone
     assert "forecast 41 req/s" in _words(_page(status(forecast=forecast)))
     beside = _words(_target(status(forecast=forecast, measured=measured)))
-    assert "41 req/s (37 to 45), 228 % above the last verified 12.5 (" in beside
+    assert "41 req/s (37 to 45) for workload short, 228 % above the last verified 12.5 (" in beside
     correction = Correction(6, -0.113, PriorForecast(46.2, 0.1))
     corrected = replace(forecast, capacity=replace(said, correction=correction))
     learnt = "learned from 6 earlier forecasts that were too high (lowered by 11 % from 46.2 requests/s)"
-    assert f"41 req/s (37 to 45), {learnt}; experimental until" in _words(_target(status(forecast=corrected)))
+    assert f"41 req/s (37 to 45) for workload short, {learnt}; experimental until" in _words(
+        _target(status(forecast=corrected))
+    )
     silent = replace(forecast, capacity=Capacity("forecast", reason="not enough evidence"))
     assert "not enough evidence" in _target(status(forecast=silent, measured=measured)).text
 
