@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.capacity.cases import CASES, Case
 from benchmarks.capacity.play import play
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.knobs import CHANGES, simulate_knobs
+from probe.capacity.model.knobs import DOUBLED, doubled, doubled_knobs, simulate_knobs
 from probe.capacity.model.twin import Twin, find_capacity
 from probe.capacity.search.search import Search
 
@@ -49,8 +49,9 @@ def compare(case: Case) -> dict[str, Any]:
     row = {"case": case.name, "true_rps": true_rps, "rps": found.requests_per_second, "mode": found.mode}
     if found.fitted_server is None or found.requests_per_second is None:
         return {**row, "reason": found.reason}
-    knobs = simulate_knobs(found.fitted_server, case.workload, case.objectives, found.requests_per_second)
-    true = {name: true_of(change(twin), near_rps=true_rps) / true_rps - 1 for name, change in CHANGES.items()}
+    asked, rps = doubled_knobs(found.fitted_server), found.requests_per_second
+    knobs = simulate_knobs(found.fitted_server, case.workload, case.objectives, rps, asked)
+    true = {name: true_of(doubled(twin, name), near_rps=true_rps) / true_rps - 1 for name in DOUBLED}
     return {**row, "knobs": [{**asdict(knob), "true_gain": true.get(knob.name)} for knob in knobs]}
 
 

@@ -1,7 +1,7 @@
 """The command line as a result keeps it: with the variables that set options, and without secrets. Pure.
 
-Secrets are the values of headers, and in addresses a login and whatever follows `?` or `#`. The path of a file with a
-secret is none.
+Secrets are the values of headers, in addresses a login and whatever follows `?` or `#`, and in commands that an option
+has (--start, --apply) what follows a name such as --api-key or HF_TOKEN=. The path of a file with a secret is none.
 """
 
 import re
@@ -16,6 +16,9 @@ from probe.core.text import one_line
 _HIDDEN = "(hidden)"
 _MAX = 2000
 _HEADER = "--header"
+_COMMANDS = ("--start", "--apply")
+# Names whose value is a secret; --max-num-batched-tokens and --ssl-keyfile have none.
+_SECRET = re.compile(r"(key|password|passwd|secret|credential|token)$", re.IGNORECASE)
 _LOGIN = re.compile(r"(\w://)[^/?#@\s]*@")
 _QUERY = re.compile(r"(\w://[^?#\s]*[?#])\S+")
 
@@ -28,7 +31,7 @@ def command_line(
     `variables` are the names of those that set its options; others are not kept.
     """
     options = sorted((key, value) for key, value in environment.items() if key in variables)
-    words = [f"{key}={shlex.quote(_HIDDEN if key.endswith('_HEADER') else _plain(value))}" for key, value in options]
+    words = [f"{key}={shlex.quote(_of_variable(key, value))}" for key, value in options]
     return one_line(" ".join([*words, name, *map(shlex.quote, _words(arguments))]), _MAX)
 
 
@@ -53,16 +56,48 @@ def facts_of(notes: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def secrets_in(words: Sequence[str]) -> Iterator[str]:
+    """Yield the secrets in the words of another program's command."""
+    is_secret = False
+    for word in words:
+        name, equals, value = word.rpartition("=")
+        if equals and _SECRET.search(name) and value:
+            yield value
+        elif is_secret and not word.startswith("-"):
+            yield word
+            continue  # --api-key takes several
+        is_secret = word.startswith("-") and not equals and _SECRET.search(word) is not None
+
+
+def without_secrets(command: str) -> str:
+    """Return a command of another program without its secrets; nothing of one that cannot be split into words."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return _HIDDEN
+    secrets = set(secrets_in(words))
+    for secret in sorted(secrets, key=len, reverse=True):
+        words = [word.replace(secret, _HIDDEN) if word.endswith(secret) else word for word in words]
+    return shlex.join(map(_plain, words))
+
+
+def _of_variable(name: str, value: str) -> str:
+    if name.endswith("_HEADER"):
+        return _HIDDEN
+    return without_secrets(value) if name.endswith(("_START", "_APPLY")) else _plain(value)
+
+
 def _words(arguments: Sequence[str]) -> Iterator[str]:
-    is_header = False
+    option = ""
     for word in arguments:
-        if is_header:
-            yield _header(word)
-        elif word.startswith(f"{_HEADER}="):
-            yield f"{_HEADER}={_header(word.partition('=')[2])}"
+        name, equals, value = word.partition("=")
+        if option == _HEADER or option in _COMMANDS:
+            yield _header(word) if option == _HEADER else without_secrets(word)
+        elif equals and (name == _HEADER or name in _COMMANDS):
+            yield f"{name}={_header(value) if name == _HEADER else without_secrets(value)}"
         else:
             yield _plain(word)
-        is_header = word == _HEADER
+        option = word if option not in (_HEADER, *_COMMANDS) else ""
 
 
 def _header(text: str) -> str:

@@ -13,7 +13,7 @@ from probe.capacity.run.plan import StepSettings, hints_of
 from probe.capacity.run.preflight import firing_pages, preflight
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
-from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, run_capacity
+from probe.capacity.run.service import Interrupts, RefusedError, RunObservers, RunRequest, run_capacity
 from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
@@ -132,9 +132,10 @@ async def ramp_target(
     *,
     on_phase: Callable[[Phase], None] = lambda _: None,
     on_broken: Callable[[KneewatchError], None] = lambda _: None,
+    interrupts: Interrupts | None = None,
 ) -> CapacityResult:
     """Run a capacity run now. Ctrl-C ends the load, as do a lost Lease and a killed helper process (`on_broken`);
-    the result so far is returned.
+    the result so far is returned. `interrupts`: what stops the run instead of signals.
 
     Raises TargetError if the target cannot be measured or a check refuses the run, LockError if another prober loads
     it or the Lease was lost before the run, ConfigError if the target is passive.
@@ -157,7 +158,7 @@ async def ramp_target(
                 ServerAccess(scraper.read, readers.reader(target.gpu)),
                 clock,
                 admit=partial(_admit, config, target, scraper, asked),
-                interrupts=_stopped_by_signals,
+                interrupts=interrupts or _stopped_by_signals,
                 observers=observers,
             )
         except RefusedError as refused:
@@ -234,12 +235,17 @@ async def _admit(config: Config, target: TargetConfig, scraper: Scraper, asked: 
     return Admission(verdict if asked.is_guarded or verdict.reason == ASLEEP else GO, server)
 
 
-@contextmanager
-def _stopped_by_signals(run: CapacityRun) -> Iterator[None]:
+def on_signals(act: Callable[[], None]) -> None:
+    """Have Ctrl-C, SIGTERM and a closed terminal do this from now on, in the running loop."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored: by nohup
-            loop.add_signal_handler(number, partial(run.stop, "interrupt", "signal"))
+            loop.add_signal_handler(number, act)
+
+
+@contextmanager
+def _stopped_by_signals(run: CapacityRun) -> Iterator[None]:
+    on_signals(partial(run.stop, "interrupt", "signal"))
     yield  # The handlers stay: a second Ctrl-C must not lose the result while the load ends.
 
 

@@ -16,10 +16,17 @@ def sim(
     profile: Annotated[str, typer.Option(help="Server to simulate; --list shows the choices.")] = "llama-8b",
     model: Annotated[str, typer.Option(help="Model name to serve.")] = "mock-model",
     seed: Annotated[int, typer.Option(help="Seed of the timing noise.")] = 0,
+    max_num_seqs: Annotated[
+        int | None, typer.Option(min=1, help="Requests that run at once, as of vLLM. Default: the profile's.")
+    ] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a step, as of vLLM. Default: the profile's.")
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Print the servers it can simulate, and exit.")] = False,
 ) -> None:
     """Run a mock vLLM server: the API and the metrics, with simulated timings."""
     import asyncio
+    from dataclasses import replace
 
     from probe.mock_server.listing import table
     from probe.mock_server.profiles import PROFILES
@@ -34,11 +41,21 @@ def sim(
         hint = did_you_mean(profile, list(PROFILES))
         raise ConfigError(f"--profile {profile}: unknown{hint}; expected one that kneewatch sim --list shows")
 
+    usual = PROFILES[profile]
+    try:
+        served = replace(
+            usual,
+            max_num_seqs=max_num_seqs or usual.max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens or usual.max_num_batched_tokens,
+        )
+    except ValueError as error:
+        raise ConfigError(f"--max-num-seqs, --max-num-batched-tokens: {error}; change one of them") from None
+
     def ready(bound: int) -> None:
         typer.echo(f"mock server {profile} serves {model} on http://{host}:{bound}")
 
     try:
-        asyncio.run(serve(PROFILES[profile], host=host, port=port, model=model, seed=seed, ready=ready))
+        asyncio.run(serve(served, host=host, port=port, model=model, seed=seed, ready=ready))
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (while")[0]  # create_server repeats the address
         raise ConfigError(f"--host {host} --port {port}: cannot listen ({why}); choose another host or port") from None

@@ -26,6 +26,7 @@ from probe.cli import (
     result_commands,
     roofline_commands,
     trace_commands,
+    tune_command,
 )
 from probe.cli.output import NAME, discard_output, open_closed_streams, print_error
 from probe.core.errors import KneewatchError
@@ -55,6 +56,7 @@ app.command()(capacity_commands.forecast)
 app.command(short_help="Compare two results of ramp or of other benchmarks.")(result_commands.compare)
 app.command(short_help="Print results of ramp as one table.")(result_commands.table)
 app.command(short_help="Plan replicas for a peak from results of ramp.")(plan_commands.plan)
+app.command(short_help="Find the best value of a vLLM setting, for a server of your own.")(tune_command.tune)
 app.command(short_help="Compute what a model can do at most on its GPUs.")(roofline_commands.roofline)
 app.command(short_help="Describe a recorded trace, and write it without text.")(trace_commands.trace)
 app.command(short_help="Write the Grafana dashboards.")(generate_commands.dashboards)

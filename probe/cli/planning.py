@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from probe.capacity.model.knobs import Knob, simulate_knobs, withheld_knobs
+from probe.capacity.model.knobs import Knob, doubled_knobs, simulate_knobs, withheld_knobs
 from probe.capacity.trend.fingerprint import capacity_sample, is_comparable
 from probe.capacity.trend.headroom import REQUESTS, CapacityShare, largest_share
 from probe.capacity.trend.replica_count import Demand, Price, gpus_of, lower_end, replicas_for
@@ -134,7 +134,6 @@ def plan_replicas(
     capacity = result.capacity
     if (why := _unfit(result)) is not None:
         raise ConfigError(f"{source}: {one_line(why, 400)}; plan with the result of a run that ended by itself")
-    objectives = _objectives(result)
     share = _share_at_peak(source, capacity, peak)
     demand = Demand(share.ratio * (capacity.requests_per_second or 0.0), options.margin, options.spare)
     if not demand.requests_per_second <= _MOST_REPLICAS * lower_end(capacity) * (1 - options.margin):
@@ -146,11 +145,11 @@ def plan_replicas(
     return ReplicaPlan(
         source=source,
         result=result,
-        objectives=objectives,
+        objectives=_objectives(result),
         peak=_peak_words(peak, share, demand.requests_per_second),
         demand=demand,
         replicas=replicas_for(demand, capacity),
-        knobs=_knobs(result, objectives),
+        knobs=predicted_knobs(result, doubled_knobs(capacity.fitted_server)),
         price=Price(options.gpu_hour, options.gpus or gpus_of(result)) if options.gpu_hour is not None else None,
     )
 
@@ -188,26 +187,31 @@ def _peak_words(peak: Peak, share: CapacityShare, requests_per_second: float) ->
     return f"{words} ({peak.source})"
 
 
+def predicted_knobs(result: CapacityResult, knobs: Sequence[Knob]) -> list[Knob]:
+    """Return the knobs with what each would give the server of a result, or why that is not known."""
+    capacity, stored, objectives = result.capacity, result.capacity.fitted_server, _objectives(result)
+    if stored is None:
+        return withheld_knobs(knobs, _why_no_model(capacity))
+    if objectives is None or not objectives.latencies():
+        return withheld_knobs(knobs, "the result does not have its objectives")
+    model_rps = capacity.correction.uncorrected.requests_per_second if capacity.correction is not None else None
+    near_rps = model_rps or capacity.requests_per_second or 0.0
+    try:
+        return simulate_knobs(stored, workload_of(result.context.workload), objectives, near_rps, knobs)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        return withheld_knobs(knobs, f"the result's fitted_server cannot be simulated ({one_line(str(error))})")
+
+
+def predicted_in_json(result: str, knobs: Sequence[Knob]) -> list[Knob]:
+    """Return predicted_knobs of a result in JSON: for a helper process."""
+    return predicted_knobs(loads(result), knobs)
+
+
 def _objectives(result: CapacityResult) -> Objectives | None:
     try:
         return objectives_of(result.context.objectives)
     except ValidationError:
         return None
-
-
-def _knobs(result: CapacityResult, objectives: Objectives | None) -> Sequence[Knob]:
-    """Return what other settings would give, or for each why that is not known."""
-    capacity, stored = result.capacity, result.capacity.fitted_server
-    if stored is None:
-        return withheld_knobs(_why_no_model(capacity))
-    if objectives is None or not objectives.latencies():
-        return withheld_knobs("the result does not have its objectives", stored)
-    model_rps = capacity.correction.uncorrected.requests_per_second if capacity.correction is not None else None
-    try:
-        workload = workload_of(result.context.workload)
-        return simulate_knobs(stored, workload, objectives, model_rps or capacity.requests_per_second or 0.0)
-    except (ValueError, TypeError, ArithmeticError) as error:
-        return withheld_knobs(f"the result's fitted_server cannot be simulated ({one_line(str(error))})", stored)
 
 
 def _why_no_model(capacity: Capacity) -> str:

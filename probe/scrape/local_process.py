@@ -4,6 +4,7 @@ A sidecar sees the processes of its pod where the pod has `shareProcessNamespace
 every user; the environment of a process, which holds secrets, is not read. What may not be read counts as absent.
 """
 
+import sys
 from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
@@ -35,6 +36,21 @@ def flags_of_local_server(base_url: str, proc: Path = _PROC) -> dict[str, str]:
     return found[0] if found and all(one == found[0] for one in found) else {}
 
 
+def is_open_to_others(port: int, proc: Path = _PROC) -> bool:
+    """Return whether a program of this machine listens on that port at another address than loopback."""
+    return any(not _is_loopback(address) for address, _ in _listeners(proc / "self", port))
+
+
+def _is_loopback(address: str) -> bool:
+    """Return whether an address of /proc/net/tcp is loopback: words of four bytes, each in the machine's order."""
+    words = [
+        bytes.fromhex(address[i : i + 8])[:: -1 if sys.byteorder == "little" else 1] for i in range(0, len(address), 8)
+    ]
+    found = ip_address(b"".join(words))
+    mapped = getattr(found, "ipv4_mapped", None)
+    return (mapped or found).is_loopback
+
+
 def _loopback_port(base_url: str) -> int | None:
     parts = urlsplit(base_url)
     host = parts.hostname or ""
@@ -59,13 +75,16 @@ def _command_lines(proc: Path) -> Iterator[tuple[Path, list[str]]]:
 
 def _listening(process: Path, port: int) -> set[str]:
     """Return the sockets that listen on that port in the network of a process, by their inodes."""
-    sockets = set()
+    return {inode for _, inode in _listeners(process, port)}
+
+
+def _listeners(process: Path, port: int) -> Iterator[tuple[str, str]]:
+    """Yield address and inode of the sockets that listen on that port in the network of a process."""
     for table in ("tcp", "tcp6"):
         for line in _text(process / "net" / table, _MAX_TABLE).splitlines()[1:]:
             fields = line.split()
             if len(fields) > 9 and fields[3] == _LISTENS and fields[1].endswith(f":{port:04X}"):  # noqa: PLR2004
-                sockets.add(fields[9])
-    return sockets
+                yield fields[1].partition(":")[0], fields[9]
 
 
 def _text(path: Path, most: int) -> str:

@@ -57,7 +57,7 @@ class RealVllm:
         `has_plugin`: with Kneewatch's plugin, as where Kneewatch is installed beside vLLM.
         """
         self._limits = limits
-        self._environment = {**_ENVIRONMENT, **(_installed(folder) if has_plugin else {})}
+        self.environment = {**_ENVIRONMENT, **(_installed(folder) if has_plugin else {})}
         self.python, self.model_folder = python, folder / "model"
         self.log = folder / "vllm.log"
         self.port = free_port()
@@ -69,12 +69,15 @@ class RealVllm:
         command = [self.python, str(HERE / "tiny_model.py"), str(self.model_folder), json.dumps(dict(sizes))]
         subprocess.run(command, check=True, timeout=120)
 
+    def command(self, port: str) -> list[str]:
+        """Return the command that starts it on this port, on the servers' core."""
+        command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model_folder)]
+        command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", port, *_FLAGS]
+        return pinned([*command, *self._limits], SERVER_CORE)
+
     def start(self) -> None:
         """Start the server and wait until it has generated a token."""
-        command = [self.python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self.model_folder)]
-        command += ["--served-model-name", MODEL, "--host", "127.0.0.1", "--port", str(self.port), *_FLAGS]
-        command += self._limits
-        self._process = Process(pinned(command, SERVER_CORE), self.log, env=self._environment)
+        self._process = Process(self.command(str(self.port)), self.log, env=self.environment)
         self._process.ready(self.generates, within_s=STARTUP_S)
 
     @property

@@ -8,7 +8,7 @@ from simulated_servers import CHAT, FAST, profile, promise, twin_of, watched
 from probe.capacity.model.fitted_twin import stored_twin
 from probe.capacity.model.forecast import forecast
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.knobs import CHANGES, simulate_knobs
+from probe.capacity.model.knobs import Knob, doubled, doubled_knobs, simulate_knobs
 from probe.capacity.model.twin import find_capacity
 from probe.core.fitted_server import FittedServer
 from probe.simulator.cost import Profile, scaled
@@ -33,8 +33,12 @@ def _capacity_rps(stored: FittedServer) -> float:
     return find_capacity(stored_twin(stored, CHAT), OBJECTIVES, 5.0, seeds=(0,), requests=_FEW)
 
 
+def _simulated(stored: FittedServer, near_rps: float) -> list[Knob]:
+    return simulate_knobs(stored, CHAT, OBJECTIVES, near_rps, doubled_knobs(stored), requests=_FEW)
+
+
 def test_the_setting_that_limits_a_server_gains_and_the_others_do_not() -> None:
-    found = simulate_knobs(STORED, CHAT, OBJECTIVES, _capacity_rps(STORED), requests=_FEW)
+    found = _simulated(STORED, _capacity_rps(STORED))
     knobs = {knob.name: knob for knob in found}
     assert set(knobs) == {"max_num_seqs", "max_num_batched_tokens", "kv_cache", "memory_bandwidth"}
     seqs, kv = knobs["max_num_seqs"], knobs["kv_cache"]
@@ -50,12 +54,12 @@ def test_the_setting_that_limits_a_server_gains_and_the_others_do_not() -> None:
 
 def test_an_unknown_setting_and_one_that_the_server_refuses_are_withheld() -> None:
     stored = replace(STORED, kv_tokens=None, is_chunk_known=False)
-    knobs = {knob.name: knob for knob in simulate_knobs(stored, CHAT, OBJECTIVES, _capacity_rps(stored), requests=_FEW)}
+    knobs = {knob.name: knob for knob in _simulated(stored, _capacity_rps(stored))}
     assert "KV cache" in str(knobs["kv_cache"].reason)
     assert "max_num_batched_tokens is not known" in str(knobs["max_num_batched_tokens"].reason)
     assert knobs["max_num_batched_tokens"].before is None
     many = replace(STORED, max_num_seqs=1500)
-    knobs = {knob.name: knob for knob in simulate_knobs(many, CHAT, OBJECTIVES, _capacity_rps(many), requests=_FEW)}
+    knobs = {knob.name: knob for knob in _simulated(many, _capacity_rps(many))}
     assert knobs["max_num_seqs"].reason == "vLLM would not start: max_num_batched_tokens is 2048"
 
 
@@ -65,12 +69,13 @@ def test_an_unknown_setting_and_one_that_the_server_refuses_are_withheld() -> No
 def test_a_forecast_from_live_traffic_predicts_what_another_setting_gives(name: str, known: Profile) -> None:
     twin = twin_of(known, CHAT)
     before = find_capacity(twin, OBJECTIVES, 5.0, seeds=(0,), requests=1500)
-    true_gain = find_capacity(CHANGES[name](twin), OBJECTIVES, before, seeds=(0,), requests=1500) / before - 1
+    true_gain = find_capacity(doubled(twin, name), OBJECTIVES, before, seeds=(0,), requests=1500) / before - 1
     hints = Hints(max_num_seqs=known.max_num_seqs, max_num_batched_tokens=known.max_num_batched_tokens)
     found = forecast(watched(known, CHAT, 0.7 * before, 180.0), CHAT, OBJECTIVES, hints, requests=400)
     assert found.fitted_server is not None
     assert found.requests_per_second is not None
-    knobs = simulate_knobs(found.fitted_server, CHAT, OBJECTIVES, found.requests_per_second, requests=500)
+    asked = doubled_knobs(found.fitted_server)
+    knobs = simulate_knobs(found.fitted_server, CHAT, OBJECTIVES, found.requests_per_second, asked, requests=500)
     gains = {knob.name: (knob.lower, knob.gain, knob.upper) for knob in knobs}
     lower, gain, upper = gains[name]
     assert lower is not None
@@ -82,5 +87,5 @@ def test_a_forecast_from_live_traffic_predicts_what_another_setting_gives(name: 
 
 
 def test_nothing_is_said_where_the_capacity_is_not_the_models() -> None:
-    (first, *_) = simulate_knobs(STORED, CHAT, OBJECTIVES, 2.0 * _capacity_rps(STORED), requests=_FEW)
+    (first, *_) = _simulated(STORED, 2.0 * _capacity_rps(STORED))
     assert "the model of this server holds" in str(first.reason)

@@ -1,12 +1,13 @@
 """Knobs: what a server's capacity would be with another setting, by simulating its twin. Pure; takes seconds.
 
-In: a fitted server, and the workload and objectives of its capacity. Out: for each setting twice as large, the relative
-change of capacity with an interval, or the reason why there is none: a wrong number would be worse.
+In: a fitted server, the workload and objectives of its capacity, and settings to try. Out: for each the relative change
+of capacity with an interval, or the reason why there is none: a wrong number would be worse.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from probe.capacity.model.bottleneck import KV_CACHE, MAX_NUM_SEQS, MEMORY_BANDWIDTH
 from probe.capacity.model.fitted_twin import stored_twin
@@ -17,8 +18,16 @@ from probe.core.objectives import Objectives
 from probe.core.workload import Workload
 from probe.simulator.cost import StepCost
 
-MAX_NUM_BATCHED_TOKENS = "max_num_batched_tokens"
+MAX_NUM_BATCHED_TOKENS, PREFIX_CACHE = "max_num_batched_tokens", "prefix_cache"
 TIMES = 2
+# The twin's attribute that is each setting.
+_ATTRIBUTES: Mapping[str, str] = {
+    MAX_NUM_SEQS: "max_num_seqs",
+    MAX_NUM_BATCHED_TOKENS: "chunk_tokens",
+    KV_CACHE: "kv_tokens",
+    PREFIX_CACHE: "prefix_caching",
+}
+DOUBLED = (MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, KV_CACHE)
 _REQUESTS = 1500  # simulated at each rate; half of it for a spread
 _FEWEST_FITS = 3
 _Z, _FLOOR = 1.64, 0.02  # the floor: standard deviation of a ratio of two simulations, and of what no fit shows
@@ -43,21 +52,58 @@ class Knob:
 
 
 def simulate_knobs(
-    stored: FittedServer, workload: Workload, objectives: Objectives, capacity_rps: float, *, requests: int = _REQUESTS
+    stored: FittedServer,
+    workload: Workload,
+    objectives: Objectives,
+    capacity_rps: float,
+    knobs: Iterable[Knob],
+    *,
+    requests: int = _REQUESTS,
 ) -> list[Knob]:
-    """Return the knobs of a server with this capacity, in requests/s, by its own model.
+    """Return these knobs with their gains for a server with this capacity, in requests/s, by its own model.
 
     Raises ValueError or TypeError for a fitted server that no run can have written.
     """
-    knobs = _Knobs(stored, stored_twin(stored, workload), objectives, capacity_rps, requests)
-    if (reason := knobs.doubt()) is not None:
-        return withheld_knobs(reason, stored)
-    return [knobs.simulated(name) for name in _NAMES]
+    simulation = _Knobs(stored, stored_twin(stored, workload), objectives, capacity_rps, requests)
+    if (reason := simulation.doubt()) is not None:
+        return withheld_knobs(knobs, reason)
+    return [simulation.simulated(knob) for knob in knobs]
 
 
-def withheld_knobs(reason: str, stored: FittedServer | None = None) -> list[Knob]:
-    """Return all knobs without a gain, for one reason."""
-    return [replace(_setting(name, stored), reason=reason) for name in _NAMES]
+def withheld_knobs(knobs: Iterable[Knob], reason: str) -> list[Knob]:
+    """Return the knobs without a gain, for one reason."""
+    return [replace(knob, reason=reason) for knob in knobs]
+
+
+def doubled_knobs(stored: FittedServer | None) -> Sequence[Knob]:
+    """Return each setting twice as large; of memory bandwidth, which is no setting, the name."""
+    before = {name: setting_of(stored, name) for name in DOUBLED}
+    knobs = [Knob(name, value, None if value is None else value * TIMES) for name, value in before.items()]
+    return [*knobs, Knob(MEMORY_BANDWIDTH, None, None)]
+
+
+def setting_of(stored: FittedServer | None, name: str) -> float | None:
+    """Return a setting of a fitted server; None where it is not known."""
+    if stored is None:
+        return None
+    known: Mapping[str, float | None] = {
+        MAX_NUM_SEQS: stored.max_num_seqs,
+        MAX_NUM_BATCHED_TOKENS: stored.max_num_batched_tokens if stored.is_chunk_known else None,
+        KV_CACHE: stored.kv_tokens,
+        PREFIX_CACHE: float(stored.has_prefix_hits),
+    }
+    return known[name]
+
+
+def changed(twin: Twin, name: str, after: float) -> Twin:
+    """Return the twin with another setting."""
+    of_its_type: dict[str, Any] = {_ATTRIBUTES[name]: type(getattr(twin, _ATTRIBUTES[name]))(after)}
+    return replace(twin, **of_its_type)
+
+
+def doubled(twin: Twin, name: str) -> Twin:
+    """Return the twin with a setting twice as large."""
+    return changed(twin, name, TIMES * getattr(twin, _ATTRIBUTES[name]))
 
 
 class _Knobs:
@@ -82,34 +128,35 @@ class _Knobs:
             return f"the model of this server holds {found:.3g} requests/s, the result {self._near_rps:.3g}"
         return None
 
-    def simulated(self, name: str) -> Knob:
-        """Return one knob with its gain, or the reason why there is none."""
-        knob = _setting(name, self._stored)
-        if (reason := self._lacking(name)) is not None:
+    def simulated(self, knob: Knob) -> Knob:
+        """Return the knob with its gain, or the reason why there is none."""
+        if (reason := self._lacking(knob)) is not None or knob.after is None:
             return replace(knob, reason=reason)
-        changed = CHANGES[name](self._twin)
-        after_rps = self._capacity(changed, self._near_rps, self._requests)
+        after = changed(self._twin, knob.name, knob.after)
+        after_rps = self._capacity(after, self._near_rps, self._requests)
         ratio = after_rps / self._before(self._twin.cost, self._requests)
         if not ratio:
             return replace(knob, reason="no rate would hold the objectives")
         # A setting that changes nothing does so without each part too, and need not be simulated for each.
-        spread = self._spread(name, ratio) if abs(ratio - 1) > _FLOOR else 0.0
-        half = _Z * math.hypot(spread, self._extrapolation(changed, after_rps), _FLOOR)
+        spread = self._spread(knob, ratio) if abs(ratio - 1) > _FLOOR else 0.0
+        half = _Z * math.hypot(spread, self._extrapolation(after, after_rps), _FLOOR)
         if half > _TOO_WIDE:
             return replace(knob, reason=f"not enough evidence: {ratio - 1:+.0%} of capacity, give or take {half:.0%}")
         return replace(knob, gain=ratio - 1, lower=ratio * (1 - half) - 1, upper=ratio * (1 + half) - 1)
 
-    def _lacking(self, name: str) -> str | None:
-        stored = self._stored
-        if name == MEMORY_BANDWIDTH:
+    def _lacking(self, knob: Knob) -> str | None:
+        stored, after = self._stored, knob.after
+        if knob.name == MEMORY_BANDWIDTH:
             return "a server's step times do not show how much of them is reading the weights"
-        if name == KV_CACHE and stored.kv_tokens is None:
+        if knob.name == KV_CACHE and stored.kv_tokens is None:
             return "the server's metrics do not show the size of its KV cache"
-        if name == MAX_NUM_BATCHED_TOKENS and not stored.is_chunk_known:
+        if knob.name == MAX_NUM_BATCHED_TOKENS and not stored.is_chunk_known:
             return "max_num_batched_tokens is not known; set capacity.server.max_num_batched_tokens, then measure"
-        most = stored.max_num_batched_tokens
-        if name == MAX_NUM_SEQS and stored.max_num_seqs is not None and TIMES * stored.max_num_seqs > most:
-            return f"vLLM would not start: max_num_batched_tokens is {most}"
+        seqs, tokens = stored.max_num_seqs, stored.max_num_batched_tokens
+        if knob.name == MAX_NUM_SEQS and after is not None and after > tokens:
+            return f"vLLM would not start: max_num_batched_tokens is {tokens}"
+        if knob.name == MAX_NUM_BATCHED_TOKENS and after is not None and seqs is not None and after < seqs:
+            return f"vLLM would not start: max_num_seqs is {seqs}"
         return None
 
     def _before(self, cost: StepCost, requests: int) -> float:
@@ -121,35 +168,18 @@ class _Knobs:
         factors = self._stored.latency_factors
         return find_capacity(twin, self._objectives, near_rps, correction=factors, seeds=(0,), requests=requests)
 
-    def _spread(self, name: str, ratio: float) -> float:
+    def _spread(self, knob: Knob, ratio: float) -> float:
         """Return the relative standard deviation of a ratio of capacities, from its value without each part."""
         requests, found = self._requests // 2, []
         for terms in self._stored.step_costs_without:
             twin = replace(self._twin, cost=StepCost(**terms))
             if before := self._before(twin.cost, requests):
-                found.append(self._capacity(CHANGES[name](twin), before * ratio, requests) / before)
+                found.append(
+                    self._capacity(changed(twin, knob.name, knob.after or 0.0), before * ratio, requests) / before
+                )
         return jackknife(found, ratio) if len(found) >= _FEWEST_FITS else math.inf
 
-    def _extrapolation(self, changed: Twin, rate_rps: float) -> float:
+    def _extrapolation(self, after: Twin, rate_rps: float) -> float:
         """Return the error of steps with more requests than any that was measured."""
-        running = predict(changed, rate_rps, self._objectives, requests=self._requests // 2).running / changed.engines
+        running = predict(after, rate_rps, self._objectives, requests=self._requests // 2).running / after.engines
         return extrapolation_error(self._stored.largest_batch / running if running else 1.0)
-
-
-def _setting(name: str, stored: FittedServer | None) -> Knob:
-    if stored is None or name == MEMORY_BANDWIDTH:
-        return Knob(name, None, None)
-    before = {
-        MAX_NUM_SEQS: stored.max_num_seqs,
-        MAX_NUM_BATCHED_TOKENS: stored.max_num_batched_tokens if stored.is_chunk_known else None,
-        KV_CACHE: stored.kv_tokens,
-    }[name]
-    return Knob(name, before, None if before is None else before * TIMES)
-
-
-CHANGES: Mapping[str, Callable[[Twin], Twin]] = {
-    MAX_NUM_SEQS: lambda twin: replace(twin, max_num_seqs=twin.max_num_seqs * TIMES),
-    MAX_NUM_BATCHED_TOKENS: lambda twin: replace(twin, chunk_tokens=twin.chunk_tokens * TIMES),
-    KV_CACHE: lambda twin: replace(twin, kv_tokens=twin.kv_tokens * TIMES),
-}
-_NAMES = (*CHANGES, MEMORY_BANDWIDTH)

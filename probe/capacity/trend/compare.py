@@ -120,13 +120,14 @@ def _rows(name: str, base: ComparisonSection, new: ComparisonSection, tolerance:
         after = new.values.get(metric)
         if after is None:
             continue
-        verdict = UNJUDGED if base.broken else _verdict(before, after, tolerance)
+        verdict = UNJUDGED if base.broken else verdict_of(before, after, tolerance)
         yield ComparisonRow(
             name, metric, before, after, after.value / before.value - 1 if before.value else None, verdict
         )
 
 
-def _verdict(before: Value, after: Value, tolerance: float) -> str:
+def verdict_of(before: Value, after: Value, tolerance: float) -> str:
+    """Return how a value compares with the one before it, by its interval; `tolerance`: as in `compare`."""
     if before.better is None:
         return UNJUDGED
     # A share that was zero has no relative change; the tolerance then applies to the share itself.

@@ -11,7 +11,7 @@ from probe.cli.main import command, main
 
 Capture = pytest.CaptureFixture[str]
 # Those without a variable, each with its reason in the code.
-WITHOUT = {"--header", "--note", "--port", "--version", "--install-completion", "--show-completion"}
+WITHOUT = {"--apply", "--header", "--note", "--port", "--version", "--install-completion", "--show-completion"}
 
 
 def _options(group: Any, prefix: str) -> Iterator[tuple[str, Any]]:

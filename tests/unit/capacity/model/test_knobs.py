@@ -7,7 +7,7 @@ import pytest
 from simulated_servers import CHAT, FAST, profile, promise, twin_of
 
 from probe.capacity.model.fitted_twin import stored_twin
-from probe.capacity.model.knobs import simulate_knobs, withheld_knobs
+from probe.capacity.model.knobs import Knob, doubled_knobs, simulate_knobs, withheld_knobs
 from probe.core.fitted_server import FittedServer
 from probe.simulator.cost import scaled
 
@@ -25,19 +25,23 @@ STORED = FittedServer(
 _FEW = 60  # simulated requests
 
 
+def _simulated(stored: FittedServer) -> list[Knob]:
+    return simulate_knobs(stored, CHAT, OBJECTIVES, 5.0, doubled_knobs(stored), requests=_FEW)
+
+
 def test_a_stored_twin_is_the_twin() -> None:
     assert stored_twin(STORED, CHAT) == twin_of(LIMITED, CHAT)
 
 
 def test_no_gain_is_said_where_max_num_seqs_is_not_known() -> None:
-    knobs = simulate_knobs(replace(STORED, max_num_seqs=None), CHAT, OBJECTIVES, 5.0, requests=_FEW)
+    knobs = _simulated(replace(STORED, max_num_seqs=None))
     assert {knob.gain for knob in knobs} == {None}
     assert all("max_num_seqs is not known" in str(knob.reason) for knob in knobs)
 
 
 def test_no_gain_is_said_where_the_model_rests_on_few_parts() -> None:
     few = replace(STORED, step_costs_without=STORED.step_costs_without[:2])
-    assert "too few load levels" in str(simulate_knobs(few, CHAT, OBJECTIVES, 5.0, requests=_FEW)[0].reason)
+    assert "too few load levels" in str(_simulated(few)[0].reason)
 
 
 def test_a_fitted_server_that_no_run_can_have_written_is_refused() -> None:
@@ -55,14 +59,17 @@ def test_a_fitted_server_that_no_run_can_have_written_is_refused() -> None:
         replace(STORED, step_cost={"x": 1.0}),
     ):
         with pytest.raises((ValueError, TypeError)):
-            simulate_knobs(wrong, CHAT, OBJECTIVES, 5.0, requests=_FEW)
+            _simulated(wrong)
     with pytest.raises(ValueError, match="negative"):
-        simulate_knobs(
-            replace(STORED, step_cost={**STORED.step_cost, "host_s": -1.0}), CHAT, OBJECTIVES, 5.0, requests=_FEW
-        )
+        _simulated(replace(STORED, step_cost={**STORED.step_cost, "host_s": -1.0}))
 
 
 def test_all_knobs_are_withheld_for_one_reason() -> None:
-    knobs = withheld_knobs("no model")
+    knobs = withheld_knobs(doubled_knobs(None), "no model")
     assert {(knob.gain, knob.before, knob.reason) for knob in knobs} == {(None, None, "no model")}
-    assert [knob.before for knob in withheld_knobs("no objectives", STORED)] == [12, 2048, STORED.kv_tokens, None]
+    assert [knob.before for knob in withheld_knobs(doubled_knobs(STORED), "no objectives")] == [
+        12,
+        2048,
+        STORED.kv_tokens,
+        None,
+    ]

@@ -1,0 +1,157 @@
+"""Options of `kneewatch tune` to what it runs, and what it prints. Every ConfigError names its option."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from probe.capacity.model.knobs import Knob
+from probe.cli.command_line import secrets_in
+from probe.cli.options import ServerOptions, check_address, configuration
+from probe.cli.output import print_json
+from probe.cli.planning import predicted_knobs
+from probe.cli.ramp import RampOptions, ramp_request
+from probe.cli.step_options import StepOptions
+from probe.cli.targets import one_target
+from probe.cli.tune_knobs import KnobValues, check_base, has_place, with_settings
+from probe.cli.tune_run import MARKDOWN, TuneRun
+from probe.cli.tuned_server import AppliedServer, Readiness, StartedServer, TunedServer, free_port, words_of
+from probe.cli.tuning import predictions, settings_of
+from probe.core.errors import ConfigError
+from probe.core.redactor import Redactor
+from probe.core.result import CapacityResult
+from probe.core.vllm_command import served_port
+from probe.report.figures import number
+from probe.report.measured_file import read_result
+from probe.report.tune_markdown import plan_words, tune_markdown
+from probe.report.tune_record import SKIPPED, KnobDecision, TuneRecord, tune_json
+
+_HOST = "--host"
+
+
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """Options that say how the server is had with other settings. `start_timeout_s`: also for a change."""
+
+    start: str | None
+    apply: Sequence[str]
+    base_url: str | None
+    port: int | None
+    any_host: bool
+    ready_url: str | None
+    start_timeout_s: float
+    out: Path
+    measure_all: bool
+
+    def check(self, knobs: Sequence[KnobValues]) -> None:
+        """Raise ConfigError for options that do not fit together, or a command that cannot be run."""
+        if (self.start is None) == (not self.apply):
+            raise ConfigError("expected either --start COMMAND or --apply COMMAND; give one of them")
+        if self.ready_url is not None:
+            check_address(self.ready_url, "--ready-url", "http://127.0.0.1:8000/health")
+        if self.start is not None:
+            self._check_start(knobs, self.start)
+            return
+        if self.base_url is None:
+            raise ConfigError("--apply: needs --base-url, the address of the server that it changes; add it")
+        words = [words_of(text, "--apply") for text in self.apply]
+        for knob in knobs:
+            if not any(has_place(each, knob.name, is_only=len(knobs) == 1) for each in words):
+                only = " or {value}" if len(knobs) == 1 else ""
+                raise ConfigError(f"--apply: has no place for {knob.name}; put {{{knob.name}}}{only} where it goes")
+
+    def _check_start(self, knobs: Sequence[KnobValues], start: str) -> None:
+        words = words_of(start, "--start")
+        if self.base_url is not None:
+            raise ConfigError("--base-url: is of a server that runs elsewhere (--apply); with --start, use --port")
+        if self.port is None and "{port}" not in start:
+            raise ConfigError(
+                "--start: has no {port}; put it where the server's port goes, or name its port with --port"
+            )
+        check_base(words, knobs)
+        with_settings(words, settings_of(knobs))
+        is_vllm = served_port(words) is not None
+        if is_vllm and not self.any_host and not any(word.partition("=")[0] == _HOST for word in words):
+            raise ConfigError(
+                "--start: vLLM listens on every address of this machine by default; add --host 127.0.0.1 to the"
+                " command, or allow it with --any-host"
+            )
+
+    def server(self, base_url: str) -> TunedServer:
+        """Return the server to tune."""
+        texts = [self.start] if self.start is not None else list(self.apply)
+        option = "--start" if self.start is not None else "--apply"
+        commands = [words_of(text, option) for text in texts]
+        redactor = Redactor()
+        for secret in (secret for words in commands for secret in secrets_in(words)):
+            redactor.add(secret)
+        url = self.ready_url or f"{base_url.rstrip('/').removesuffix('/v1')}/health"
+        ready = Readiness(url, self.start_timeout_s, redactor)
+        if self.start is None:
+            return AppliedServer(commands, ready)
+        return StartedServer(commands[0], int(base_url.rpartition(":")[2]), ready, self.any_host)
+
+
+def base_url_of(options: TuneOptions) -> str:
+    """Return the address of the server: on loopback, where it is started here."""
+    return options.base_url or f"http://127.0.0.1:{options.port or free_port()}"
+
+
+def run_of(
+    options: TuneOptions,
+    knobs: Sequence[KnobValues],
+    base_url: str,
+    server: ServerOptions,
+    limits: RampOptions,
+    observe_s: float | None,
+) -> TuneRun:
+    """Return what the options ask for. Raises ConfigError."""
+    config = configuration(None, base_url, server)
+    target = one_target(config, None, adds_load=True)
+    request = ramp_request(config, target, StepOptions(observe=observe_s), limits)
+    return TuneRun(knobs, options.server(base_url), config, target, request, options.out, options.measure_all)
+
+
+def print_plan(run: TuneRun, file: Path | None, tolerance: float | None) -> None:
+    """Print what a result of the base predicts, and what the measurements would cost. Raises ConfigError."""
+    result = read_result(file) if file is not None else None
+    decisions = [_planned(knob, result, file, tolerance) for knob in run.knobs] if result is not None else []
+    if decisions:
+        typer.echo("Predicted by the simulated copy of the base's server:")
+        typer.echo(plan_words(decisions))
+    else:
+        typer.echo("Nothing is predicted without a result of the base: --result FILE, of `kneewatch ramp --json`.")
+    skipped = sum(one.verdict == SKIPPED for each in decisions for one in each.values)
+    runs = 1 + sum(len(knob.values) for knob in run.knobs) - skipped
+    budget = run.request.budget
+    most = f"at most {number(runs * budget.seconds)} s and {runs * budget.tokens:,} tokens"
+    about = (
+        f", about {number(runs * result.cost.seconds)} s and {runs * result.cost.tokens:,} tokens by this result"
+        if result is not None
+        else ""
+    )
+    typer.echo(f"Cost: {runs} capacity runs{about}; {most} by their budgets, besides {runs} starts of the server")
+
+
+def print_record(record: TuneRecord, folder: Path, *, as_json: bool) -> None:
+    """Print the record, and say where it is."""
+    if as_json:
+        print_json(tune_json(record))
+        return
+    typer.echo(tune_markdown(record))
+    typer.echo(f"wrote {folder / MARKDOWN}, the results and the server's output beside it")
+
+
+def _planned(knob: KnobValues, result: CapacityResult, file: Path | None, tolerance: float | None) -> KnobDecision:
+    stored, base = result.capacity.fitted_server, knob.values[0]
+    if stored is not None and knob.name == "max_num_seqs" and stored.max_num_seqs not in (None, int(base)):
+        raise ConfigError(
+            f"--result {file}: is of max_num_seqs {stored.max_num_seqs}, and the base is {base}; put it first"
+        )
+
+    async def predict(result: CapacityResult, knobs: Sequence[Knob]) -> Sequence[Knob]:
+        return predicted_knobs(result, knobs)
+
+    return KnobDecision(knob.name, tuple(asyncio.run(predictions(knob, result, predict, tolerance))))

@@ -1,0 +1,73 @@
+"""Values of settings, their place in a command, and what a twin has of them."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from probe.capacity.model.knobs import Knob
+from probe.cli.tune_knobs import KnobValues, check_base, filled, knobs_of, server_flags, twin_knob, with_settings
+from probe.core.errors import ConfigError
+from probe.core.fitted_server import FittedServer
+
+VLLM = shlex.split("taskset -c 0 vllm serve m --max_num_seqs 16 --port {port} --enable-prefix-caching --seed 1")
+STORED = FittedServer({}, (), 4e5, 16, 2048, is_chunk_known=True, largest_batch=8.0)
+
+
+def test_a_knob_is_a_name_and_values_with_the_base_first() -> None:
+    assert knobs_of(["max-num-seqs=128,64", "kv_cache_dtype=auto,fp8"]) == [
+        KnobValues("max_num_seqs", ("128", "64")),
+        KnobValues("kv_cache_dtype", ("auto", "fp8")),
+    ]
+
+
+def test_what_is_no_value_of_a_setting_never_gets_into_a_command() -> None:
+    for wrong in (
+        "max_num_seqs", "max_num_seqs=8", "max_num_seqs=8,8", "max_num_seqs=8,0", "max_num_seqs=8,$(id)",
+        "gpu_memory_utilization=0.9,1.5", "gpu_memory_utilization=0.9,0", "kv_cache_dtype=auto,fp8;id",
+        "kv_cache_dtype=auto,--x", "enable_prefix_caching=true,yes", "seed=1,2",
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match="--knob"):
+            knobs_of([wrong])
+    with pytest.raises(ConfigError, match="twice"):
+        knobs_of(["max_num_seqs=8,16", "max_num_seqs=8,32"])
+
+
+def test_a_setting_replaces_the_flag_of_the_command() -> None:
+    words = with_settings(VLLM, {"max_num_seqs": "32", "enable_prefix_caching": "false"})
+    assert shlex.join(words) == (
+        "taskset -c 0 vllm serve m --port '{port}' --seed 1 --max-num-seqs 32 --no-enable-prefix-caching"
+    )
+    assert with_settings(["vllm", "--max-num-seqs=16"], {"max_num_seqs": "8"}) == ["vllm", "--max-num-seqs", "8"]
+
+
+def test_a_setting_goes_where_the_command_has_its_name_and_other_braces_stay() -> None:
+    words = ["sh", "-c", "run {max_num_seqs} '{\"a\": 1}'"]
+    assert with_settings(words, {"max_num_seqs": "8"}) == ["sh", "-c", "run 8 '{\"a\": 1}'"]
+    assert filled(["helm", "--set", "a={value}"], {"max_num_seqs": "8"}) == ["helm", "--set", "a=8"]
+    two = {"max_num_seqs": "8", "kv_cache_dtype": "fp8"}
+    assert filled(["helm", "a={max_num_seqs},b={kv_cache_dtype}"], two) == ["helm", "a=8,b=fp8"]
+    with pytest.raises(ConfigError, match="shell's script"):
+        with_settings(["bash", "-c", "vllm serve m"], {"max_num_seqs": "8"})
+
+
+def test_the_base_is_what_the_command_states() -> None:
+    check_base(VLLM, knobs_of(["max_num_seqs=16,8", "enable_prefix_caching=true,false", "kv_cache_dtype=auto,fp8"]))
+    with pytest.raises(ConfigError, match="--start states 16; put it first"):
+        check_base(VLLM, knobs_of(["max_num_seqs=8,16"]))
+
+
+def test_a_twin_has_the_settings_that_it_knows() -> None:
+    assert twin_knob("max_num_seqs", "16", "32", STORED) == Knob("max_num_seqs", 16, 32)
+    assert twin_knob("enable_prefix_caching", "true", "false", STORED) == Knob("prefix_cache", 1, 0)
+    assert twin_knob("kv_cache_dtype", "auto", "fp8", STORED) == Knob("kv_cache", 4e5, 8e5)
+    assert "nvfp4 are not known" in str(twin_knob("kv_cache_dtype", "auto", "nvfp4", STORED).reason)
+    assert "how much" in str(twin_knob("gpu_memory_utilization", "0.9", "0.95", STORED).reason)
+    assert twin_knob("kv_cache_dtype", "auto", "fp8", replace(STORED, kv_tokens=None)).after is None
+
+
+def test_settings_are_flags_of_a_result() -> None:
+    assert server_flags({"enable_prefix_caching": "false", "max_num_seqs": "8"}) == {
+        "enable_prefix_caching": "False",
+        "max_num_seqs": "8",
+    }
