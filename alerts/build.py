@@ -5,6 +5,7 @@ from pathlib import Path
 from alerts.acute import acute_group
 from alerts.alert_labels import PLAIN_LABELS, AlertLabels
 from alerts.capacity import capacity_group
+from alerts.disaggregated import disaggregated_group
 from alerts.gpu import gpu_group
 from alerts.health import health_group
 from alerts.links import DEFAULT, Links
@@ -39,6 +40,7 @@ def render(
         capacity_group(window_scale),
         acute_group(window_scale),
         pressure_group(window_scale),
+        disaggregated_group(window_scale),
         gpu_group(window_scale),
         health_group(window_scale),
         trends_group(window_scale),

@@ -66,7 +66,7 @@ def _of_users(expr: str, scale: float, window_s: float = _WINDOW_S) -> str:
     return f"(\n{expr}\n)\nunless {on('target')} (\n  {capacity_run} > 0\n  or {several} > 0\n)"
 
 
-def _of_server(expr: str) -> str:
+def of_server(expr: str) -> str:
     """Return the sum by target. If several Kneewatches read one server, each sees all of it, so take the maximum."""
     return f"max {by('target')} (sum {by('target', 'job', 'instance')} ({expr}))"
 
@@ -77,16 +77,16 @@ def _of_one_server(expr: str) -> str:
 
 
 def _increase(series: str, window: str) -> str:
-    return _of_server(f"increase({series}[{window}])")
+    return of_server(f"increase({series}[{window}])")
 
 
-def _waiting(matchers: str = "") -> str:
+def waiting(matchers: str = "") -> str:
     # "deferred" requests wait for something else: a LoRA budget or a KV transfer.
     return f'{names.SERVER_WAITING.name}{{{matchers}reason!="deferred"}}'
 
 
 def _waiting_now() -> str:
-    return asked(_of_one_server(_waiting(f"{OF_TARGET},")))
+    return asked(_of_one_server(waiting(f"{OF_TARGET},")))
 
 
 def _kv_cache(scale: float) -> Alert:
@@ -142,16 +142,16 @@ def _preemptions(scale: float) -> Alert:
 def _queue(scale: float) -> Alert:
     """Alert on a queue that is never empty and keeps growing, or whose wait alone exceeds the TTFT objective."""
     window, growth = duration(_WINDOW_S * scale), duration(_GROWTH_S * scale)
-    standing = _of_server(f"min_over_time({_waiting()}[{window}])")
-    slope = f"deriv({_waiting()}[{growth}])"
-    grown = f"{_of_server(slope)} * {_GROWTH_S * scale:g}"
-    mean = _of_server(f"avg_over_time({_waiting()}[{growth}])")
+    standing = of_server(f"min_over_time({waiting()}[{window}])")
+    slope = f"deriv({waiting()}[{growth}])"
+    grown = f"{of_server(slope)} * {_GROWTH_S * scale:g}"
+    mean = of_server(f"avg_over_time({waiting()}[{growth}])")
     queue = names.SERVER_QUEUE.name
     wait = f"{_increase(queue + '_sum', window)} / ({_increase(queue + '_count', window)} > 0)"
     objective = f'min {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
     much = f"clamp_min({_GROWTH_SHARE:g} * {mean}, {_STANDING})"
     expr = f"{standing} >= {_STANDING}\nand (\n  {grown} > {much}\n  or {wait} > {objective}\n)"
-    deriv = f"deriv({_waiting(f'{OF_TARGET},')}[{growth}])"
+    deriv = f"deriv({waiting(f'{OF_TARGET},')}[{growth}])"
     per_minute = asked(f"round({_of_one_server(deriv)} * 60, 0.1)")
     waited = asked(
         f"sum(increase({queue}_sum{{{OF_TARGET}}}[{window}])) / sum(increase({queue}_count{{{OF_TARGET}}}[{window}]))",
@@ -198,7 +198,7 @@ def _hit_ratio(scale: float) -> Recording:
     """Record the hit ratio of user traffic, if there is enough of it: probe prompts are in no cache."""
     window = duration(_PREFIX_S * scale)
     hits, queries, probes = (
-        _of_server(f"rate({series}[{window}])")
+        of_server(f"rate({series}[{window}])")
         for series in (
             names.SERVER_PREFIX_HITS.name,
             names.SERVER_PREFIX_QUERIES.name,

@@ -152,7 +152,7 @@ def _server_state() -> list[PlacedPanel]:
             unit="short",
             queries=[_worst(trends.WAITING, "topk")],
             no_value="no server exports it, or the recording rules are not loaded",
-            alerts=["KneewatchQueueGrowth"],
+            alerts=["KneewatchQueueGrowth", "KneewatchRolesUnbalanced"],
         ),
         panels.states(
             "Downtime",

@@ -10,6 +10,7 @@ from dashboards.pieces import PanelRow
 from dashboards.server_agreement import agreement
 from dashboards.server_gpus import gpu_details
 from dashboards.server_options import engines, options
+from dashboards.server_transfers import transfers
 from dashboards.variables import chosen
 
 TITLE = "Kneewatch / Server"
@@ -26,6 +27,7 @@ def server_dashboard(links: Links, intervals: Intervals, *, has_gpus: bool) -> s
             PanelRow("Do the client and the server agree?", agreement()),
             PanelRow("More GPU metrics", gpu_details(), is_collapsed=not has_gpus),
             PanelRow("Engines of a data-parallel server", engines(), is_collapsed=True),
+            PanelRow("Prefill and decode on different servers", transfers(), is_collapsed=True),
             PanelRow("Optional server metrics", options(), is_collapsed=True),
         ],
         annotations=marks.marks(queries.TARGET),

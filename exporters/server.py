@@ -17,6 +17,13 @@ _PLAIN: tuple[tuple[Series, str], ...] = (
     (names.SERVER_GENERATION_TOKENS, "generation_tokens"),
     (names.SERVER_PREFIX_QUERIES, "prefix_cache_queries"),
     (names.SERVER_PREFIX_HITS, "prefix_cache_hits"),
+    (names.SERVER_EXTERNAL_QUERIES, "external_cache_queries"),
+    (names.SERVER_EXTERNAL_HITS, "external_cache_hits"),
+    (names.SERVER_KV_TRANSFERS, "kv_transfers"),
+    (names.SERVER_KV_TRANSFER_SECONDS, "kv_transfer_seconds"),
+    (names.SERVER_KV_TRANSFER_BYTES, "kv_transfer_bytes"),
+    (names.SERVER_KV_TRANSFER_FAILURES, "kv_transfer_failures"),
+    (names.SERVER_KV_TRANSFERS_EXPIRED, "kv_transfers_expired"),
     (names.SERVER_REJECTIONS, "rejections"),
     (names.SERVER_CORRUPTED, "corrupted"),
     (names.SERVER_DRAFTS, "drafts"),
@@ -66,6 +73,7 @@ class ServerExporter:
         self.relay = RenderedSamples(
             (
                 *_STATE,
+                names.SERVER_ROLE,
                 names.SERVER_WAITING,
                 names.SERVER_INFO,
                 names.SERVER_STARTED,
@@ -77,17 +85,20 @@ class ServerExporter:
         )
         self._reasons = reasons
         self._errors: dict[str, dict[str, int]] = {}
+        self._roles: dict[str, str | None] = {}
         for target in targets:
             self.add(target)
 
-    def add(self, target: str) -> None:
-        """Start the counters of a target at zero."""
+    def add(self, target: str, role: str | None = None) -> None:
+        """Start the counters of a target at zero. `role`: prefill or decode, None for a server that does both."""
         self._errors[target] = dict.fromkeys(self._reasons, 0)
+        self._roles[target] = role
         self.relay.put(target, self._state(target))
 
     def forget(self, target: str) -> None:
         """Remove the series of a target that is no longer watched."""
         self._errors.pop(target, None)
+        self._roles.pop(target, None)
         self.relay.forget(target)
 
     def observe(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
@@ -124,6 +135,8 @@ class ServerExporter:
 
     def _state(self, target: str) -> SampleLines:
         lines = SampleLines()
+        if (role := self._roles[target]) is not None:
+            lines.value(names.SERVER_ROLE, [target, role], 1.0)
         for reason, count in self._errors[target].items():
             lines.value(names.SERVER_SCRAPE_ERRORS, [target, reason], count)
         return lines

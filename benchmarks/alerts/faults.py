@@ -99,6 +99,8 @@ ALERTS: Mapping[str, Speaks] = {
     "KneewatchQueueGrowth": _speaks(_QUEUE, also=[_KV, _STALL, _KNEE]),
     "KneewatchEngineStalled": _speaks(_STALL),
     "KneewatchPrefixHitCollapse": _speaks(),
+    "KneewatchKVTransferFailing": _speaks(),
+    "KneewatchRolesUnbalanced": _speaks(),
     "KneewatchGPUXid": _speaks(also=[_DEAD]),
     "KneewatchGPUThrottling": _speaks(_SLOW),
     "KneewatchGPUMemoryErrors": _speaks(),

@@ -12,6 +12,15 @@ import yaml
 from exporters import names
 
 _UNSET = ("e2e", "itl")  # objectives that no target of a month has
+_OF_ONE_ROLE = frozenset(  # nor does one prefill for others
+    series.name
+    for series in (
+        names.SERVER_ROLE,
+        names.SERVER_KV_TRANSFERS,
+        names.SERVER_KV_TRANSFER_FAILURES,
+        names.SERVER_KV_TRANSFERS_EXPIRED,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +108,9 @@ def asked(rules: Sequence[Rule]) -> list[Selector]:
 
 
 def _is_unset(selector: Selector) -> bool:
-    """Return whether this is about an objective that no target sets, so that it matches nothing, as it should."""
+    """Return whether this is about what no target has, so that it matches nothing, as it should."""
     unset = any(("objective", "=", name) in selector.matchers for name in _UNSET)
-    return unset or selector.name.startswith(names.USERS_E2E.name)
+    return unset or selector.name.startswith(names.USERS_E2E.name) or selector.name in _OF_ONE_ROLE
 
 
 def unmet(wanted: Iterable[Selector], series: Sequence[Mapping[str, str]]) -> list[str]:

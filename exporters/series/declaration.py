@@ -55,6 +55,7 @@ LABELS: Mapping[str, str] = {
     "version": "version of the server, or of Kneewatch",
     "engine_index": "the server's number for a data-parallel engine",
     "adapter": "a LoRA adapter's name",
+    "role": "prefill or decode",
     "method": "the method of the comparison or the detection",
     "sign": "usage, waiting, preemptions, rejections or late",
     "mode": "forecast (no probe load), empirical (load levels only) or verified (load levels that agree with a model)",

@@ -45,6 +45,43 @@ SERVER_PREFIX_QUERIES = _declare(
 SERVER_PREFIX_HITS = _declare(
     "counter", "server_prefix_cache_hits_total", "Prompt tokens found in the prefix cache", TARGET
 )
+SERVER_EXTERNAL_QUERIES = _declare(
+    "counter",
+    "server_external_cache_queries_total",
+    "Prompt tokens looked up in the KV caches of other servers, or in a store",
+    TARGET,
+)
+SERVER_EXTERNAL_HITS = _declare(
+    "counter",
+    "server_external_cache_hits_total",
+    "Prompt tokens found there, whose KV cache is fetched and not computed; those of a transfer that fails included",
+    TARGET,
+)
+SERVER_KV_TRANSFERS = _declare(
+    "counter", "server_kv_transfers_total", "KV caches that the server fetched from another one", TARGET
+)
+SERVER_KV_TRANSFER_SECONDS = _declare(
+    "counter", "server_kv_transfer_seconds_total", "Duration of these transfers", TARGET
+)
+SERVER_KV_TRANSFER_BYTES = _declare("counter", "server_kv_transfer_bytes_total", "Size of these transfers", TARGET)
+SERVER_KV_TRANSFER_FAILURES = _declare(
+    "counter",
+    "server_kv_transfer_failures_total",
+    "Failed transfers, handshakes and notifications; one request may count twice",
+    TARGET,
+)
+SERVER_KV_TRANSFERS_EXPIRED = _declare(
+    "counter",
+    "server_kv_transfers_expired_total",
+    "KV caches that this server computed and that no other one fetched in time",
+    TARGET,
+)
+SERVER_ROLE = _declare(
+    "gauge",
+    "server_role",
+    "1, labelled with the part of each request that the server computes: prefill or decode; absent for both",
+    (*TARGET, "role"),
+)
 SERVER_REJECTIONS = _declare("counter", "server_rejections_total", "Requests that the server refused to queue", TARGET)
 SERVER_CORRUPTED = _declare(
     "counter",

@@ -97,6 +97,11 @@ def _capacity_problems(target: AnyTarget) -> Iterator[str]:
                 yield f".capacity.{key}: has no effect without rates; add rates, or remove it"
     if target.passive and capacity.mode == "verify":
         yield ": passive allows no load, but capacity.mode is verify; use forecast, or remove passive"
+    if target.role and capacity.mode == "verify":
+        yield (
+            f".capacity.mode: verify has no effect on a server that does only {target.role}; run it on the router's"
+            " target, or remove role"
+        )
     if (missing_key := capacity.server.missing_key) is not None:
         yield f".capacity.server: {missing_key}"
     if budget.daily_tokens < budget.tokens_per_run:

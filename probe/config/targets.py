@@ -1,7 +1,7 @@
 """The entries of `targets`: a server, or a template for discovered servers."""
 
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urljoin
 
 from pydantic import (
@@ -100,6 +100,11 @@ class WatchConfig(NamedEntry):
     """The inference engine ([engines.md](engines.md)): `auto` detects it from the metric names; or `vllm`, `sglang`,
     `tgi`, `trtllm`, `triton`, `nim`, `litellm`, `dynamo` or `llamacpp`.
     """
+    role: Literal["prefill", "decode"] | None = None
+    """The part of each request that the server computes, where prefill and decode are on different servers
+    ([disaggregated.md](disaggregated.md)). Default: as its flags or its pod's labels show it. Such a server has no
+    capacity of its own: `capacity.mode` is `off`.
+    """
     gpu: GpuConfig = GpuConfig()
     """The target's GPUs. Without this section no GPU is read."""
     scrape: Duration = default_duration("5s")
@@ -121,6 +126,11 @@ class WatchConfig(NamedEntry):
     def known_as(self) -> str:
         """The `target` label of its series; for a discovery, with a star for the ids."""
         return self.name
+
+    @property
+    def known_role(self) -> str | None:
+        """The role as configured, else by vLLM's `kv_role`; None: unknown, or it does both."""
+        return self.role or _BY_KV_ROLE.get(self.capacity.server.flags.get("kv_role", ""))
 
     @property
     def kinds(self) -> tuple[Self, ...]:
@@ -208,6 +218,8 @@ class TemplateConfig(WatchConfig, DiscoveredEntry):
         return TargetConfig.model_construct(**{**fields, "name": f"{self.name}/{found_id}", "base_url": address})
 
 
+# vLLM's --kv-transfer-config: the one computes KV caches of prompts, the other fetches them.
+_BY_KV_ROLE = {"kv_producer": "prefill", "kv_consumer": "decode"}
 _ADDRESS: TypeAdapter[str] = TypeAdapter(BaseUrl)
 AnyTarget = Annotated[
     Annotated[TargetConfig, Tag("target")] | Annotated[TemplateConfig, Tag("template")], Discriminator(_kind)

@@ -78,6 +78,14 @@ class ServerSnapshot:
     http_errors: float | None = None  # answers with status 5xx; some of them are among the failed, too
     prefix_cache_queries: float | None = None
     prefix_cache_hits: float | None = None
+    # Prompt tokens looked up at another server or store, and found: their KV cache is fetched, not computed.
+    external_cache_queries: float | None = None
+    external_cache_hits: float | None = None
+    kv_transfers: float | None = None  # KV caches fetched from another server; below their seconds and bytes
+    kv_transfer_seconds: float | None = None
+    kv_transfer_bytes: float | None = None
+    kv_transfer_failures: float | None = None  # of transfers, handshakes and notifications: one request may count twice
+    kv_transfers_expired: float | None = None  # KV caches that nobody fetched in time, on the server that computed them
     kv_cache_tokens: float | None = None  # of all engines together
     estimated_flops: float | None = None  # of one GPU of each engine, if vLLM is configured to estimate it
     estimated_read_bytes: float | None = None  # from that GPU's memory

@@ -19,6 +19,9 @@ from probe.core.objectives import Objectives
 from probe.discovery.types import DiscoveredServer
 from probe.monitor.startup_flags import with_facts, with_flags
 
+# Of llm-d, and of NVIDIA Dynamo's operator.
+_ROLE_LABELS = ("llm-d.ai/role", "nvidia.com/dynamo-sub-component-type")
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
@@ -125,13 +128,17 @@ class DesiredTargets:
             except ValueError:
                 self.left_out[template.name] = f"{server.id} has no address that can be watched"
                 continue
+            target = _with_role(target, server.labels)
             target = with_facts(with_flags(target, server.flags, POD), server.facts)
             if _is_gateway(template, server):
                 # Load on the Service would be load on all of its pods, and each pod has a lock of its own.
-                target = target.model_copy(update={"capacity": target.capacity.model_copy(update={"mode": "off"})})
+                target = _without_capacity(target)
             yield DesiredTarget(self._spec(target), template.name, server.labels, _inhibited_by(server))
 
     def _spec(self, target: TargetConfig) -> WatchSpec:
+        if target.known_role is not None:
+            # One half of a request has no rate at which the whole holds its objectives.
+            target = _without_capacity(target)
         config, kinds = self.config, target.kinds
         return WatchSpec(
             target=target,
@@ -168,6 +175,16 @@ def _inhibited_by(server: DiscoveredServer) -> str | None:
 def _is_gateway(template: TemplateConfig, server: DiscoveredServer) -> bool:
     pods = template.discover.kubernetes
     return pods is not None and pods.service is not None and server.id == pods.service.partition(":")[0]
+
+
+def _with_role(target: TargetConfig, labels: Mapping[str, str]) -> TargetConfig:
+    """Return the target with the role that its pod's labels state, where none is configured."""
+    stated = next((labels[name] for name in _ROLE_LABELS if labels.get(name) in ("prefill", "decode")), None)
+    return target if target.role or stated is None else target.model_copy(update={"role": stated})
+
+
+def _without_capacity(target: TargetConfig) -> TargetConfig:
+    return target.model_copy(update={"capacity": target.capacity.model_copy(update={"mode": "off"})})
 
 
 def _weight(text: str) -> bytes:

@@ -88,7 +88,7 @@ class MetricsSink:
         """
         name = target.name
         self._client.add(name, objectives)
-        self._server.add(name)
+        self._server.add(name, target.known_role)
         self._users.add(name, objectives)
         if self.otlp is not None:
             self.otlp.add(name, target.base_url)

@@ -14,6 +14,8 @@ _SEAM_NS = 10**6
 _COUNTERS = (
     *("preemptions", "rejections", "corrupted", "prompt_tokens", "generation_tokens", "http_errors"),
     *("prefix_cache_queries", "prefix_cache_hits", "drafts", "draft_tokens", "accepted_tokens", "progress"),
+    *("external_cache_queries", "external_cache_hits", "kv_transfers", "kv_transfer_seconds", "kv_transfer_bytes"),
+    *("kv_transfer_failures", "kv_transfers_expired"),
     *("estimated_flops", "estimated_read_bytes", "estimated_write_bytes"),
 )
 _ENGINE_COUNTERS = ("preemptions", "generation_tokens")

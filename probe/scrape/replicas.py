@@ -13,6 +13,8 @@ from probe.scrape.metrics_parser import MAX_ENGINES, MAX_VALUES, OTHER
 _SUMS = (
     *("running", "waiting", "preemptions", "prompt_tokens", "generation_tokens", "progress", "kv_cache_tokens"),
     *("prefix_cache_queries", "prefix_cache_hits", "drafts", "draft_tokens", "accepted_tokens"),
+    *("external_cache_queries", "external_cache_hits", "kv_transfers", "kv_transfer_seconds", "kv_transfer_bytes"),
+    *("kv_transfer_failures", "kv_transfers_expired"),
     *("estimated_flops", "estimated_read_bytes", "estimated_write_bytes"),
 )
 # Counters that appear with their first event, on some engines: a replica without one has had none.

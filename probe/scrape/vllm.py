@@ -44,6 +44,14 @@ FINISHED = ("vllm:request_success_total",)
 _NOT_OK = ("error", "abort")
 PREFIX_QUERIES = ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total")
 PREFIX_HITS = ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
+EXTERNAL_QUERIES = ("vllm:external_prefix_cache_queries_total",)
+EXTERNAL_HITS = ("vllm:external_prefix_cache_hits_total",)  # counts a transfer that then failed, too (seen on 0.32)
+# Of the NIXL connector, on the server that fetches; the last one on the server that computed.
+KV_TRANSFERS = ("vllm:nixl_xfer_time_seconds_count",)
+KV_TRANSFER_SECONDS = ("vllm:nixl_xfer_time_seconds_sum",)
+KV_TRANSFER_BYTES = ("vllm:nixl_bytes_transferred_sum",)
+KV_TRANSFER_FAILURES = ("vllm:nixl_num_failed_transfers_total",)
+KV_TRANSFERS_EXPIRED = ("vllm:nixl_num_kv_expired_reqs_total",)
 ADAPTERS = ("vllm:lora_requests_info",)
 # Of speculative decoding; the first one from 0.9 on, and only where there is speculation.
 DRAFTS = ("vllm:spec_decode_num_drafts_total",)
@@ -84,6 +92,8 @@ HISTOGRAMS: Mapping[str, Sequence[str]] = {
 _PLAIN = (
     *RUNNING, *WAITING, *WAITING_BY_REASON, *KV_USAGE, *PREEMPTIONS, *REJECTIONS, *CORRUPTED, *PROMPT_TOKENS,
     *GENERATION_TOKENS, *FINISHED, *http_answers.NAMES, *PREFIX_QUERIES, *PREFIX_HITS, *CACHE_CONFIG, *ADAPTERS,
+    *EXTERNAL_QUERIES, *EXTERNAL_HITS, *KV_TRANSFERS, *KV_TRANSFER_SECONDS, *KV_TRANSFER_BYTES, *KV_TRANSFER_FAILURES,
+    *KV_TRANSFERS_EXPIRED,
     *DRAFTS, *DRAFT_TOKENS, *ACCEPTED_TOKENS, *ESTIMATED_FLOPS, *ESTIMATED_READ_BYTES, *ESTIMATED_WRITE_BYTES,
     *SLEEP_STATE, *SLEEP_OPERATIONS, *vllm_steps.NAMES,
 )  # fmt: skip
@@ -94,6 +104,7 @@ def _snapshot(found: Samples) -> ServerSnapshot:
     if any("pid" in sample.labels for sample in first(found, RUNNING)):
         found = one_of_each(found, ("pid",))
     drafts = total(found, *DRAFTS)
+    external = total(found, *EXTERNAL_QUERIES) or None  # zero on the page of every server without a connector
     every = histograms(found, HISTOGRAMS)
     finished = by_label(found, "finished_reason", *FINISHED)
     return ServerSnapshot(
@@ -114,6 +125,13 @@ def _snapshot(found: Samples) -> ServerSnapshot:
         http_errors=http_answers.errors(found),
         prefix_cache_queries=total(found, *PREFIX_QUERIES),
         prefix_cache_hits=total(found, *PREFIX_HITS),
+        external_cache_queries=external,
+        external_cache_hits=total(found, *EXTERNAL_HITS) if external is not None else None,
+        kv_transfers=total(found, *KV_TRANSFERS),
+        kv_transfer_seconds=total(found, *KV_TRANSFER_SECONDS),
+        kv_transfer_bytes=total(found, *KV_TRANSFER_BYTES),
+        kv_transfer_failures=total(found, *KV_TRANSFER_FAILURES),
+        kv_transfers_expired=total(found, *KV_TRANSFERS_EXPIRED),
         kv_cache_tokens=_kv_cache_tokens(found),
         estimated_flops=total(found, *ESTIMATED_FLOPS) or None,
         estimated_read_bytes=total(found, *ESTIMATED_READ_BYTES) or None,

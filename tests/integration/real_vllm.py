@@ -51,13 +51,14 @@ class RealVllm:
         sizes: Mapping[str, int] | None = None,
         *,
         has_plugin: bool = False,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare the server. `limits` are flags for lengths and batch; `sizes` override those of tiny_model.py.
 
         `has_plugin`: with Kneewatch's plugin, as where Kneewatch is installed beside vLLM.
         """
         self._limits = limits
-        self.environment = {**_ENVIRONMENT, **(_installed(folder) if has_plugin else {})}
+        self.environment = {**_ENVIRONMENT, **(_installed(folder) if has_plugin else {}), **(environment or {})}
         self.python, self.model_folder = python, folder / "model"
         self.log = folder / "vllm.log"
         self.port = free_port()

@@ -146,7 +146,9 @@ def _between(before: ServerSnapshot, after: ServerSnapshot) -> MetricsWindow | N
         kv_tokens=(_mean(before.kv_cache_usage, after.kv_cache_usage) or 0.0)
         * (after.kv_cache_tokens or 0.0)
         / after.engines,
-        cached_tokens=_growth(before.prefix_cache_hits, after.prefix_cache_hits) or 0.0,
+        # Fetched from another server or store, or found here: neither is computed.
+        cached_tokens=(_growth(before.prefix_cache_hits, after.prefix_cache_hits) or 0.0)
+        + (_growth(before.external_cache_hits, after.external_cache_hits) or 0.0),
         engines=after.engines,
     )
     return window if all(math.isfinite(value) for value in astuple(window) if value is not None) else None

@@ -222,6 +222,7 @@ def test_the_questions_come_in_the_order_in_which_they_are_asked() -> None:
         "Do the client and the server agree?",
         "More GPU metrics",
         "Engines of a data-parallel server",
+        "Prefill and decode on different servers",
         "Optional server metrics",
     ]
     assert rows[CAPACITY] == [
@@ -249,7 +250,10 @@ def test_a_collapsed_row_keeps_its_panels_until_it_is_opened() -> None:
     }
     assert collapsed == {
         FLEET: set(), CAPACITY: set(), PROBE: set(), TARGET: {"GPUs"},
-        SERVER: {"More GPU metrics", "Engines of a data-parallel server", "Optional server metrics"},
+        SERVER: {
+            "More GPU metrics", "Engines of a data-parallel server", "Prefill and decode on different servers",
+            "Optional server metrics",
+        },
     }  # fmt: skip
     shown = {panel["title"] for panel in build.panels_of(BY_UID[SERVER])}
     assert {"Links", "Running, by engine", "Speculative decoding"} <= shown

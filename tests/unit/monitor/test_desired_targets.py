@@ -75,6 +75,37 @@ def test_a_pods_image_and_node_are_kept_with_results_unless_the_configuration_st
     assert job.provenance.facts == {"image": "vllm:v0.32", "commit": "4f1c2ab8", "node": "stated"}
 
 
+def _role(desired: DesiredTargets, name: str = "qwen/qwen-7d9-x") -> tuple[str | None, str]:
+    target = desired.by_name()[name].config
+    return target.known_role, target.capacity.mode
+
+
+@pytest.mark.parametrize(
+    ("labels", "flags", "role"),
+    [
+        ({"llm-d.ai/role": "decode"}, {}, "decode"),
+        ({"llm-d.ai/role": "prefill-decode"}, {}, None),
+        ({"nvidia.com/dynamo-sub-component-type": "prefill"}, {}, "prefill"),
+        ({}, {"kv_role": "kv_producer"}, "prefill"),
+        ({}, {"kv_role": "kv_consumer"}, "decode"),
+        ({}, {"kv_role": "kv_both"}, None),
+        ({"llm-d.ai/role": "decode"}, {"kv_role": "kv_producer"}, "decode"),
+    ],
+)
+def test_a_server_that_computes_one_half_of_each_request_has_no_capacity_of_its_own(
+    labels: dict[str, str], flags: dict[str, str], role: str | None
+) -> None:
+    desired = _desired(_config(capacity={"mode": "verify"}))
+    desired.discovered("qwen", (replace(POD, labels=labels, flags=flags),))
+    assert _role(desired) == (role, "verify" if role is None else "off")
+
+
+def test_a_configured_role_counts_before_the_pods() -> None:
+    desired = _desired(_config(role="prefill"))
+    desired.discovered("qwen", (replace(POD, labels={"llm-d.ai/role": "decode"}),))
+    assert _role(desired) == ("prefill", "off")
+
+
 def test_a_pods_flags_are_stated_of_its_server_where_the_configuration_states_none() -> None:
     flags = {"max_num_seqs": "64", "max_num_batched_tokens": "8K", "tensor_parallel_size": "2", "dtype": "auto"}
     stated = {"max_num_batched_tokens": 4096, "flags": {"dtype": "half"}}

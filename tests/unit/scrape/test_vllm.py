@@ -10,7 +10,8 @@ from property_examples import examples
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.scrape import engines, vllm, vllm_history
 
-RECORDED = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()
+TESTS = Path(__file__).parents[2]
+RECORDED = (TESTS / "golden/vllm-0.32/metrics.txt").read_text()
 
 # Made up from the names each version had; only 0.32 was recorded.
 OLD_0_9 = """\
@@ -93,6 +94,20 @@ def test_the_recorded_page() -> None:
     assert page.by_engine == {}, "it is one"
     assert page.models == ("tiny",)
     assert page.progress == 7 + 7, "tokens and steps"
+
+
+def test_kv_caches_that_are_fetched_from_another_server_are_read() -> None:
+    """Recorded from two servers with the NIXL connector, and once with servers that refuse each other's handshake."""
+    prefill, decode, failing = (
+        parse((TESTS / f"pages/vllm-nixl-{name}.prom").read_text()) for name in ("prefill", "decode", "failing")
+    )
+    assert (prefill.kv_transfers, prefill.kv_transfers_expired) == (0, 1), "the last one was not fetched"
+    assert (decode.kv_transfers, decode.kv_transfer_bytes, decode.kv_transfer_failures) == (5, 573_440, 0)
+    assert decode.kv_transfer_seconds == pytest.approx(0.127, abs=0.001)
+    assert (decode.external_cache_queries, decode.external_cache_hits) == (1006, 1000)
+    assert (failing.kv_transfers, failing.kv_transfer_failures) == (0, 10), "five requests, each counted twice"
+    assert failing.outcomes["failed"] == 5
+    assert parse(RECORDED).external_cache_queries is None, "it has no connector"
 
 
 def test_the_recorded_histograms_are_whole() -> None:

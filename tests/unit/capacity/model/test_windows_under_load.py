@@ -49,6 +49,12 @@ def one(*snapshots: ServerSnapshot) -> MetricsWindow:
     return window
 
 
+def test_prompt_tokens_that_were_found_here_or_elsewhere_are_not_computed() -> None:
+    before = snapshot(5, 2, external_cache_hits=100.0)
+    window = one(before, snapshot(6, 3, prefix_cache_hits=200.0, external_cache_hits=400.0))
+    assert window.cached_tokens == 500.0
+
+
 def test_a_window_is_what_was_counted_between_two_readings() -> None:
     window = one(snapshot(5, 2), snapshot(6, 3))
     assert (window.begin_s, window.end_s, window.seconds) == (5.0, 6.0, 1.0)
