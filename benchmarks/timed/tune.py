@@ -3,7 +3,7 @@
     --knob NAME=BASE,VALUE,...      as of tune; the base is the case's own value
     --vllm-python .vllm/bin/python  the Python of `make vllm`
     --out FOLDER                    the record, each result, and the server's output
-    OPTION ...                      further options of tune, after --
+    further options                 those of tune
 
 Needs PYTHONPATH=tests/integration, two cores, and nothing else on the machine. `kneewatch tune` starts the server,
 with the command that is printed first; each measurement takes about three minutes. Exits as tune does.
@@ -25,13 +25,12 @@ def main() -> int:
     parser.add_argument("--knob", action="append", required=True)
     parser.add_argument("--vllm-python", default=".vllm/bin/python")
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("options", nargs="*")
-    options = parser.parse_args()
+    options, more = parser.parse_known_args()
     case = CASES[options.case]
     start = shlex.join(start_command(case, options.vllm_python, options.out.with_suffix(".model")))
     print(start, flush=True)
     asked = [word for knob in options.knob for word in ("--knob", knob)]
-    command = ["tune", "--start", start, *asked, *_conditions(case), "--out", str(options.out), *options.options]
+    command = ["tune", "--start", start, *asked, *_conditions(case), "--out", str(options.out), *more]
     return subprocess.run([sys.executable, "-m", "probe", *command], cwd=ROOT, check=False).returncode
 
 

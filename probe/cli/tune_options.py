@@ -22,7 +22,7 @@ from probe.cli.tuning import predictions, settings_of
 from probe.core.errors import ConfigError
 from probe.core.redactor import Redactor
 from probe.core.result import CapacityResult
-from probe.core.vllm_command import served_port
+from probe.core.vllm_command import vllm_flags
 from probe.report.figures import number
 from probe.report.measured_file import read_result
 from probe.report.tune_markdown import plan_words, tune_markdown
@@ -72,7 +72,7 @@ class TuneOptions:
             )
         check_base(words, knobs)
         with_settings(words, settings_of(knobs))
-        is_vllm = served_port(words) is not None
+        is_vllm = bool(vllm_flags(words, [], {}))
         if is_vllm and not self.any_host and not any(word.partition("=")[0] == _HOST for word in words):
             raise ConfigError(
                 "--start: vLLM listens on every address of this machine by default; add --host 127.0.0.1 to the"

@@ -1,9 +1,8 @@
 """`kneewatch tune` behind its options: the runs with their progress, the signals that end them, the record's files."""
 
 import asyncio
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from probe.config.capacity import CONFIGURATION
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import SystemClock
-from probe.core.errors import ConfigError
+from probe.core.errors import ConfigError, KneewatchError
 from probe.core.result import CapacityResult, Phase
 from probe.monitor.startup_flags import with_flags
 from probe.report.files import write_file
@@ -117,12 +116,21 @@ async def _tuned(run: TuneRun, record: TuneRecord, follow: ProgressView) -> Tune
     except (InterruptedTuningError, asyncio.CancelledError):
         task.uncancel()
         tuning.record = replace(tuning.record, ended_by=INTERRUPTED)
+    except KneewatchError as error:
+        tuning.record = replace(tuning.record, ended_by=str(error))
+        raise
     finally:
-        with suppress(StartError):
-            note("leaving the server with the settings chosen so far")
-            await run.server.restore(tuning.record.settings, run.folder / "last.log")
-    write_record(run.folder, tuning.record)
+        write_record(run.folder, tuning.record)
+        await _restore(run, tuning.record.settings)
     return tuning.record
+
+
+async def _restore(run: TuneRun, settings: Settings) -> None:
+    """Leave a server that goes on with the settings chosen so far."""
+    try:
+        await run.server.restore(settings, run.folder / "last.log")
+    except StartError as error:
+        print_error(error)
 
 
 async def _measured(
@@ -152,5 +160,4 @@ def stated(target: TargetConfig, settings: Mapping[str, str]) -> TargetConfig:
 
 def _note(follow: ProgressView, words: str) -> None:
     follow.phase(Phase(words))
-    if not sys.stdout.isatty() or not words.startswith("leaving"):
-        follow.console.print(f"{words}", markup=False)
+    follow.console.print(words, markup=False)

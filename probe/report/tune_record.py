@@ -65,7 +65,8 @@ class TuneRecord:
     @property
     def is_decided(self) -> bool:
         """Whether there is an answer for each setting."""
-        return self.ended_by is None and all(each.chosen is not None for each in self.decisions)
+        decided = [each.name for each in self.decisions if each.chosen is not None]
+        return self.ended_by is None and decided == list(self.settings)
 
     @property
     def results(self) -> Iterator[CapacityResult]:

@@ -68,3 +68,30 @@ def test_facts_are_names_with_values() -> None:
             facts_of([wrong])
     with pytest.raises(ConfigError, match="at most 32"):
         facts_of([f"n{i}=x" for i in range(33)])
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "vllm serve m --api-key secret --port {port}",
+        "vllm serve m --api-key=secret",
+        "vllm serve m --api-key secret-1 secret-2 --seed 1",
+        "env HF_TOKEN=secret vllm serve m",
+        "docker run -e 'HF_TOKEN=secret' image",
+        "helm upgrade x y --set vllm.apiKey=secret",
+        "curl -X POST https://user:secret@host/x",
+        "vllm serve 'not closed secret",
+    ],
+)
+def test_secrets_in_the_command_of_a_server_are_hidden(start: str) -> None:
+    for line in (_line("tune", "--start", start), _line("tune", f"--apply={start}"), _line("tune", "--apply", start)):
+        assert "secret" not in line
+        assert "(hidden)" in line
+    assert "secret" not in command_line(
+        "kneewatch", ["tune"], {"KNEEWATCH_TUNE_START": start}, ["KNEEWATCH_TUNE_START"]
+    )
+
+
+def test_what_is_no_secret_in_the_command_of_a_server_stays() -> None:
+    start = "vllm serve m --max-num-batched-tokens 2048 --ssl-keyfile /k --tokenizer t"
+    assert _line("tune", "--start", start, "--seed", "3") == f"kneewatch tune --start '{start}' --seed 3"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.scrape.local_process import flags_of_local_server
+from probe.scrape.local_process import flags_of_local_server, is_open_to_others
 
 URL = "http://127.0.0.1:8000/"
 SERVER = ["/usr/bin/python3", "/usr/local/bin/vllm", "serve", "m", "--max-num-seqs", "64"]
@@ -77,3 +77,25 @@ def test_what_may_not_be_read_is_absent(proc: Path, tmp_path: Path) -> None:
     (proc / "13").write_text("not a folder")
     assert flags_of_local_server(URL, proc) == {}
     assert flags_of_local_server(URL, tmp_path / "nowhere") == {}
+
+
+@pytest.mark.parametrize(
+    ("table", "address", "is_open"),
+    [
+        ("tcp", "0100007F", False),
+        ("tcp", "00000000", True),
+        ("tcp", "0A00A8C0", True),
+        ("tcp6", "00000000000000000000000001000000", False),
+        ("tcp6", "0000000000000000FFFF00000100007F", False),
+        ("tcp6", "00000000000000000000000000000000", True),
+    ],
+)
+def test_a_server_is_open_to_others_unless_it_listens_on_loopback(
+    tmp_path: Path, table: str, address: str, *, is_open: bool
+) -> None:
+    """The addresses are as a little-endian machine shows them."""
+    (tmp_path / "self/net").mkdir(parents=True)
+    line = f"   0: {address}:1F40 00000000:0000 0A {TIMERS}  1000        0 77 1\n"
+    (tmp_path / "self/net" / table).write_text(HEAD + line)
+    assert is_open_to_others(8000, tmp_path) is is_open
+    assert not is_open_to_others(8001, tmp_path)
