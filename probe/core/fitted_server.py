@@ -14,7 +14,8 @@ class FittedServer:
     value that explains the server best, and `is_chunk_known` is false. `largest_batch`: most requests in a step of one
     engine while it was measured. `accepted_tokens`: tokens that speculation adds to the one of a step. `added_s`, and
     `front_end` by the names of FrontEnd: delays before the engine. `latency_factors`: by what the copy's latencies are
-    multiplied to be the server's, by objective. `block_size`: tokens in a block of the KV cache.
+    multiplied to be the server's, by objective. `block_size`: tokens in a block of the KV cache. `plans_ahead`: whether
+    a step is planned when the one before it begins.
     """
 
     step_cost: Mapping[str, float]
@@ -32,3 +33,4 @@ class FittedServer:
     front_end: Mapping[str, float] | None = None
     latency_factors: Mapping[str, float] | None = None
     block_size: int = 16
+    plans_ahead: bool = False

@@ -123,6 +123,9 @@ class Profile:
 
     Raises ValueError where vLLM would refuse to start: if a request of `max_model_len` does not fit in the KV cache, or
     a decode of every sequence not in one step's tokens. Both rules keep the scheduler free of starvation.
+
+    `plans_ahead`: a step is planned when the one before it begins, so a request that finds the engine busy waits one
+    step more (vLLM's asynchronous scheduling, its default on GPUs).
     """
 
     name: str
@@ -136,6 +139,7 @@ class Profile:
     jitter: Jitter = Jitter()
     front_end: FrontEnd = FrontEnd()
     prefix_caching: bool = False
+    plans_ahead: bool = False
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.block_size < 1 or self.max_model_len < 1:

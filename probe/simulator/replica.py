@@ -4,6 +4,9 @@ Input: requests in the order in which the front end passes them on, and how far 
 each request, and the metrics. Scheduler and costs are those of the mock server (probe/mock_server).
 
 Consecutive steps that only decode, most of a server's steps, are simulated at once, with the noise of their mean.
+
+Where steps are planned ahead, a request enters the step after the next. That places and memory of ended requests are
+free one step later, too, is left out: it takes about 1 % of the time of an answer of 128 tokens.
 """
 
 import math
@@ -54,6 +57,7 @@ class Replica:
         self._plan: ScheduledStep | None = None
         self._step_ends_s = 0.0
         self._now_s = 0.0
+        self._began_s = 0.0  # the last step
         self._made_s = 0.0  # when the last step was over
 
     @property
@@ -74,12 +78,13 @@ class Replica:
                 self._now_s = self._step_ends_s
                 self._plan = None
                 self._complete(engine.complete_step())
-            while entering and entering[0].entered_s <= self._now_s:
+            while entering and entering[0].entered_s <= self._planned_s:
                 self._enter(entering.popleft())
             self._skip(min(until_s, entering[0].entered_s) if entering else until_s)
+            planned_s = self._planned_s
             plan = engine.plan_step()
             if plan is not None:
-                self._begin(plan)
+                self._begin(plan, planned_s)
             elif entering and entering[0].entered_s <= until_s:
                 self._now_s = max(self._now_s, entering[0].entered_s)
             else:
@@ -92,6 +97,11 @@ class Replica:
             del self._open[request.number]
             self._stop_decoding(request)
             self.engine.abort(request.number)
+
+    @property
+    def _planned_s(self) -> float:
+        """When the step that begins now was planned."""
+        return self._began_s if self._profile.plans_ahead and self.engine.running else self._now_s
 
     def _skip(self, until_s: float) -> None:
         """Run consecutive decode-only steps at once."""
@@ -116,6 +126,7 @@ class Replica:
         measured.generation_tokens += self._tokens_a_step * steps
         self.generated += self._tokens_a_step * steps
         self.times_s.extend([begin_s + one_s * i for i in range(1, steps + 1)])
+        self._began_s = begin_s + one_s * (steps - 1)
         self._now_s = self._made_s = begin_s + one_s * steps
 
     def _enter(self, request: SimulatedRequest) -> None:
@@ -126,14 +137,15 @@ class Replica:
         )
         self._open[request.number] = request
 
-    def _begin(self, plan: ScheduledStep) -> None:
+    def _begin(self, plan: ScheduledStep, planned_s: float) -> None:
         self._plan = plan
         profile, measured = self._profile, self._measured
+        self._began_s = self._now_s
         cost_s = profile.cost.step_seconds(plan.batch)
         self._step_ends_s = self._now_s + profile.jitter.seconds(cost_s, self._now_s, self._random)
         for number in plan.admitted:
             request = self._open[number]
-            request.scheduled_s = self._now_s
+            request.scheduled_s = planned_s
             if profile.prefix_caching:
                 request.found_tokens = self.engine.cached_tokens(request.prompt_tokens, request.shared_tokens)
                 measured.prefix_queries += request.prompt_tokens

@@ -33,8 +33,11 @@ class FitData:
         chunk_tokens: int,
         prompts: Sequence[float],
         pair_s: float,
+        *,
+        plans_ahead: bool = False,
     ) -> None:
         """`good`: of each segment, the windows with enough in them to be fitted."""
+        self._plans_ahead = plans_ahead
         windows = [w for s in good for w in s]
         self.slowdown = np.zeros(len(segments))  # of each segment, as a logarithm
         self.segment = np.repeat(np.arange(len(good)), [len(s) for s in good])  # of each window
@@ -117,9 +120,15 @@ class FitData:
         # Other prompts that begin in the same step: all that came during the step before, which was a long one if it
         # held a prompt.
         rate = _column(sum(w.prompts for w in s) / sum(w.seconds * w.engines for w in s) for s in usable)
-        busy = 1 - np.exp(-rate * self.prefill_s)
+        self.begun_busy = _column(_mean_over_prompts(s, _busy) for s in usable)
+        waited_s = self.begun_busy * _column(_mean_over_prompts(s, lambda w: w.itl_s) for s in usable)
+        own_s = np.maximum(self.prefill_s - waited_s * self._plans_ahead, 0.1 * self.prefill_s)
+        busy = 1 - np.exp(-rate * own_s)
         calm = _column(_mean_over_prompts(s, lambda w: w.prompts / w.steps if w.steps else 0.0) for s in usable)
-        beside = busy * rate * self.prefill_s + (1 - busy) * calm * mean_chunks
+        beside = busy * rate * own_s + (1 - busy) * calm * mean_chunks
+        # Of the step that is planned already when a prompt comes: that there is one, and that it holds a prompt.
+        self.begun_filled = 1 - np.exp(-calm * mean_chunks)
+        self.mean_chunk = min(mean_chunk, float(chunk_tokens))
         self.begun_chunk = np.minimum(own / self.chunks + mean_chunk * beside[None, :], float(chunk_tokens))
         self.prefill_scatter = 0.02 + 0.2 / np.sqrt(finished)
 
@@ -143,7 +152,16 @@ class FitData:
         """Return the mean prefill time that the cost model predicts for each segment, in seconds."""
         steps = step_seconds(terms, self.begun_batch, self.begun_kv, self.begun_chunk)
         slowdown = np.exp(self.slowdown[self.prefill_segment])
-        return np.asarray((self.chunks * steps + self.pairs_s).mean(axis=0) * slowdown)
+        own = (self.chunks * steps + self.pairs_s).mean(axis=0)
+        return np.asarray((own + self._waited(terms)) * slowdown)
+
+    def _waited(self, terms: Floats) -> Floats | float:
+        """Return for how long a prompt waits for a step planned before it, on average, in seconds."""
+        if not self._plans_ahead:
+            return 0.0
+        bare = step_seconds(terms, self.begun_batch, self.begun_kv, 0.0)
+        filled = step_seconds(terms, self.begun_batch, self.begun_kv, self.mean_chunk)
+        return np.asarray(self.begun_busy * ((1 - self.begun_filled) * bare + self.begun_filled * filled))
 
     def scale_by(self, terms: Floats) -> None:
         """Take errors relative to these terms' predictions.
@@ -176,6 +194,11 @@ def computed_tokens(window: MetricsWindow) -> float:
 def _mean_over_prompts(segment: Sequence[MetricsWindow], value: Callable[[MetricsWindow], float]) -> float:
     """Return the mean of a value over the prompts that began in the segment."""
     return sum(value(w) * w.prompts for w in segment) / sum(w.prompts for w in segment)
+
+
+def _busy(window: MetricsWindow) -> float:
+    """Return the share of the window in which steps ran."""
+    return min(window.steps * window.itl_s / window.seconds / window.engines, 1.0)
 
 
 def _column(values: Iterable[float]) -> Floats:

@@ -38,6 +38,7 @@ def fitted_server(
         front_end=asdict(twin.front_end),
         latency_factors=dict(latency_factors),
         block_size=twin.block_size,
+        plans_ahead=twin.plans_ahead,
     )
 
 
@@ -60,6 +61,7 @@ def stored_twin(stored: FittedServer, workload: Workload) -> Twin:
         prefix_caching=stored.has_prefix_hits,
         shares=stored.engine_shares,
         block_size=stored.block_size,
+        plans_ahead=stored.plans_ahead,
     )
 
 

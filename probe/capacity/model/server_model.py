@@ -173,21 +173,22 @@ class ServerModel:
         if not measured:
             return None
         traffic = join_windows(measured)
-        cached = traffic.cached_tokens / traffic.prompt_tokens if traffic.prompt_tokens else 0.0
+        cached = traffic.cached_tokens / (traffic.prompt_tokens or 1.0)
         prompts = prompt_lengths(self.workload, cached_ratio=cached)
         snapshots = [part for i, part in enumerate(self._snapshots) if i != without]
         by_steps = fit_steps(snapshots, prompts, pair_s)
-        cost_model = by_steps or fit(segments, chunk, prompts, pair_s)
+        known = self.cost_model.plans_ahead if without is not None and self.cost_model is not None else None
+        cost_model = by_steps or fit(segments, chunk, prompts, pair_s, plans_ahead=known)
         if cost_model is None:
             return None
-        twin = self._uncorrected_twin(cost_model.cost, measured, traffic, chunk, has_prefix_hits=cached > 0)
+        ahead = cost_model.plans_ahead
+        twin = self._uncorrected_twin(cost_model, measured, traffic, chunk, has_prefix_hits=cached > 0)
         if is_default and by_steps is not None:
-            self._bias = (0.0,) * len(self._bias)
-            self.cost_model = by_steps
+            self._bias, self.cost_model = (0.0,) * len(self._bias), by_steps
         elif is_default:
 
             def fit_again(simulated: Segments) -> StepCost | None:
-                found = fit(simulated, chunk, prompts, pair_s)
+                found = fit(simulated, chunk, prompts, pair_s, plans_ahead=ahead)
                 return found.cost if found is not None else None
 
             self._bias = estimate_bias(twin, self._snapshots, cost_model.slowdown, self._lengths_of, fit_again)
@@ -212,7 +213,7 @@ class ServerModel:
 
     def _uncorrected_twin(
         self,
-        cost: StepCost,
+        cost_model: StepCostModel,
         measured: Sequence[MetricsWindow],
         traffic: MetricsWindow,
         chunk_tokens: int,
@@ -222,7 +223,7 @@ class ServerModel:
         """Return the twin with this cost, whose fit may be biased."""
         together = traffic.tokens_per_gap
         return Twin(
-            cost=cost,
+            cost=cost_model.cost,
             kv_tokens=self.kv_tokens or ENDLESS_KV,
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
@@ -232,12 +233,13 @@ class ServerModel:
             accepted_tokens=together - 1 if together > _SPECULATES else 0.0,
             prefix_caching=has_prefix_hits and self.workload.shared_tokens > 0,
             block_size=self.block_size,
+            plans_ahead=cost_model.plans_ahead,
         )
 
     def _lengths_of(self, part: int) -> Workload:
         """Return the lengths of the requests in that part."""
-        traffic = join_windows(self._segments[part]) if self._segments[part] else None
-        return (different_lengths(traffic, self.workload) if traffic is not None else None) or self.workload
+        segment = self._segments[part]
+        return (different_lengths(join_windows(segment), self.workload) if segment else None) or self.workload
 
     def prefill_tokens_per_second(self) -> float | None:
         """Return the prompt tokens per second that an engine computes; None where the step cost model does not know."""

@@ -8,7 +8,7 @@ idle time. The fit is a robust non-negative least squares, so that a hiccup does
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +23,8 @@ MIN_BATCH = 1.5  # with fewer requests in a step, its cost does not show what an
 _MIN_WINDOWS_FOR_SPEED = 4  # with fewer, their mean does not show how fast the server was
 _ROUNDS = 2
 _IGNORED_DRIFT = 0.03  # up to here segments get no speeds of their own
+_CLEARLY = 0.9  # of the misfit: a server that plans ahead has less
+_FAR = 5.0  # expected errors: a hiccup is no more than that
 _MAX_SLOWDOWN = 0.7  # as a logarithm: twice as slow, or twice as fast
 
 
@@ -32,7 +34,9 @@ class StepCostModel:
 
     `residual`: median relative error of a window; `slowdown`: by what factor steps of each segment took longer than
     the cost model says, all 1 where that is within chance; `drift`: their relative standard deviation; `covariance` of
-    the cost's terms, in their order; `batches`: smallest and largest number of decoding requests in the data.
+    the cost's terms, in their order; `batches`: smallest and largest number of decoding requests in the data; `misfit`:
+    mean error of a measurement, in units of what is expected; `plans_ahead`: whether a step is planned when the one
+    before it begins.
     """
 
     cost: StepCost
@@ -42,6 +46,8 @@ class StepCostModel:
     slowdown: tuple[float, ...]
     batches: tuple[float, float]
     windows: int
+    misfit: float = 0.0
+    plans_ahead: bool = False
 
 
 class Measurements(Protocol):
@@ -65,13 +71,19 @@ class Measurements(Protocol):
 
 
 def fit(
-    segments: Sequence[Sequence[MetricsWindow]], chunk_tokens: int, prompts: Sequence[float], pair_s: float = 0.0
+    segments: Sequence[Sequence[MetricsWindow]],
+    chunk_tokens: int,
+    prompts: Sequence[float],
+    pair_s: float = 0.0,
+    *,
+    plans_ahead: bool | None = None,
 ) -> StepCostModel | None:
     """Fit the step cost model; None if there are too few windows, too little load, or no computed prompt in them.
 
     A segment is a series of windows without a break. `chunk_tokens`: most tokens in a step (max_num_batched_tokens);
     `prompts`: at least one prompt length, all equally likely; `pair_s`: cost of each pair of a prompt's tokens, which
-    means alone cannot show.
+    means alone cannot show. `plans_ahead`: whether the server plans a step when the one before it begins; None: what
+    explains the windows better. There, first tokens come a step later although prompts lengthen no gap by it.
     """
     good = [[w for w in s if w.steps > 0 and w.batch >= MIN_BATCH and w.itl_sum_s > 0] for s in segments]
     if sum(map(len, good)) < MIN_WINDOWS:
@@ -79,14 +91,19 @@ def fit(
     # Without prompts, or with prompts that were all in the prefix cache, the cost of a prompt token is unknown.
     if sum(w.prompts for s in good for w in s) < 1 or sum(computed_tokens(w) for s in good for w in s) < 1:
         return None
-    data = FitData(good, segments, chunk_tokens, prompts, pair_s)
-    return fitted_model(
-        data,
-        [len(s) for s in good],
-        pair_s,
-        residuals=lambda terms: np.abs(data.gaps(terms) / data.itl_s - 1),
-        batches=data.batch,
-    )
+
+    def fitted(*, ahead: bool) -> StepCostModel:
+        data = FitData(good, segments, chunk_tokens, prompts, pair_s, plans_ahead=ahead)
+        lengths = [len(s) for s in good]
+        found = fitted_model(
+            data, lengths, pair_s, residuals=lambda terms: np.abs(data.gaps(terms) / data.itl_s - 1), batches=data.batch
+        )
+        return replace(found, plans_ahead=ahead)
+
+    if plans_ahead is not None:
+        return fitted(ahead=plans_ahead)
+    before, after = fitted(ahead=False), fitted(ahead=True)
+    return after if after.misfit < _CLEARLY * before.misfit else before
 
 
 def fitted_model(
@@ -113,6 +130,7 @@ def fitted_model(
         slowdown=tuple(float(one) for one in np.exp(data.slowdown)),
         batches=(float(batches.min()), float(batches.max())),
         windows=len(batches),
+        misfit=float(np.mean(np.minimum(np.abs(data.errors(terms)), _FAR))),
     )
 
 

@@ -41,7 +41,8 @@ class Twin:
 
     `kv_tokens`: of all its engines; `accepted_tokens`: tokens that speculation adds to the one of a step; `added_s`: a
     constant that clients see in TTFT on top of the server's; `live`: additional users with other request lengths;
-    `shares`: each engine's share of the requests, if they differ; `block_size`: tokens in a block of the KV cache.
+    `shares`: each engine's share of the requests, if they differ; `block_size`: tokens in a block of the KV cache;
+    `plans_ahead`: a step is planned when the one before it begins.
     """
 
     cost: StepCost
@@ -58,6 +59,7 @@ class Twin:
     live: BackgroundTraffic | None = None
     shares: tuple[float, ...] = ()
     block_size: int = BLOCK_SIZE
+    plans_ahead: bool = False
 
     def profile(self, longest: int = 0) -> Profile:
         """Return the server to simulate, with room for the longest request, and for one of `longest` tokens."""
@@ -75,6 +77,7 @@ class Twin:
             jitter=Jitter(noise_ratio=self.noise_ratio),
             front_end=self.front_end,
             prefix_caching=self.prefix_caching,
+            plans_ahead=self.plans_ahead,
         )
 
     def server(self, rate_rps: float, seed: int, longest: int = 0) -> VirtualServer:

@@ -302,3 +302,17 @@ def test_a_thousand_requests_cost_little_more_each_than_ten_at_once() -> None:
         return time.perf_counter() - begun
 
     assert min(step_s(1000) for _ in range(3)) < 20 * min(step_s(10) for _ in range(3))
+
+
+@pytest.mark.parametrize(("ahead", "first_s"), [(False, 0.28), (True, 0.30)])
+def test_a_request_that_finds_the_engine_busy_waits_for_a_planned_step(*, ahead: bool, first_s: float) -> None:
+    """Steps of 20 ms and no noise: the second request comes within one, and is scheduled when the next one begins."""
+    cost = StepCost(host_s=0.02, per_sequence_s=0.0, per_token_s=0.0)
+    server = VirtualServer(replace(STEADY, cost=cost, front_end=FrontEnd(), plans_ahead=ahead))
+    first, second = server.submit(0.0, 100, 50), server.submit(0.25, 100, 50)
+    alone = server.submit(5.0, 100, 50)
+    server.advance(10.0)
+    assert (first.ttft_s, alone.ttft_s) == pytest.approx((0.02, 0.02))
+    assert second.scheduled_s == pytest.approx(0.26)
+    assert second.first_s == pytest.approx(first_s)
+    assert [one.e2e_s - one.ttft_s for one in (first, second)] == pytest.approx([0.98, 0.98])

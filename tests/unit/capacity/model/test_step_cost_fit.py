@@ -187,3 +187,15 @@ def test_stretches_of_one_speed_have_no_drift_and_others_have_theirs() -> None:
 def test_of_a_single_stretch_no_drift_is_known() -> None:
     assert _drift(np.array([0.5, 0.1, -0.2, 0.3]), [4]) == 0.0
     assert _drift(np.array([0.5, 0.1]), [1, 1]) == 0.0
+
+
+@pytest.mark.parametrize("name", ["fast", "slow", "wordy"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_prompts_cost_no_more_where_steps_are_planned_ahead(name: str, *, ahead: bool) -> None:
+    """vLLM's asynchronous scheduling: first tokens come a step later, which hardly shows where prompts take long."""
+    cost, asked, rate = KNOWN[name]
+    seen = windows(watched(replace(profile(cost), plans_ahead=ahead), asked, rate, 45.0))
+    found = fit([seen], 2048, prompt_lengths(asked))
+    assert found is not None
+    assert name == "wordy" or found.plans_ahead is ahead
+    assert 0.5 * cost.per_token_s < found.cost.per_token_s < 1.15 * cost.per_token_s
