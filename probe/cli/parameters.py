@@ -42,5 +42,15 @@ CaFile = Annotated[
 OneTarget = Annotated[
     str | None, typer.Option("--target", help="Target, configured or discovered; required if there are several.")
 ]
+Note = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--note",
+        metavar="<name=value>",
+        help="Fact about the server to keep with the result, such as image=vllm/vllm-openai:v0.32.0,"
+        " commit, node or driver; may be repeated.",
+        allow_from_autoenv=False,
+    ),
+]
 Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to, created if missing; - prints instead.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

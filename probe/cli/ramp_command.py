@@ -17,6 +17,7 @@ from probe.cli.parameters import (
     MaybeConfigFile,
     MetricsUrl,
     Model,
+    Note,
     OneTarget,
 )
 from probe.core.errors import ConfigError
@@ -156,16 +157,7 @@ def ramp(
             "--stream-guard", help="Guard by the run's own answers alone, for a server without a metrics page."
         ),
     ] = False,
-    note: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--note",
-            metavar="<name=value>",
-            help="Fact about the server to keep with the result, such as image=vllm/vllm-openai:v0.32.0,"
-            " commit, node or driver; may be repeated.",
-            allow_from_autoenv=False,
-        ),
-    ] = None,
+    note: Note = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the result to this file; - is standard output.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from probe.cli.output import NAME
-from probe.cli.parameters import Api, ApiKeyFile, BaseUrl, CaFile, Header, Model
+from probe.cli.parameters import Api, ApiKeyFile, BaseUrl, CaFile, Header, Json, Model, Note
 
 
 def tune(
@@ -92,9 +92,8 @@ def tune(
         int | None, typer.Option(min=1, help="Budget of each run: prompt and output tokens. Default: 5000000.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the prompt lengths.")] = 0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the record as JSON, and progress on standard error.")
-    ] = False,
+    note: Note = None,
+    as_json: Json = False,
 ) -> None:
     """Find the best value of a vLLM setting: predict, measure each value as `ramp` does, and write why.
 
@@ -103,7 +102,7 @@ def tune(
     """
     from datetime import UTC, datetime
 
-    from probe.cli.command_line import command_line, variables_of
+    from probe.cli.command_line import command_line, facts_of, variables_of
     from probe.cli.options import ServerOptions, duration_of, share
     from probe.cli.ramp import RampOptions
     from probe.cli.tune_knobs import knobs_of
@@ -133,7 +132,8 @@ def tune(
         ratio=ratio,
     )
     made_by = command_line(NAME, context.obj or (), os.environ, variables_of(context.command))
-    limits = RampOptions(workload, max_seconds, max_tokens, seed, None, is_guarded=True, command=made_by)
+    facts = facts_of(note or ())
+    limits = RampOptions(workload, max_seconds, max_tokens, seed, None, is_guarded=True, command=made_by, facts=facts)
     run = run_of(options, knobs, base_url_of(options), server, limits, observe)
     if plan_only:
         print_plan(run, result, None if measure_all else allowed)

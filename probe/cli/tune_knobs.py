@@ -8,6 +8,7 @@ from probe.capacity.model.bottleneck import KV_CACHE, MAX_NUM_SEQS
 from probe.capacity.model.knobs import MAX_NUM_BATCHED_TOKENS, PREFIX_CACHE, Knob
 from probe.core.errors import ConfigError
 from probe.core.fitted_server import FittedServer
+from probe.core.result import CapacityResult
 from probe.core.text import one_line
 from probe.core.vllm_command import vllm_flags
 
@@ -16,6 +17,7 @@ _TRUE = "true"
 _MOST = 10**6
 _SHELLS = frozenset(("sh", "bash", "ash", "dash", "zsh"))
 _BITS = {"auto": 16, "float16": 16, "fp16": 16, "bfloat16": 16, "fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "int8": 8}
+_SHOWN_AS = {KV_DTYPE: "cache_dtype"}  # by vLLM's metrics
 _UNKNOWN_SHARE = "metrics do not show how much of the GPU's memory the KV cache has"
 
 
@@ -69,6 +71,20 @@ def knobs_of(options: Sequence[str]) -> list[KnobValues]:
 def server_flags(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings as vLLM's startup flags, for the conditions of a result."""
     return {name: value.capitalize() if name == PREFIX_CACHING else value for name, value in settings.items()}
+
+
+def still_has(knob: KnobValues, value: str, result: CapacityResult) -> str | None:
+    """Return what the server's metrics say of the setting, if it is another one of its values; None: not that."""
+    name = _SHOWN_AS.get(knob.name, knob.name)
+    shown = result.context.flags.get(name, "").lower()
+    if result.context.flag_sources.get(name) != "metrics":
+        return None
+    return next((f"{name} {shown}" for other in knob.values if other != value and _plain(other) == _plain(shown)), None)
+
+
+def _plain(value: str) -> str:
+    """Return a value as text that is the same for 0.9 and 0.90."""
+    return f"{float(value):g}" if re.fullmatch(r"[0-9.]+", value) and value.count(".") < 2 else value  # noqa: PLR2004
 
 
 def check_base(words: Sequence[str], knobs: Sequence[KnobValues]) -> None:

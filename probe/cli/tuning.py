@@ -12,7 +12,7 @@ from pathlib import Path
 from probe.capacity.model.knobs import Knob, withheld_knobs
 from probe.capacity.trend.compare import UNCLEAR
 from probe.capacity.trend.tuning import best, has_drifted, is_clear_loss, verdict_beside
-from probe.cli.tune_knobs import KnobValues, twin_knob
+from probe.cli.tune_knobs import KnobValues, still_has, twin_knob
 from probe.cli.tuned_server import Settings, StartError, TunedServer
 from probe.core.errors import TargetError
 from probe.core.result import CapacityResult
@@ -75,7 +75,7 @@ class Tuning:
         for value in others:
             planned = next(one for one in decision.values if one.value == value)
             if planned.verdict != SKIPPED:
-                decision = decision.with_value(await self._value(knob.name, planned, base.result))
+                decision = decision.with_value(await self._value(knob, planned, base.result))
                 self._note(decision)
         again = await self._base_again(decision)
         bases = [base.result, *([again.result] if again is not None and again.result is not None else [])]
@@ -89,14 +89,17 @@ class Tuning:
         latest = again if again is not None and winner.value == before and again.result is not None else winner
         return BaseRun(latest.result or base.result, latest.file or base.file)
 
-    async def _value(self, name: str, planned: TunedValue, base: CapacityResult) -> TunedValue:
-        settings = {**self.record.settings, name: planned.value}
+    async def _value(self, knob: KnobValues, planned: TunedValue, base: CapacityResult) -> TunedValue:
+        settings = {**self.record.settings, knob.name: planned.value}
         try:
-            result, file = await self._measured(settings, f"{name}-{planned.value}")
+            result, file = await self._measured(settings, f"{knob.name}-{planned.value}")
         except StartError as error:
             return replace(planned, verdict=FAILED, reason=str(error))
         except TargetError as error:
             return replace(planned, verdict=UNCLEAR, reason=str(error))
+        if (shown := still_has(knob, planned.value, result)) is not None:
+            reason = f"the server was not changed: its metrics say {shown}"
+            return replace(planned, verdict=UNCLEAR, file=file, reason=reason)
         verdict = verdict_beside([base], result, self.record.tolerance)
         return replace(planned, verdict=verdict, result=result, file=file)
 

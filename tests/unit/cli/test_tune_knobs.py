@@ -4,11 +4,22 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from example_records import result
 
 from probe.capacity.model.knobs import Knob
-from probe.cli.tune_knobs import KnobValues, check_base, filled, knobs_of, server_flags, twin_knob, with_settings
+from probe.cli.tune_knobs import (
+    KnobValues,
+    check_base,
+    filled,
+    knobs_of,
+    server_flags,
+    still_has,
+    twin_knob,
+    with_settings,
+)
 from probe.core.errors import ConfigError
 from probe.core.fitted_server import FittedServer
+from probe.core.result import CapacityResult
 
 VLLM = shlex.split("taskset -c 0 vllm serve m --max_num_seqs 16 --port {port} --enable-prefix-caching --seed 1")
 STORED = FittedServer({}, (), 4e5, 16, 2048, is_chunk_known=True, largest_batch=8.0)
@@ -71,3 +82,21 @@ def test_settings_are_flags_of_a_result() -> None:
         "enable_prefix_caching": "False",
         "max_num_seqs": "8",
     }
+
+
+def test_a_server_that_still_has_another_value_is_noticed_where_its_metrics_show_the_setting() -> None:
+    def shown(source: str = "metrics", **flags: str) -> CapacityResult:
+        found = result()
+        context = replace(found.context, flags=flags, flag_sources=dict.fromkeys(flags, source))
+        return replace(found, context=context)
+
+    share, prefix, dtype = knobs_of(
+        ["gpu_memory_utilization=0.9,0.95", "enable_prefix_caching=true,false", "kv_cache_dtype=auto,fp8"]
+    )
+    old = shown(gpu_memory_utilization="0.90", enable_prefix_caching="True", cache_dtype="auto")
+    assert still_has(share, "0.95", old) == "gpu_memory_utilization 0.90"
+    assert still_has(prefix, "false", old) == "enable_prefix_caching true"
+    assert still_has(dtype, "fp8", old) == "cache_dtype auto"
+    new = shown(gpu_memory_utilization="0.95", enable_prefix_caching="False", cache_dtype="fp8_e4m3")
+    assert [still_has(share, "0.95", new), still_has(prefix, "false", new), still_has(dtype, "fp8", new)] == [None] * 3
+    assert still_has(share, "0.95", shown("configuration", gpu_memory_utilization="0.9")) is None
