@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -22,6 +22,7 @@ from typing import Self
 GRACE_S = 20.0  # between SIGTERM and SIGKILL
 NOT_STARTED = 127  # the exit status of a shell for a command that is not found
 _LOOK_S = 0.1
+_PACKAGES = Path(__file__).parents[2]  # what an installed Kneewatch adds to PYTHONPATH (kneewatch/__init__.py)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 
 
@@ -77,6 +78,7 @@ def main(words: Sequence[str]) -> int:
         program = subprocess.Popen(  # noqa: S603 - what the user typed, without a shell
             words,
             stdin=subprocess.DEVNULL,
+            env=without_own_path(os.environ),
             start_new_session=True,
             preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509 - this process has one thread
         )
@@ -89,6 +91,15 @@ def main(words: Sequence[str]) -> int:
     status = ended.get(program.pid, -signal.SIGKILL)
     program.returncode = status
     return status if status >= 0 else 128 - status
+
+
+def without_own_path(environment: Mapping[str, str], packages: Path = _PACKAGES) -> dict[str, str]:
+    """Return the environment as it was before Kneewatch added its own packages, which no other program may import."""
+    found = dict(environment)
+    if packages.name != "_packages" or "PYTHONPATH" not in found:  # in a checkout it adds nothing
+        return found
+    kept = [each for each in found.pop("PYTHONPATH").split(os.pathsep) if each != str(packages)]
+    return found | ({"PYTHONPATH": os.pathsep.join(kept)} if kept else {})
 
 
 def _is_closed(pipe: int) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.runtime.kept_program import NOT_STARTED, KeptProgram
+from probe.runtime.kept_program import NOT_STARTED, KeptProgram, without_own_path
 
 pytestmark = pytest.mark.slow
 
@@ -124,3 +124,14 @@ def test_a_program_that_is_not_there_has_a_status_of_its_own(tmp_path: Path) -> 
         assert "/nowhere/vllm: No such file" in (tmp_path / "log").read_text()
 
     asyncio.run(run())
+
+
+def test_it_does_not_find_the_packages_of_an_installed_kneewatch() -> None:
+    packages = Path("/env/kneewatch/_packages")
+    for before, after in (
+        ({"PYTHONPATH": f"{packages}:/mine", "A": "b"}, {"PYTHONPATH": "/mine", "A": "b"}),
+        ({"PYTHONPATH": str(packages)}, {}),
+        ({"A": "b"}, {"A": "b"}),
+    ):
+        assert without_own_path(before, packages) == after
+    assert without_own_path({"PYTHONPATH": "/repo"}, Path("/repo")) == {"PYTHONPATH": "/repo"}
