@@ -12,6 +12,7 @@ from alerts.headroom import ALERT, KEEP_S, LOAD, THIS, headroom_rules
 from alerts.links import CAPACITY
 from alerts.rules import Alert, Recording, RuleGroup
 from alerts.templates import OF_TARGET, asked
+from alerts.user_mix import if_moved
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from exporters.names import PREFIX
@@ -93,7 +94,7 @@ def _dropped(scale: float, *, page: bool) -> Alert:
         + (", below the users' peak" if page else ""),
         description=(
             f"{_capacity_and_baseline()}. Two consecutive runs measured {DROP_RATIO:.0%} or more below that baseline."
-            f" {impact} (peak: {peak_now} requests/s)."
+            f" {impact} (peak: {peak_now} requests/s).{if_moved(scale)}"
         ),
     )
 
@@ -109,7 +110,7 @@ def _down(scale: float) -> Alert:
         summary="{{ $labels.target }}: capacity is lower than it was",
         description=(
             f"{_capacity_and_baseline()}. This is more than the usual variation between runs: the server, its settings"
-            " or its hardware changed, or user traffic during the runs did."
+            f" or its hardware changed, or user traffic during the runs did.{if_moved(scale)}"
         ),
     )
 

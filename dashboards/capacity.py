@@ -3,6 +3,7 @@
 In: the links. Out: the dashboard's JSON text.
 """
 
+from alerts import user_mix
 from alerts.headroom import FALLING_BELOW, LOW
 from alerts.links import CAPACITY, Links
 from dashboards import layout, marks, panels
@@ -28,6 +29,7 @@ from exporters import names
 
 TITLE = "Kneewatch / Capacity"
 
+_BY_HOUR = f'{user_mix.REQUESTS}{{{ONE},kind="prompts",le="+Inf"}}'
 _NEVER = "no run has measured it"
 
 
@@ -200,6 +202,18 @@ def _headroom() -> list[PlacedPanel]:
                 Query(capacity(names.CAPACITY_RPS, WORKLOAD), "capacity {{mode}} {{workload}}"),
             ],
             width=12,
+        ),
+        panels.timeseries(
+            "User requests by hour",
+            "User requests that ended within an hour, and those of a week earlier, as recorded once an hour. Good: a"
+            " rhythm like last week's. The highest hour is the peak to plan for.",
+            unit="short",
+            queries=[
+                Query(f"max(last_over_time({_BY_HOUR}[2h]))", "an hour"),
+                Query(f"max(last_over_time({_BY_HOUR}[2h] offset 1w))", "a week earlier"),
+            ],
+            width=24,
+            no_value="recorded an hour after the rules are installed",
         ),
         panels.timeseries(
             "Throughput against latency",

@@ -1,12 +1,13 @@
 """A row of the Target dashboard: user requests, as the server measures them, minus probe requests."""
 
-from alerts import sli
+from alerts import sli, user_mix
 from dashboards import panels
 from dashboards.pieces import PlacedPanel, Query
 from dashboards.queries import TARGET, buckets, largest, objective, pace, percentiles
 from exporters import names
 
 _NO_USERS = "no users are sending requests, or a capacity run hides them"
+_MIX = ("KneewatchUserMixMoved",)
 _LATENCY_BURNS = ("KneewatchTTFTBurn", "KneewatchTPOTBurn", "KneewatchE2EBurn")
 _BURNS = ("KneewatchAvailabilityBurn", *_LATENCY_BURNS)
 
@@ -100,5 +101,21 @@ def _traffic() -> list[PlacedPanel]:
             ],
             no_value=_NO_USERS,
             width=8,
+            alerts=_MIX,
+        ),
+        panels.timeseries(
+            "Users' mix by day",
+            "Mean tokens of the prompts and answers of a day, and the share of prompt tokens that the prefix cache did"
+            " not have, on the right. Good: flat. A step is another mix, for which another capacity holds.",
+            unit="short",
+            queries=[
+                Query(f"max by (kind) (last_over_time({user_mix.MEAN}{{{TARGET}}}[2h]))", "{{kind}}"),
+                Query(
+                    f"max(last_over_time({user_mix.MISSES}{{{TARGET}}}[2h]))", "prefix misses", is_on_right_axis=True
+                ),
+            ],
+            right_unit="percentunit",
+            no_value="fewer than 1000 user requests a day, or the rules are younger than a day",
+            alerts=_MIX,
         ),
     ]

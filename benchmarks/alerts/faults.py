@@ -101,6 +101,7 @@ ALERTS: Mapping[str, Speaks] = {
     "KneewatchPrefixHitCollapse": _speaks(),
     "KneewatchKVTransferFailing": _speaks(),
     "KneewatchRolesUnbalanced": _speaks(),
+    "KneewatchUserMixMoved": _speaks(),
     "KneewatchGPUXid": _speaks(also=[_DEAD]),
     "KneewatchGPUThrottling": _speaks(_SLOW),
     "KneewatchGPUMemoryErrors": _speaks(),

@@ -132,6 +132,8 @@ def _users(scene: Scene, served: Floats, prompt: Floats, output: Floats) -> Iter
     ]
     for series in (names.USERS_TTFT, names.USERS_TPOT):
         counted += [(f"{series.name}_count", {}, served), (f"{series.name}_bucket", {"le": "+Inf"}, served)]
+    for series, tokens in ((names.USERS_PROMPT_TOKENS, prompt), (names.USERS_OUTPUT_TOKENS, output)):
+        counted += [(f"{series.name}_sum", {}, tokens), (f"{series.name}_bucket", {"le": "+Inf"}, served)]
     for series, more, increments in counted:
         yield from page.counter(series, {**labels, **more}, increments, is_known)
 

@@ -61,6 +61,10 @@ CASES = {
         [("PreemptionStorm", TICKET), ("QueueGrowth", TICKET)],
     ),
     "a queue for want of seats": ([("QueueGrowth", TICKET), ("PreemptionStorm", TICKET)], []),
+    "prompts that lost their common beginning": (
+        [("PrefixHitCollapse", TICKET), ("UserMixMoved", TICKET), ("KneeDown", TICKET)],
+        [("UserMixMoved", TICKET)],
+    ),
     "a dropped knee": (
         [("KneeDropped", PAGE), ("KneeDown", TICKET), ("ForecastDisagrees", TICKET), ("HeadroomLow", TICKET)],
         [("KneeDown", TICKET), ("HeadroomLow", TICKET)],

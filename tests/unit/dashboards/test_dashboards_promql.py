@@ -8,7 +8,7 @@ import pytest
 from for_each import for_each
 from our_dashboards import BY_UID, DASHBOARDS
 
-from alerts import sli, trends
+from alerts import sli, trends, user_mix
 from alerts.build import render as rules_of
 from alerts.links import CAPACITY, FLEET, SERVER, TARGET
 from dashboards import build
@@ -28,7 +28,7 @@ KNOWN = {
 QUERIES = sorted({(uid, expr) for uid, _, expr in PANEL_QUERIES})
 MARKS = [(uid, expr) for uid, dashboard in BY_UID.items() for expr in build.annotations(dashboard)]
 BUDGETS = {one.budget_record for one in (*sli.CANARIES, *sli.USERS)}
-RECORDS = BUDGETS | set(trends.RECORDS)
+RECORDS = BUDGETS | set(trends.RECORDS) | set(user_mix.SHOWN)
 KNOWN |= RECORDS
 DIFFERENT = sorted({query for _, query in [*QUERIES, *MARKS]})
 # The only ones that are about the process and not about a target.
