@@ -206,11 +206,15 @@ def _adapters(found: Samples) -> tuple[str, ...]:
 
 
 def _kv_cache_tokens(found: Samples) -> float | None:
-    """Return the KV cache size of all engines in tokens: blocks times block size, from cache_config_info's labels."""
+    """Return the KV cache size of all engines in tokens: blocks times block size, from cache_config_info's labels.
+
+    Each data-parallel engine has a line, and each line the blocks of all engines: vLLM adds them up before (0.32,
+    v1/engine/core_client.py).
+    """
     tokens = 0.0
     for sample in first(found, CACHE_CONFIG):
         try:
-            tokens += float(sample.labels["num_gpu_blocks"]) * float(sample.labels["block_size"])
+            tokens = max(tokens, float(sample.labels["num_gpu_blocks"]) * float(sample.labels["block_size"]))
         except (KeyError, ValueError):
             return None
     return tokens if math.isfinite(tokens) and tokens > 0 else None

@@ -63,8 +63,8 @@ vllm:num_preemptions_total{engine="1",model_name="m"} 10.0
 vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 9.0
 vllm:request_success_total{engine="1",finished_reason="length",model_name="m"} 1.0
 vllm:request_success_total{engine="1",finished_reason="abort",model_name="m"} 2.0
-vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0
-vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="50"} 1.0
+vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="150"} 1.0
+vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="150"} 1.0
 vllm:time_to_first_token_seconds_bucket{engine="0",le="0.1",model_name="m"} 1.0
 vllm:time_to_first_token_seconds_bucket{engine="0",le="+Inf",model_name="m"} 2.0
 vllm:time_to_first_token_seconds_sum{engine="0",model_name="m"} 0.5
@@ -157,7 +157,7 @@ def test_engines_are_summed_and_the_fullest_cache_counts() -> None:
     assert (page.running, page.waiting, page.preemptions, page.kv_cache_usage) == (7, 5, 11, 0.9)
     assert page.waiting_by_reason == {"capacity": 3, "deferred": 2}
     assert page.finished == {"length": 10, "abort": 2}
-    assert page.kv_cache_tokens == 2400
+    assert page.kv_cache_tokens == 150 * 16, "each line has the blocks of all engines"
     assert page.histograms["ttft"] == Histogram(((0.1, 11), (INF, 22)), 2.0)
 
 
