@@ -180,9 +180,13 @@ class Response:
         )
 
     def _answered_as(self, exchange: Exchange, transcript: Transcript) -> str | None:
-        """Return the name of the model that answered, if it is not the one asked for."""
-        model = transcript.model
-        return exchange.safe(model) if model and model != self.prepared.model else None
+        """Return the name of the model that answered, if it is not the one asked for.
+
+        `transformers serve` adds the revision: of the model NAME it answers as NAME@main.
+        """
+        model, asked = transcript.model, self.prepared.model
+        is_same = not model or model == asked or model.startswith(f"{asked}@")
+        return None if is_same else exchange.safe(model or "")
 
     def record(self) -> RequestRecord:
         """Parse the whole response and return the record."""

@@ -688,7 +688,8 @@ def answered_as(name: str | None) -> str | None:
 def test_a_record_names_the_model_that_answered_if_it_is_another() -> None:
     assert answered_as("other") == "other"
     assert answered_as(f"other {SECRET}\n") == "other (hidden)"
-    assert [answered_as(name) for name in ("tiny", "", None)] == [None, None, None]
+    assert [answered_as(name) for name in ("tiny", "tiny@main", "", None)] == [None, None, None, None]
+    assert answered_as("tinyother@main") == "tinyother@main"
 
 
 @pytest.mark.parametrize(
