@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from probe.cli.parameters import (
+    Api,
     ApiKeyFile,
     BaseUrl,
     CaFile,
@@ -24,6 +25,7 @@ def forecast(
     base_url: BaseUrl = None,
     model: Model = None,
     api_key_file: ApiKeyFile = None,
+    api: Api = None,
     engine: Engine = None,
     metrics_url: MetricsUrl = None,
     header: Header = None,
@@ -52,6 +54,7 @@ def forecast(
     server = ServerOptions(
         model=model,
         api_key_file=api_key_file,
+        api=api,
         engine=engine,
         metrics_url=metrics_url or None,
         header=header or None,

@@ -173,6 +173,13 @@ def test_the_help_says_what_goes_with_an_address_only(option: str) -> None:
     assert "with --base-url" in help_text
 
 
+@pytest.mark.parametrize("command", ["check", "doctor", "forecast", "ramp"])
+def test_commands_that_ask_a_server_take_the_same_options_about_it(command: str) -> None:
+    found = get_command(app).commands[command]  # type: ignore[attr-defined]
+    about = {"--model", "--api-key-file", "--api", "--engine", "--metrics-url", "--header", "--ca-file"}
+    assert about <= {option for parameter in found.params for option in parameter.opts}
+
+
 @pytest.mark.slow
 def test_alerts_lead_to_the_runbooks_of_a_mirror(config: Path, tmp_path: Path) -> None:
     done = _kneewatch("alerts", "-c", config, "-o", tmp_path, "--runbooks", "https://wiki.example/kneewatch")
