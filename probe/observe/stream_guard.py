@@ -5,12 +5,12 @@ only in what probe requests wait for, so this guard stops later than the one tha
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from probe.core.latency import tpot_s, ttft_s
-from probe.core.objectives import Objective
+from probe.core.latency import PROMISED, is_held_back
+from probe.core.objectives import BY_GAPS, Objective, Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.observe.guard import SLOW_ANSWERS, GuardVerdict
 from probe.observe.guard_limits import GuardLimits
@@ -31,16 +31,22 @@ _AS_BEFORE, _EASILY = 2.0, 0.5
 @dataclass(frozen=True, slots=True)
 class _Latency:
     name: str
-    of: Callable[[RequestRecord], float | None]
     objective: Objective
+
+    def of(self, record: RequestRecord) -> float | None:
+        """Return the latency of a request; None where it is undefined, or hidden by a stream that was held back."""
+        return None if self.name in BY_GAPS and is_held_back(record) else PROMISED[self.name](record)
+
+    @property
+    def words(self) -> str:
+        return "longest gap" if self.name == "itl" else self.name.upper()
 
 
 class StreamGuard:
     """What the answers of one run show: first those of the unloaded server, then those under load."""
 
-    def __init__(self, limits: GuardLimits) -> None:
-        known = (("TTFT", ttft_s, limits.ttft), ("TPOT", tpot_s, limits.tpot))
-        self._latencies = [_Latency(name, of, objective) for name, of, objective in known if objective is not None]
+    def __init__(self, limits: GuardLimits, objectives: Objectives) -> None:
+        self._latencies = [_Latency(name, objective) for name, objective in objectives.latencies().items()]
         self._over_objective = limits.over_objective
         self._unloaded_s: dict[str, float] = {}  # medians, by the latency's name
         self._recent: deque[RequestRecord] = deque(maxlen=_RECENT)
@@ -51,7 +57,7 @@ class StreamGuard:
             if (seconds := _values(latency, records)) and (middle_s := median(seconds)) > 0:
                 self._unloaded_s[latency.name] = middle_s
                 if middle_s > latency.objective.within_s:
-                    return _slow(f"without load the median {latency.name} is {middle_s:.3g} s")
+                    return _slow(f"without load the median {latency.words} is {middle_s:.3g} s")
         return None
 
     def forget_answers(self) -> None:
@@ -70,7 +76,7 @@ class StreamGuard:
             slow = sum(seconds > limit_s for seconds in _values(latency, self._recent))
             if slow >= _SLOW:
                 words = (
-                    f"{slow} of the last {len(self._recent)} answers had a {latency.name} of more than {limit_s:g} s"
+                    f"{slow} of the last {len(self._recent)} answers had a {latency.words} of more than {limit_s:g} s"
                 )
                 before_s = self._unloaded_s.get(latency.name)
                 return _slow(words if before_s is None else f"{words}; without load {before_s:.3g} s")

@@ -54,7 +54,7 @@ class RunGuard:
         self._watch = watch
         self._switch = switch
         self._limits = job.limits.promised(job.objectives)
-        self._stream = StreamGuard(self._limits) if job.by_stream else None
+        self._stream = StreamGuard(self._limits, job.objectives) if job.by_stream else None
         self._failures: list[Outcome] = []
         self._is_loading = False
         self._rate_rps = 0.0  # of the step that runs, where it is known
