@@ -10,7 +10,7 @@ from probe.capacity.trend.fingerprint import as_number, fingerprint, is_comparab
 from probe.capacity.trend.headroom import headroom
 from probe.core.result import Capacity, CapacityResult
 from probe.core.shift import Shift
-from probe.core.snapshot import UserLoad
+from probe.core.snapshot import REPLICAS, UserLoad
 from probe.core.step import StepSummary
 from probe.load.step_summary import CUT_SHORT, HELD_BACK, TOO_FEW
 from probe.observe import guard
@@ -56,8 +56,8 @@ class CapacityExporter:
         self._trips = counter_by_target(names.GUARD_TRIPS, registry)
         self._over = counter_by_target(names.OVER_OBJECTIVE, registry)
         self._all = [metric for metric in vars(self).values() if isinstance(metric, ByTarget)]
-        # The labels of the knee, and what was found, by target; forecasts apart.
-        self._shown: dict[tuple[str, bool], tuple[tuple[str, ...], Capacity]] = {}
+        # The labels of the knee, what was found and with how many replicas, by target; forecasts apart.
+        self._shown: dict[tuple[str, bool], tuple[tuple[str, ...], Capacity, str | None]] = {}
         self._compared: dict[tuple[str, bool], tuple[str, ...]] = {}  # and of its shift
 
     def forget(self, target: str) -> None:
@@ -124,7 +124,7 @@ class CapacityExporter:
                 metric.labels(*labels).set(value)
         self._show_bottleneck(before, labels, capacity.bottleneck)
         self._headroom.remove(*before)
-        self._shown[key] = labels, capacity
+        self._shown[key] = labels, capacity, result.context.flags.get(REPLICAS)
 
     def _show_bottleneck(self, before: tuple[str, ...], labels: tuple[str, ...], found: str | None) -> None:
         for name in BOTTLENECKS:
@@ -133,13 +133,15 @@ class CapacityExporter:
             for name in BOTTLENECKS:
                 self._bottleneck.labels(*labels, name).set(name == found)
 
-    def live(self, target: str, users: UserLoad | None) -> None:
-        """Publish the headroom of each capacity, or remove it while user traffic is unknown."""
+    def live(self, target: str, users: UserLoad | None, replicas: str | None = None) -> None:
+        """Publish the headroom of each capacity. Remove it while user traffic is unknown, and while there are other
+        than as many replicas as it was measured with: the server can do less than that, or more.
+        """
         for forecast in (False, True):
             if (target, forecast) not in self._shown:
                 continue
-            labels, capacity = self._shown[target, forecast]
-            left = headroom(users, capacity)
+            labels, capacity, measured_with = self._shown[target, forecast]
+            left = headroom(users, capacity) if replicas == measured_with else None
             if left is not None:
                 self._headroom.labels(*labels).set(left)
             else:

@@ -1,9 +1,7 @@
 """What the commands do with a server: one canary round, one ramp. No parsing and no printing."""
 
-import asyncio
-import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,9 +9,10 @@ from probe.capacity.run.admission import Admission
 from probe.capacity.run.job import Budget
 from probe.capacity.run.plan import StepSettings, hints_of
 from probe.capacity.run.preflight import firing_pages, preflight
-from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.run.service import Interrupts, RefusedError, RunObservers, RunRequest, run_capacity
+from probe.cli.scrapers import open_scraper
+from probe.cli.stops import Stops, stopped_by_signals
 from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
@@ -30,7 +29,7 @@ from probe.monitor.capacity_workload import named_workload, workload_since_start
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.startup_flags import StartupFlags
-from probe.monitor.wiring import endpoint, engine_of, lock, workload
+from probe.monitor.wiring import endpoint, lock, workload
 from probe.observe.guard import ASLEEP, GO, NO_SERVER_METRICS
 from probe.observe.guard_limits import GuardLimits
 from probe.runtime.helper_process import HelperError
@@ -38,6 +37,7 @@ from probe.scrape.scraper import Scraper
 
 # Outcomes that mean the question was wrong, not the server slow: the command could not measure.
 _COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST)
+_SCRAPE_S = 1.0
 _SHORT = 16  # prompt tokens of a request that shows whether a model is served
 
 
@@ -108,13 +108,11 @@ async def _model(client: Client, target: TargetConfig, load: Workload, clock: Cl
 
 async def _check_awake(target: TargetConfig, clock: Clock) -> None:
     """Raise TargetError if the server's metrics show that it sleeps. Metrics that cannot be read show nothing."""
-    scraper = Scraper(endpoint(target), clock, timeout_s=1.0, engine=engine_of(target))
     try:
-        is_asleep = (await scraper.read()).is_asleep
+        async with open_scraper(target, clock, _SCRAPE_S) as scraper:
+            is_asleep = (await scraper.read()).is_asleep
     except TargetError:
         return
-    finally:
-        await scraper.close()
     if is_asleep:
         raise _asleep(target)
 
@@ -143,9 +141,9 @@ async def ramp_target(
     _may_ask(target)
     results: list[CapacityResult] = []
     observers = RunObservers(on_result=lambda result, _: results.append(result), on_step=on_step, on_phase=on_phase)
-    scraper, readers = Scraper(endpoint(target), clock, timeout_s=1.0, engine=engine_of(target)), GpuReaders(clock)
+    readers, stops = GpuReaders(clock), Stops(interrupts or stopped_by_signals)
     async with AsyncExitStack() as held:
-        held.push_async_callback(scraper.close)
+        scraper = await held.enter_async_context(open_scraper(target, clock, _SCRAPE_S, stops.replicas_changed))
         held.push_async_callback(readers.close)
         target = await StartupFlags(target, scraper).update()
         asked = replace(asked, steps=replace(asked.steps, hints=hints_of(target.capacity)))
@@ -158,7 +156,7 @@ async def ramp_target(
                 ServerAccess(scraper.read, readers.reader(target.gpu)),
                 clock,
                 admit=partial(_admit, config, target, scraper, asked),
-                interrupts=interrupts or _stopped_by_signals,
+                interrupts=stops.of,
                 observers=observers,
             )
         except RefusedError as refused:
@@ -233,20 +231,6 @@ async def _admit(config: Config, target: TargetConfig, scraper: Scraper, asked: 
     firing = firing_pages(config, target.name)
     verdict, server = await preflight(scraper.read, GuardLimits(), firing, by_stream=asked.by_stream)
     return Admission(verdict if asked.is_guarded or verdict.reason == ASLEEP else GO, server)
-
-
-def on_signals(act: Callable[[], None]) -> None:
-    """Have Ctrl-C, SIGTERM and a closed terminal do this from now on, in the running loop."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored: by nohup
-            loop.add_signal_handler(number, act)
-
-
-@contextmanager
-def _stopped_by_signals(run: CapacityRun) -> Iterator[None]:
-    on_signals(partial(run.stop, "interrupt", "signal"))
-    yield  # The handlers stay: a second Ctrl-C must not lose the result while the load ends.
 
 
 def _may_ask(target: TargetConfig) -> None:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, suppress
 
 from probe.capacity.run.plan import context_of, hints_of
 from probe.cli.commands import check_target
+from probe.cli.scrapers import open_scraper
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
@@ -18,7 +19,7 @@ from probe.core.workload import Workload
 from probe.monitor.capacity_workload import named_workload, workload_since_start
 from probe.monitor.live_forecast import forecast_result, live_forecast, made_of
 from probe.monitor.startup_flags import StartupFlags
-from probe.monitor.wiring import endpoint, engine_of, workload
+from probe.monitor.wiring import workload
 from probe.observe.cross_checks import CrossChecker
 from probe.observe.server_observer import most_tokens
 from probe.observe.server_state import ServerState
@@ -41,8 +42,7 @@ async def diagnose(
     ends_s = clock.monotonic_ns() * 1e-9 + LONGEST_S
     on_phase(Phase("watching live traffic, and sending three canaries", watch_s))
     async with AsyncExitStack() as held:
-        scraper = Scraper(endpoint(target), clock, timeout_s=_SCRAPE_S, engine=engine_of(target))
-        held.push_async_callback(scraper.close)
+        scraper = await held.enter_async_context(open_scraper(target, clock, _SCRAPE_S))
         examination = _Examination(config, target, clock, scraper)
         await examination.watch(watch_s)
         on_phase(Phase("computing the result"))

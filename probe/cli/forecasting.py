@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from probe.capacity.run.plan import context_of, hints_of
 from probe.capacity.trend.fingerprint import fingerprint
 from probe.capacity.trend.track_record import correct, track_record
+from probe.cli.scrapers import open_scraper
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
 from probe.config.config import Config
@@ -21,12 +22,11 @@ from probe.monitor.capacity_workload import workload_since_start
 from probe.monitor.forecast_errors import errors_in_file
 from probe.monitor.live_forecast import forecast_result, live_forecast, made_of
 from probe.monitor.startup_flags import StartupFlags
-from probe.monitor.wiring import endpoint, engine_of
+from probe.monitor.wiring import endpoint
 from probe.observe.server_state import ServerState
-from probe.scrape.scraper import Scraper
 
 # How often the server is read.
-_WATCH_EVERY_S = 1.0
+_WATCH_EVERY_S, _SCRAPE_S = 1.0, 1.0
 # Of a longer history Prometheus would be asked in steps of more than a minute, over which a load is no load any more.
 _LONGEST_HISTORY_S = 86_400.0
 
@@ -47,8 +47,7 @@ async def forecast_target(
     where, name = endpoint(target), target.capacity.workload or target.canary.workload
     objectives, state = config.objectives_of(target), ServerState()
     async with AsyncExitStack() as held:
-        scraper = Scraper(where, clock, timeout_s=1.0, engine=engine_of(target))
-        held.push_async_callback(scraper.close)
+        scraper = await held.enter_async_context(open_scraper(target, clock, _SCRAPE_S))
         server = await scraper.read()
         target = await StartupFlags(target, scraper).update()
         load = workload_since_start(config, target, name, server, target.capacity.server.startup_flags)
@@ -89,7 +88,8 @@ async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: 
         raise ConfigError("--history: expected at most 24h; use a shorter history")
     if config.prometheus is None:
         raise ConfigError("--history: needs prometheus.url in the configuration; set it, or remove --history")
-    if target.metrics_urls and target.capacity.history is None:
+    is_one = not target.metrics_urls and target.metrics_discovery is None
+    if not is_one and target.capacity.history is None:
         raise ConfigError("--history: is that of one server; name the target of one replica, or remove --history")
     from probe.prometheus.queries import Prometheus
 

@@ -1,17 +1,13 @@
 """The targets that a command is for: configured ones, or those that a discovery finds now."""
 
-import asyncio
-from contextlib import aclosing
-
+from probe.cli.scrapers import first_state
 from probe.config.config import Config
 from probe.config.targets import TargetConfig, TemplateConfig, only_located
 from probe.core.errors import ConfigError, TargetError
 from probe.core.request import Outcome
-from probe.discovery.factory import source
 from probe.monitor.desired_targets import DesiredTarget, DesiredTargets
 from probe.runtime import event_loop
 
-_ANSWER_S = 10.0  # how long a discovery may take to find its servers
 _NAMED = 10  # servers that an error line names
 
 
@@ -65,16 +61,8 @@ def _template(config: Config, name: str) -> TemplateConfig | None:
 
 async def _discover(config: Config, template: TemplateConfig, name: str) -> list[DesiredTarget]:
     """Return the target with this name, or all of the template's for the template's own name."""
-    problems: list[str] = []
-    async with aclosing(source(template.discover, problems.append).states()) as states:
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                servers = await anext(states)
-        except TimeoutError:
-            why = problems[-1] if problems else f"it did not answer within {_ANSWER_S:.0f} s"
-            raise TargetError(
-                f"--target {name}: the discovery {template.name} found no servers: {why}", Outcome.UNREACHABLE
-            ) from None
+    words = f"--target {name}: the discovery {template.name} found no servers"
+    servers = await first_state(template.discover, words)
     desired = DesiredTargets(config, None)
     desired.discovered(template.name, servers)
     found = [target for target in desired.by_name().values() if target.discovery == template.name]

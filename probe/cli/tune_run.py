@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from probe.capacity.run.runner import CapacityRun
-from probe.cli.commands import RampRequest, on_signals, ramp_target
+from probe.cli.commands import RampRequest, ramp_target
 from probe.cli.output import print_error
+from probe.cli.stops import on_signals
 from probe.cli.tune_knobs import KnobValues, server_flags
 from probe.cli.tuned_server import Settings, StartError, TunedServer
 from probe.cli.tuning import INTERRUPTED, InterruptedTuningError, TuneObservers, Tuning, predicted_in_helper

@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 from pydantic import AfterValidator, Field
 
 from probe.core.server_address import server_key
+from probe.core.snapshot import MAX_REPLICAS
 
 _MAX_PORT = 65535
-_MAX_REPLICAS = 32
 _MAX_LABEL = 63
 _MAX_SOCKET_PATH = 107  # unix(7): sun_path, less the zero byte at its end
 
@@ -53,8 +53,8 @@ def _base_url(text: str) -> str:
 
 
 def _replicas(urls: tuple[str, ...]) -> tuple[str, ...]:
-    if not 2 <= len(urls) <= _MAX_REPLICAS:  # noqa: PLR2004 - a single page is metrics_url
-        raise ValueError(f"expected the pages of 2 to {_MAX_REPLICAS} replicas; use metrics_url for a single page")
+    if not 2 <= len(urls) <= MAX_REPLICAS:  # noqa: PLR2004 - a single page is metrics_url
+        raise ValueError(f"expected the pages of 2 to {MAX_REPLICAS} replicas; use metrics_url for a single page")
     if len({server_key(url) for url in urls}) < len(urls):
         raise ValueError("expected the page of each replica once; remove the duplicate")
     return urls

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from probe.config.addresses import ExternalUrl, Listen, Url
+from probe.config.discovery import DiscoverConfig
 from probe.config.discovery_types import ObjectName
 from probe.config.load import LoadConfig
 from probe.config.messages import did_you_mean
@@ -106,6 +107,12 @@ class Config(ConfigSection):
     def templates(self) -> tuple[TemplateConfig, ...]:
         """The templates for discovered targets."""
         return tuple(target for target in self.targets if isinstance(target, TemplateConfig))
+
+    @property
+    def discoveries(self) -> dict[str, DiscoverConfig]:
+        """What to discover, by the target's name: servers, or the replicas behind one address."""
+        replicas = {each.name: each.metrics_discovery for each in self.servers if each.metrics_discovery is not None}
+        return {**{template.name: template.discover for template in self.templates}, **replicas}
 
     def objectives_of(self, target: WatchConfig) -> Objectives:
         """Return the target's objectives."""

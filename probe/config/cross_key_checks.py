@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from probe.config.canary_checks import canary_keys, canary_problems
 from probe.config.config import Config
 from probe.config.connection import connection_problems
-from probe.config.discovery import discover_problems
+from probe.config.discovery import discover_problems, replica_problems
 from probe.config.gpu import gpu_problems
 from probe.config.headers import header_problems
 from probe.config.load import load_problems
@@ -120,21 +120,28 @@ def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
         for key, is_set in (
             ("metrics_url", target.metrics_url is not None),
             ("metrics_urls", target.metrics_urls is not None),
+            ("metrics_discovery", target.metrics_discovery is not None),
             ("connection.unix_socket", target.connection.unix_socket is not None),
             ("gpu", target.gpu.is_read),
         ):
             if is_set:
                 yield f"{key}: would apply to every discovered server; remove it"
-        yield from discover_problems(target.discover, written)
+        yield from discover_problems("discover", target.discover, written)
     else:
         base_url = target.base_url
-    if None not in (target.metrics_url, target.metrics_urls):
-        yield "metrics_url: metrics_url and metrics_urls are both set; keep one"
+    pages = [key for key in ("metrics_url", "metrics_urls", "metrics_discovery") if getattr(target, key) is not None]
+    if len(pages) > 1:
+        yield f"{pages[0]}: {' and '.join(pages)} are {'both' if len(pages) == 2 else 'all'} set; keep one"  # noqa: PLR2004
+    replicas = target.metrics_urls or (target.metrics_url or base_url,)
+    if (found := target.metrics_discovery) is not None and not isinstance(target, TemplateConfig):
+        yield from discover_problems("metrics_discovery", found, written)
+        yield from replica_problems(found)
+        replicas = (f"{found.scheme}://{target.name}",)
     yield from connection_problems(
         target.tls,
         target.connection,
         base_url=base_url,
-        metrics_urls=target.metrics_urls or (target.metrics_url or base_url,),
+        metrics_urls=replicas,
         timeouts={dotted((*keys, "timeout")): kind.canary.timeout for keys, kind in canary_keys(target)},
         written=written,
     )

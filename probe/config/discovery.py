@@ -116,14 +116,22 @@ class DiscoverConfig(ConfigSection):
         return [kind for kind, section in kinds.items() if section is not None]
 
 
-def discover_problems(discover: DiscoverConfig, written: Callable[[str], str]) -> Iterator[str]:
-    """Yield problems, each with the key's path below the target. `written` returns a key's value as in the file."""
+def discover_problems(at: str, discover: DiscoverConfig, written: Callable[[str], str]) -> Iterator[str]:
+    """Yield problems, each with the key's path below the target, where the section is `at`. `written` returns a key's
+    value as in the file.
+    """
     if not discover.kinds:
-        yield "discover: no source is set; add kubernetes, dns, file or http"
+        yield f"{at}: no source is set; add kubernetes, dns, file or http"
     elif len(discover.kinds) > 1:
-        yield f"discover: {' and '.join(discover.kinds)} are all set; keep one, and add another target for the other"
+        yield f"{at}: {' and '.join(discover.kinds)} are all set; keep one, and add another target for the other"
     for problems in (_pod_problems, _dns_problems, _http_problems):
-        yield from (f"discover.{line}" for line in problems(discover, written))
+        yield from (f"{at}.{line}" for line in problems(discover, lambda keys: written(f"{at}.{keys}")))
+
+
+def replica_problems(discover: DiscoverConfig) -> Iterator[str]:
+    """Yield problems of a section that finds the replicas behind one address."""
+    if discover.kubernetes is not None and discover.kubernetes.service is not None:
+        yield "metrics_discovery.kubernetes.service: would be read as one more replica; remove it"
 
 
 def _pod_problems(discover: DiscoverConfig, written: Callable[[str], str]) -> Iterator[str]:
@@ -137,7 +145,7 @@ def _pod_problems(discover: DiscoverConfig, written: Callable[[str], str]) -> It
         yield "kubernetes: selector and endpoints are both set; keep one, and add another target for the other"
     if pods.service is not None and isinstance(pods.port, str) and ":" not in pods.service:
         yield (
-            f"kubernetes.service: {written('discover.kubernetes.service')} has no port, and the pods' port is a name;"
+            f"kubernetes.service: {written('kubernetes.service')} has no port, and the pods' port is a name;"
             f" write the Service's port, such as {pods.service}:80"
         )
 
@@ -155,6 +163,6 @@ def _http_problems(discover: DiscoverConfig, written: Callable[[str], str]) -> I
     if (http := discover.http) is None:
         return
     if http.token_file and (words := file_problem(http.token_file)):
-        yield f"http.token_file: {written('discover.http.token_file')} {words}"
+        yield f"http.token_file: {written('http.token_file')} {words}"
     if http.ca_file and (words := authorities_problem(http.ca_file)):
-        yield f"http.ca_file: {written('discover.http.ca_file')} {words}"
+        yield f"http.ca_file: {written('http.ca_file')} {words}"

@@ -15,6 +15,8 @@ from probe.config.schema import documented_schema
 
 _HEADING = re.compile(r"^## (?:`(?P<path>[^`]+)`|Top level)$", re.MULTILINE)
 _TABLE = re.compile(r"^\| key \|.*\n(\|.*\n)+", re.MULTILINE)
+# Sections with the keys of another one, whose table has them.
+_ELSEWHERE = ("metrics_discovery",)
 _HEAD = "| key | type | default | meaning |\n|---|---|---|---|\n"
 
 _PLURAL = re.compile("^[a-zA-Z ]+?(?= from | above | of |$)")
@@ -96,7 +98,8 @@ def _keys(sections: list[tuple[str, dict[str, Any]]], prefix: str) -> Iterator[K
             if path not in known:
                 known.add(path)
                 yield Key(path, part, name in required)
-                yield from _keys(list(_sections(part)), path)
+                if name not in _ELSEWHERE:
+                    yield from _keys(list(_sections(part)), path)
 
 
 def _sections(part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

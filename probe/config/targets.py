@@ -96,6 +96,10 @@ class WatchConfig(NamedEntry):
     """Address of each replica's metrics page, if `base_url` is a router's or a load balancer's: they are read together,
     as one server. Not together with `metrics_url`. The replicas get the API key only if they are below `base_url`.
     """
+    metrics_discovery: DiscoverConfig | None = None
+    """Where to find the replicas behind `base_url`, if they come and go: instead of `metrics_urls`, with the keys of
+    `discover`. Their pages are read together, as one server ([engines.md](engines.md#replicas-that-come-and-go)).
+    """
     engine: EngineName = "auto"
     """The inference engine ([engines.md](engines.md)): `auto` detects it from the metric names; or `vllm`, `sglang`,
     `tgi`, `trtllm`, `triton`, `nim`, `litellm`, `dynamo` or `llamacpp`.
@@ -197,6 +201,8 @@ class TargetConfig(WatchConfig, LocatedEntry):
             return server_key(self.metrics_url)
         if self.metrics_urls:
             return " ".join(sorted(map(server_key, self.metrics_urls)))
+        if self.metrics_discovery is not None:
+            return self.metrics_discovery.model_dump_json()
         # Beside the API, so that a target that names the default page shares it.
         return self.server + ("/metrics" if self.connection.unix_socket is None else "")
 

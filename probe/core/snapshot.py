@@ -1,11 +1,14 @@
 """Snapshots of a server's and its GPUs' metrics, and values derived from several of them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 # In the flags of several replicas that are read together: how many there are, and what is between their values where
 # they differ.
 REPLICAS, DIFFERS = "replicas", " | "
+# How many are read together at most.
+MAX_REPLICAS = 32
+_NAMED = 3  # replicas that a line names
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +192,18 @@ class GpuSnapshot:
     wall_s: float
     source: str
     gpus: tuple[Gpu, ...]
+
+
+def changed_replicas(before: Iterable[str], after: Iterable[str]) -> str:
+    """Return which replicas came and which went, by address, in words; "" if they are the same."""
+    was, now = set(before), set(after)
+    pairs = (("came", sorted(now - was)), ("went", sorted(was - now)))
+    return ", ".join(f"{_first(names)} {verb}" for verb, names in pairs if names)
+
+
+def _first(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def differing_flags(flags: Mapping[str, str]) -> dict[str, str]:

@@ -1,14 +1,13 @@
 """The discoveries of one process. Each runs while the configuration has it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
 
 import structlog
 
 from probe.config.discovery import DiscoverConfig
-from probe.config.targets import TemplateConfig
 from probe.discovery.types import DiscoveredServer
 
 _log = structlog.get_logger()
@@ -31,9 +30,8 @@ class DiscoveryManager:
         self._on_problem = on_problem
         self._followed: dict[str, tuple[DiscoverConfig, asyncio.Task[None]]] = {}
 
-    def follow(self, templates: Sequence[TemplateConfig]) -> None:
-        """Run these discoveries, and stop all others. An unchanged one keeps running."""
-        wanted = {template.name: template.discover for template in templates}
+    def follow(self, wanted: Mapping[str, DiscoverConfig]) -> None:
+        """Run these discoveries, by name, and stop all others. An unchanged one keeps running."""
         ended = [name for name, (config, _) in self._followed.items() if wanted.get(name) != config]
         for name in ended:
             self._followed.pop(name)[1].cancel()

@@ -87,7 +87,7 @@ class App:
             _log.info("kneewatch started", targets=len(self.monitors), listen=url, version=__version__)
             tune_interpreter()
             self._schedule.start()
-            self._discoveries.follow(self.config.templates)
+            self._discoveries.follow(self.config.discoveries)
             work = (self._watch_loop, self._watch_file, partial(self._reload_when, reload_asked), self._watch_others)
             histories, store = self.measurements.histories, self.measurements.store
             storing = (partial(histories.keep_storing, self._clock), store.keep_saving)
@@ -186,7 +186,7 @@ class App:
                 self.config = config
                 self._announce()
                 self._targets.configure(config)
-                self._discoveries.follow(config.templates)
+                self._discoveries.follow(config.discoveries)
                 await self._targets.reconcile()
             except Exception as error:  # noqa: BLE001 - whatever it is: later reloads must work
                 self.measurements.health.refused()
@@ -198,7 +198,7 @@ class App:
     def _announce(self) -> None:
         """Set the series that follow from the configuration alone."""
         self.measurements.promise([self.config.objectives_of(target) for target in self.config.targets])
-        least = {template.name: template.discover.min_targets for template in self.config.templates}
+        least = {name: found.min_targets for name, found in self.config.discoveries.items()}
         self.measurements.discovery.announce(least)
         links = {"pages": self.config.web_external_url or "", "grafana": self.config.grafana_url or ""}
         self.measurements.health.configured(config_hash(self.config), self._clock.wall_s(), **links)

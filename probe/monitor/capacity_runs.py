@@ -17,7 +17,8 @@ from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, r
 from probe.core.clock import Clock
 from probe.core.errors import LockError
 from probe.core.request import RequestRecord
-from probe.core.result import CapacityResult, Phase, RunProgress
+from probe.core.result import Capacity, CapacityResult, Phase, RunProgress
+from probe.core.snapshot import REPLICAS
 from probe.core.step import StepSummary
 from probe.core.text import one_line
 from probe.observe.guard import REFUSALS, GuardVerdict
@@ -94,6 +95,11 @@ class CapacityRuns:
             self._run.stop("interrupt", why)
         self.inhibited_by = why
 
+    def end(self, reason: str) -> None:
+        """End the run in progress for one of the guard's reasons."""
+        if self._run is not None:
+            self._run.stop("guard", reason)
+
     async def stop(self, why: str) -> None:
         """Stop the run in progress, and wait until its result has been reported."""
         if self._run is not None:
@@ -146,11 +152,17 @@ class CapacityRuns:
 
     async def _admit(self) -> Admission:
         self._hooks.on_lock()
-        known = self.measured.capacity if self.measured is not None else None
-        admission = await self._admission.ask(self._server.read, known)
+        admission = await self._admission.ask(self._server.read, self._known())
         if self.inhibited_by is not None:  # since the run has waited for the lock and the checks
             return Admission(GuardVerdict(allows_load=False, reason="rollout", detail=self.inhibited_by))
         return admission
+
+    def _known(self) -> Capacity | None:
+        """Return the capacity that load has measured, with as many replicas as there are now; None: unknown."""
+        if self.measured is None:
+            return None
+        now = self._server.server.flags.get(REPLICAS) if self._server.server is not None else None
+        return self.measured.capacity if self.measured.context.flags.get(REPLICAS) == now else None
 
     @contextmanager
     def _interruptible(self, run: CapacityRun) -> Iterator[None]:

@@ -17,6 +17,7 @@ from probe.config.targets import TargetConfig, TemplateConfig
 from probe.config.workloads import WorkloadConfig
 from probe.core.objectives import Objectives
 from probe.discovery.types import DiscoveredServer
+from probe.monitor.replicas import replica_pages
 from probe.monitor.startup_flags import with_facts, with_flags
 
 # Of llm-d, and of NVIDIA Dynamo's operator.
@@ -65,12 +66,14 @@ class DesiredTarget:
     """A target to monitor.
 
     `discovery`: the name of the discovery that found it. `inhibited_by`: why no capacity run may start now.
+    `replicas`: the pages of the replicas that `metrics_discovery` has found; None: not known yet.
     """
 
     spec: WatchSpec
     discovery: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     inhibited_by: str | None = None
+    replicas: tuple[str, ...] | None = None
 
     @property
     def config(self) -> TargetConfig:
@@ -96,9 +99,9 @@ class DesiredTargets:
         When another discovery takes over a name, the servers of the one before are dropped at once: only the new one
         can say whether they may be monitored and sent the template's `api_key`, and it may never answer.
         """
-        before = {template.name: template.discover for template in self.config.templates}
+        before = self.config.discoveries
         self.config = config
-        same = {template.name for template in config.templates if template.discover == before.get(template.name)}
+        same = {name for name, found in config.discoveries.items() if found == before.get(name)}
         self._servers = {name: servers for name, servers in self._servers.items() if name in same}
 
     def discovered(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:
@@ -119,7 +122,14 @@ class DesiredTargets:
             if isinstance(target, TemplateConfig):
                 yield from self._of_template(target)
             else:
-                yield DesiredTarget(self._spec(target))
+                yield self._located(target)
+
+    def _located(self, target: TargetConfig) -> DesiredTarget:
+        servers = self._servers.get(target.name)
+        if servers is None:
+            return DesiredTarget(self._spec(target))
+        why = next((words for server in servers if (words := _inhibited_by(server)) is not None), None)
+        return DesiredTarget(self._spec(target), inhibited_by=why, replicas=replica_pages(target, servers))
 
     def _of_template(self, template: TemplateConfig) -> Iterator[DesiredTarget]:
         for server in self._servers.get(template.name, ()):

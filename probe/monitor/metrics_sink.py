@@ -29,7 +29,7 @@ from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord, Traffic
 from probe.core.result import CapacityResult
 from probe.core.shift import CapacitySample
-from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
+from probe.core.snapshot import REPLICAS, CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.monitor.history_store import CanaryHistories
 from probe.monitor.store import Store
 from probe.runtime.cron import longest_interval_s
@@ -76,6 +76,7 @@ class MetricsSink:
         self.store = Store(store, self._not_stored)
         self._capacity_samples: dict[str, list[CapacitySample]] = {}  # by target, oldest first
         self._forecasts: dict[str, CapacityResult] = {}  # the last of each target
+        self._replicas: dict[str, str | None] = {}  # by target: how many are read together
 
     def promise(self, objectives: Iterable[Objectives]) -> None:
         """Set the objectives of all targets, including those to come."""
@@ -118,6 +119,7 @@ class MetricsSink:
             exporter.forget(target)
         self._capacity_samples.pop(target, None)
         self._forecasts.pop(target, None)
+        self._replicas.pop(target, None)
 
     def set_history(self, target: str, samples: list[CapacitySample]) -> None:
         """Take a history of capacity from Prometheus."""
@@ -138,6 +140,7 @@ class MetricsSink:
 
     def snapshot(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
         self._server.observe(target, snapshot, seconds, page_bytes)
+        self._replicas[target] = snapshot.flags.get(REPLICAS)
         if snapshot.is_asleep:
             self._client.asleep(target)
 
@@ -149,7 +152,7 @@ class MetricsSink:
 
     def cross_checks(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
         self._cross_checks.observe(target, found)
-        self._capacity.live(target, users)
+        self._capacity.live(target, users, self._replicas.get(target))
 
     def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
         if snapshot is None:

@@ -24,6 +24,7 @@ from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.target_context import MeasurementSink, TargetContext
 from probe.monitor.target_parts import new_admission_check, new_observer, new_run_request, new_scraper
 from probe.monitor.wiring import lock
+from probe.observe.guard import REPLICAS_CHANGED
 
 _log = structlog.get_logger()
 
@@ -130,6 +131,12 @@ class TargetMonitor:
     def offer(self, config: Config) -> None:
         """Take the workloads for requests on demand from a new configuration; the target's own parts are unchanged."""
         self._on_demand.configure(config)
+
+    def follow_replicas(self, pages: tuple[str, ...] | None) -> None:
+        """Read the pages of these replicas from now on; a run under way ends where they are others than before."""
+        if pages is not None and (changed := self._observer.follow_replicas(pages)):
+            _log.info("the replicas behind the address have changed", target=self.config.name, changed=changed)
+            self._runs.end(REPLICAS_CHANGED)
 
     def inhibit_load(self, why: str | None) -> None:
         """Let no capacity run begin and stop the one in progress; None: lift that."""

@@ -12,7 +12,7 @@ from probe.core.clock import Clock
 from probe.core.objectives import Objectives
 from probe.load.request_source import RequestSource
 from probe.monitor.target_context import MeasurementSink, TargetContext
-from probe.monitor.wiring import endpoint, engine_of
+from probe.monitor.wiring import scraper_of
 from probe.observe.cross_checks import CrossChecker
 from probe.observe.server_observer import ServerObserver
 from probe.scrape.scraper import Scraper
@@ -20,7 +20,7 @@ from probe.scrape.scraper import Scraper
 
 def new_scraper(target: TargetConfig, clock: Clock) -> Scraper:
     """Return the scraper of the target's server."""
-    return Scraper(endpoint(target), clock, timeout_s=min(target.scrape, 3.0), engine=engine_of(target))
+    return scraper_of(target, clock, min(target.scrape, 3.0))
 
 
 def new_observer(

@@ -52,8 +52,8 @@ class TargetSet:
     def configure(self, config: Config) -> None:
         """Replace the configuration."""
         self._desired.configure(config)
-        for template in config.templates:
-            self._sink.discovery.found(template.name, self._desired.count(template.name))
+        for name in config.discoveries:
+            self._sink.discovery.found(name, self._desired.count(name))
 
     def discovered(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:
         """Replace the servers of a discovery."""
@@ -102,8 +102,8 @@ class TargetSet:
                 _log.error("a target cannot be watched", target=target.name, exc_info=error)
                 await self._remove(target.name)
         self.monitors = {name: self.monitors[name] for name in desired if name in self.monitors}
-        for template in self._desired.config.templates:
-            self._report(template.name)
+        for name in self._desired.config.discoveries:
+            self._report(name)
 
     def stop_adding(self) -> None:
         """Open no more monitors: the process is shutting down."""
@@ -128,8 +128,7 @@ class TargetSet:
 
     def discovery_problems(self) -> Mapping[str, str]:
         """Return, by discovery, why it cannot be asked or what it leaves out. Healthy discoveries are not in it."""
-        templates = self._desired.config.templates
-        return {each.name: self._reported[each.name] for each in templates if each.name in self._reported}
+        return {name: self._reported[name] for name in self._desired.config.discoveries if name in self._reported}
 
     def servers(self) -> set[str]:
         """Return the servers of all targets, as their locks name them."""
@@ -152,6 +151,7 @@ class TargetSet:
         name = target.name
         monitor, had = self.monitors[name], self._current[name]
         self._current[name] = target
+        monitor.follow_replicas(target.replicas)
         monitor.inhibit_load(target.inhibited_by)
         monitor.offer(self._desired.config)
         if (target.discovery, target.labels) != (had.discovery, had.labels):
@@ -169,6 +169,7 @@ class TargetSet:
         )
         monitor = TargetMonitor(config, target.config, self._clock, self._sink, context)
         self.monitors[name], self._current[name], self._pages[name] = monitor, target, page
+        monitor.follow_replicas(target.replicas)
         monitor.inhibit_load(target.inhibited_by)
         for known in self._sink.add(target.config, monitor.canary_models, monitor.objectives):
             monitor.restore(known)

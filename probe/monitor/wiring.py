@@ -14,6 +14,7 @@ from probe.core.clock import Clock
 from probe.core.request_mix import Part
 from probe.core.workload import LognormalLength as Lengths
 from probe.core.workload import Workload, mixed
+from probe.scrape.scraper import Scraper
 
 
 def endpoint(target: TargetConfig) -> Endpoint:
@@ -54,6 +55,17 @@ def shape_of(target: TargetConfig) -> RequestShape:
 def engine_of(target: TargetConfig) -> str | None:
     """Return the configured engine, or None to detect it from the metrics page."""
     return None if target.engine == "auto" else target.engine
+
+
+def scraper_of(target: TargetConfig, clock: Clock, timeout_s: float) -> Scraper:
+    """Return the scraper of the target's server; with `metrics_discovery` it has to be told the replicas' pages."""
+    return Scraper(
+        endpoint(target),
+        clock,
+        timeout_s=timeout_s,
+        engine=engine_of(target),
+        follows=target.metrics_discovery is not None,
+    )
 
 
 def lock(config: Config, target: TargetConfig, clock: Clock) -> Lock:

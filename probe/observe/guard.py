@@ -41,6 +41,8 @@ OTHER_SERVER = "other_server"
 SERVER_RESTARTED = "server_restarted"
 # Several servers answer at one address, as behind a load balancer, and not all of their metrics pages are read.
 SEVERAL_SERVERS = "several_servers"
+# A replica behind the address came or went: the measurements are of two servers.
+REPLICAS_CHANGED = "replicas_changed"
 # The server sleeps: it runs no requests, and one may do harm.
 ASLEEP = "asleep"
 # The metrics page cannot be read, or does not show how many requests wait.
@@ -55,8 +57,8 @@ OBJECTIVE_BROKEN = "objective_broken"
 # Why load is stopped: every reason that `decide` returns, and those that run_guard.py finds.
 REASONS = (
     "server_errors", RATE_LIMITED, "failed_requests", "server_unreadable", OTHER_SERVER, SERVER_RESTARTED,
-    SEVERAL_SERVERS, ASLEEP, "preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, SLOW_ANSWERS,
-    IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
+    SEVERAL_SERVERS, REPLICAS_CHANGED, ASLEEP, "preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY,
+    SLOW_ANSWERS, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
 )  # fmt: skip
 # Why a scheduled run was refused: by its lock, by admission.py, and by the checks of `preflight`.
 REFUSALS = (
@@ -194,7 +196,9 @@ def _restarted(polls: Sequence[ServerSnapshot]) -> GuardVerdict | None:
     # The guard decides after each poll, so it has already reported a change between older ones.
     for before, after in pairwise(polls[-_LOOK_BACK:]):
         if (words := restarted(before, after)) is not None:
-            return GuardVerdict(allows_load=False, reason=SERVER_RESTARTED, detail=words)
+            is_other = before.replicas.keys() != after.replicas.keys()
+            reason = REPLICAS_CHANGED if is_other else SERVER_RESTARTED
+            return GuardVerdict(allows_load=False, reason=reason, detail=words)
     return None
 
 

@@ -7,12 +7,13 @@ was restarted or rolled out, or another replica answers at the same address.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import ServerSnapshot, changed_replicas
 
 _REMEMBERED, _REMEMBERED_NS = 8, 3600 * 10**9
 _FOR_NS = 600 * 10**9
 _LEAPS = 2
 _MANY = 10_000  # tokens; more than a young server generates between two snapshots
+CHANGED = "its replicas changed"  # how the evidence begins where no process was replaced
 _UNKNOWN = "unknown"  # the version of a server that did not report it in time
 
 
@@ -21,10 +22,12 @@ def restarted(before: ServerSnapshot, after: ServerSnapshot) -> str | None:
 
     A version is evidence only if a start time is missing: each target's scraper remembers it for a while, so two
     targets of one page may have an old and a new one at the same time. Replicas that are read together are compared one
-    by one: in their sum, the growth of one could hide that another counts from zero again.
+    by one: in their sum, the growth of one could hide that another counts from zero again. Other replicas are another
+    server: what one had counted before it came is not this server's.
     """
     if before.replicas and after.replicas:
-        return _restarted_replica(before.replicas, after.replicas)
+        changed = changed_replicas(before.replicas, after.replicas)
+        return f"{CHANGED}, {changed}" if changed else _restarted_replica(before.replicas, after.replicas)
     has_start_times = before.started_s is not None and after.started_s is not None
     has_versions = _UNKNOWN not in (before.version, after.version)
     if not has_start_times and has_versions and before.version != after.version:

@@ -5,7 +5,7 @@ sink, and the properties here. No error of a server or a GPU is raised by a scra
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
 
@@ -77,6 +77,10 @@ class ServerObserver:
         self.gpus: GpuSnapshot | None = None
         self.gpu_error: str | None = None
         self._was_asleep = False
+
+    def follow_replicas(self, pages: Sequence[str]) -> str:
+        """Read the pages of these replicas from now on. Return which came and went, in words; "" for none."""
+        return self._scraper.follow(pages)
 
     async def look(self) -> ServerSnapshot:
         """Return a snapshot that is kept nowhere, as a capacity run takes them. Raise TargetError."""

@@ -66,7 +66,10 @@ class ServerState:
         self._newest = snapshot
         restart = restarted(before, snapshot) if before is not None else None
         if before is not None:
-            self.has_multiple_backends = self._backends.add(before, snapshot, is_restart=restart is not None)
+            is_same = before.replicas.keys() == snapshot.replicas.keys()  # else no process was replaced
+            self.has_multiple_backends = self._backends.add(
+                before, snapshot, is_restart=restart is not None and is_same
+            )
         if restart is not None:
             self._restart = (snapshot.at_ns, restart)
             self._has_unsettled_restart = True

@@ -52,6 +52,7 @@ _NEXT_RUN = {
     "other_server": "set metrics_url to the page of the server at base_url, then measure again",
     "several_servers": "give the metrics page of each server (metrics_urls, or --metrics-url for each), or measure each"
     " server at its own address",
+    "replicas_changed": "measure while the number of replicas does not change",
     "rate_limited": "raise the rate limit of Kneewatch's key, or measure behind the gateway",
     "done": "measure load levels of your choice with --concurrency or --rates",
     "guard": "retry when the server is idle, or start with less load",

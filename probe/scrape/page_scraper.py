@@ -46,18 +46,11 @@ class _UnreadError(ValueError):
 class PageScraper:
     """Scrapes one page. It requests the version once, and again after every failure: servers are redeployed.
 
-    `engine`: one of engines.NAMES, or None to detect it. `max_bytes`: of an answer. `seconds` and `page_bytes` describe
-    the last page: the time to fetch and parse it, and its uncompressed size.
+    `engine`: one of engines.NAMES, or None to detect it. `max_bytes`: the most of an answer. `seconds` and `page_bytes`
+    describe the last page: the time to fetch and parse it, and its uncompressed size.
     """
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        clock: Clock,
-        timeout_s: float = 3.0,
-        engine: str | None = None,
-        max_bytes: int = MAX_PAGE_BYTES,
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, clock: Clock, timeout_s: float = 3.0, engine: str | None = None) -> None:
         self.seconds = 0.0
         self.page_bytes = 0
         self._endpoint = endpoint
@@ -65,7 +58,7 @@ class PageScraper:
         self._address = endpoint.metrics_url or f"{endpoint.base_url}{engines.path(engine)}"
         self._clock = clock
         self._timeout_s = timeout_s
-        self._max_bytes = max_bytes
+        self.max_bytes = MAX_PAGE_BYTES
         self._version: str | None = None
         self._found_engine = engine
         self._has_no_info = False  # the server has refused /server_info
@@ -168,7 +161,7 @@ class PageScraper:
             if response.status_code != HTTPStatus.OK:
                 raise self._refused(response, has_key=len(own) > len(self._endpoint.plain_headers))
             try:
-                body = await _body(response, self._max_bytes)
+                body = await _body(response, self.max_bytes)
             except (httpx.NetworkError, httpx.RemoteProtocolError, zlib.error) as error:
                 raise _UnreadError("damaged", f"cut short or damaged: {error}") from None
             return self._redactor.hide(body, _SHORTEST_SECRET), bool(

@@ -10,6 +10,7 @@ from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome, RequestRecord
+from probe.core.snapshot import REPLICAS
 from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import milliseconds, percent
@@ -135,8 +136,10 @@ def href(name: str) -> str:
 
 
 def headroom_now(status: TargetStatus) -> float | None:
-    """Return the current headroom below the last measured capacity."""
+    """Return the current headroom below the last measured capacity, if it was measured with as many replicas."""
     known = status.measured or status.capacity
+    if known is not None and status.server is not None:
+        known = known if known.context.flags.get(REPLICAS) == status.server.flags.get(REPLICAS) else None
     return headroom(status.users, known.capacity if known is not None else None)
 
 

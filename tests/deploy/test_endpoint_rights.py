@@ -35,6 +35,11 @@ def test_the_chart_gives_each_namespace_what_its_targets_ask_for(chart: helm_pyt
         checks.check(manifest)
 
 
+def test_the_chart_lets_it_find_the_replicas_behind_an_address(chart: helm_python.Chart) -> None:
+    router = {"name": "router", "base_url": "http://router", "metrics_discovery": SLICES["discover"]}
+    assert checks.rights(rendered(chart, {"config": {"targets": [router]}})) == {("serving", "endpointslices"): ASKED}
+
+
 @pytest.mark.kubectl
 def test_the_component_gives_the_same_rights_as_the_chart(
     deploy: Path, tmp_path: Path, chart: helm_python.Chart, manifests: Callable[[str], list[dict[str, Any]]]

@@ -22,6 +22,7 @@ from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.observe.guard import ASLEEP, SEVERAL_SERVERS, GuardVerdict
 from probe.observe.guard_limits import GuardLimits
+from probe.observe.restarts import CHANGED
 from probe.observe.server_state import ServerState
 
 # The budget that ends a run with its window.
@@ -173,7 +174,8 @@ def _several() -> GuardVerdict:
 def _restarted(restart: tuple[float, str] | None) -> GuardVerdict | None:
     if restart is None or restart[0] > _ROLLOUT_S:
         return None
-    return _no("rollout", f"the server restarted {restart[0]:.0f} s ago: {restart[1]}")
+    what = "changed" if restart[1].startswith(CHANGED) else "restarted"
+    return _no("rollout", f"the server {what} {restart[0]:.0f} s ago: {restart[1]}")
 
 
 def _burning(burn: Mapping[str, float]) -> GuardVerdict | None:

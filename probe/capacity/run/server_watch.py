@@ -63,7 +63,8 @@ class ServerWatch:
         if before is None or restarted(before, polled) is None:
             return
         now_ns = self._clock.monotonic_ns()
-        self.has_alternated |= self._replaced_ns is not None and now_ns - self._replaced_ns < _TWICE_NS
+        is_same = before.replicas.keys() == polled.replicas.keys()
+        self.has_alternated |= is_same and self._replaced_ns is not None and now_ns - self._replaced_ns < _TWICE_NS
         self._replaced_ns = now_ns
 
     async def follow_gpus(self) -> None:

@@ -10,7 +10,15 @@ from probe.capacity.search.load_words import below, describe_load, option_of
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
 from probe.load.step_summary import CUT_SHORT, HELD_BACK, MIN_REQUESTS
-from probe.observe.guard import ASLEEP, OTHER_SERVER, OVERLOAD, RATE_LIMITED, SERVER_RESTARTED, SEVERAL_SERVERS
+from probe.observe.guard import (
+    ASLEEP,
+    OTHER_SERVER,
+    OVERLOAD,
+    RATE_LIMITED,
+    REPLICAS_CHANGED,
+    SERVER_RESTARTED,
+    SEVERAL_SERVERS,
+)
 
 MODE = "empirical"  # measured, with no model behind it
 # A step that is shorter than this, with fewer requests too, may hold a load at which queues still grow.
@@ -60,6 +68,8 @@ NOT_ONE_SERVER = {
     SERVER_RESTARTED: "the server restarted during the run, so its data are of two servers; measure again",
     SEVERAL_SERVERS: "several servers answer at this address, and not all of their metrics pages are read, so the guard"
     " is blind; set metrics_urls to the page of each, or measure each at its own address",
+    REPLICAS_CHANGED: "a replica behind the address came or went during the run, so its data are of two servers;"
+    " measure while their number does not change",
     ASLEEP: "the server fell asleep; measure again",
     OTHER_SERVER: "the metrics page counted none of the run's requests, so it is another server's and guards nothing;"
     " set metrics_url to the page of the server at base_url",

@@ -293,6 +293,31 @@ def test_the_pages_of_replicas_are_a_page_of_their_own_in_any_order_and_spelling
     assert both.metrics_page not in {target(metrics_url=one).metrics_page, target().metrics_page}
 
 
+def test_replicas_that_are_found_are_a_page_of_their_own_whichever_target_finds_them() -> None:
+    found = {"dns": {"name": "llama.serving", "port": 8000}}
+    replicas = target(metrics_discovery=found)
+    assert replicas.metrics_page == target(name="b", metrics_discovery=found).metrics_page
+    assert replicas.metrics_page not in {
+        target().metrics_page,
+        target(metrics_discovery={**found, "path": "/a"}).metrics_page,
+    }
+
+
+def test_how_replicas_are_found_is_checked_as_the_discovery_of_targets_is() -> None:
+    pods = {"endpoints": "llama", "port": 8000}
+    page = "http://llama-0:8000/metrics"
+    assert refusal(metrics_discovery={}) == ["metrics_discovery: no source is set; add kubernetes, dns, file or http"]
+    assert refusal(metrics_discovery={"kubernetes": {**pods, "service": "llama"}}) == [
+        "metrics_discovery.kubernetes.service: would be read as one more replica; remove it"
+    ]
+    assert refusal(metrics_discovery={"kubernetes": pods}, metrics_url=page) == [
+        "metrics_url: metrics_url and metrics_discovery are both set; keep one"
+    ]
+    assert refusal(metrics_discovery={"kubernetes": pods}, metrics_url=page, metrics_urls=[page, page + "2"]) == [
+        "metrics_url: metrics_url and metrics_urls and metrics_discovery are all set; keep one"
+    ]
+
+
 def test_a_client_certificate_is_for_the_replicas_too(tmp_path: Path) -> None:
     tls = written(tmp_path, cert_file=CERTIFICATE, key_file=KEY)
     pages = ["http://llama-0:8000/metrics", "https://llama-1:8000/metrics"]

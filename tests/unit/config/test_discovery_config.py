@@ -27,7 +27,7 @@ def problems(**section: Any) -> list[str]:
         config = DiscoverConfig.model_validate(section)
     except ValidationError as error:
         return describe(error, section, DiscoverConfig)
-    return list(discover_problems(config, lambda key: f"<{key}>"))
+    return list(discover_problems("discover", config, lambda key: f"<{key}>"))
 
 
 @pytest.mark.parametrize(

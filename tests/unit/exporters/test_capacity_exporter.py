@@ -16,9 +16,8 @@ from probe.core.snapshot import UserLoad
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
 GUARD_REASONS = (
     "server_errors", "rate_limited", "failed_requests", "server_unreadable", "other_server", "server_restarted",
-    "several_servers", "asleep", "preemptions", "queue", "kv_cache", "no_first_token", "users_latency", "slow_answers",
-    "in_flight_cap",
-    "objective_broken",
+    "several_servers", "replicas_changed", "asleep", "preemptions", "queue", "kv_cache", "no_first_token",
+    "users_latency", "slow_answers", "in_flight_cap", "objective_broken",
 )  # fmt: skip
 REFUSALS = (
     "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "asleep", "busy",
@@ -265,6 +264,16 @@ def test_headroom_is_what_users_leave_of_each_capacity_now() -> None:
     assert _headroom(registry, "empirical") == pytest.approx(-1.0)
     exporter.live("a", None)
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
+
+
+def test_of_another_number_of_replicas_there_is_no_headroom() -> None:
+    registry, exporter = _registry()
+    measured = result()
+    flags = {**measured.context.flags, "replicas": "3"}
+    exporter.observe(replace(measured, context=replace(measured.context, flags=flags)))
+    for now, has_headroom in (("3", True), ("2", False), ("3", True), ("4", False), (None, False)):
+        exporter.live("a", UserLoad(4.0, None), now)
+        assert (values(registry, "kneewatch_capacity_headroom_ratio") != []) == has_headroom
 
 
 def test_a_forecast_that_is_a_lower_bound_has_no_headroom() -> None:

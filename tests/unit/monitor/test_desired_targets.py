@@ -268,3 +268,50 @@ def test_a_service_before_the_pods_gets_canaries_and_no_load() -> None:
     desired.discovered("qwen", (DiscoveredServer("qwen", "http://qwen.serving:80"), POD))
     modes = {name: one.config.capacity.mode for name, one in desired.by_name().items()}
     assert modes == {"qwen/qwen": "off", "qwen/qwen-7d9-x": "verify"}
+
+
+# Replicas behind one address.
+
+
+def _behind_a_router(**keys: Any) -> DesiredTargets:
+    found = {"kubernetes": {"selector": "app=qwen", "port": 8000}, **keys}
+    router = {"name": "router", "base_url": "http://router:80", "metrics_discovery": found}
+    return DesiredTargets(config_from({"targets": [router]}, "test"), None)
+
+
+def test_the_replicas_behind_an_address_are_the_pages_of_one_target() -> None:
+    desired = _behind_a_router()
+    before = desired.by_name()["router"]
+    assert before.replicas is None, "they are not known yet"
+    other = replace(POD, id="qwen-7d9-y", base_url="http://10.0.0.2:8000")
+    desired.discovered("router", (POD, other))
+    after = desired.by_name()["router"]
+    assert after.replicas == ("http://10.0.0.1:8000/metrics", "http://10.0.0.2:8000/metrics")
+    assert (after.spec, after.discovery, after.inhibited_by) == (before.spec, None, None)
+    desired.discovered("router", ())
+    assert desired.by_name()["router"].replicas == ()
+
+
+def test_the_page_of_a_replica_is_where_its_discovery_says() -> None:
+    desired = _behind_a_router(path="/openai", metrics_path="/metrics")
+    desired.discovered("router", (replace(POD, base_url="http://10.0.0.1:8000/openai"),))
+    assert desired.by_name()["router"].replicas == ("http://10.0.0.1:8000/metrics",)
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [({"is_ready": False}, "the server is not ready"), ({"is_rolling_out": True}, "a rollout is under way")],
+)
+def test_no_load_goes_to_an_address_while_a_replica_behind_it_is_not_as_it_should_be(
+    other: dict[str, Any], why: str
+) -> None:
+    desired = _behind_a_router()
+    desired.discovered("router", (POD, replace(POD, id="b", **other)))
+    assert desired.by_name()["router"].inhibited_by == why
+
+
+def test_another_discovery_of_replicas_begins_with_none_known() -> None:
+    desired = _behind_a_router()
+    desired.discovered("router", (POD,))
+    desired.configure(_behind_a_router(scheme="https").config)
+    assert desired.by_name()["router"].replicas is None

@@ -308,6 +308,14 @@ def test_a_counter_that_fell_or_another_version_is_another_server(
     assert reason(poll(**after)) is None
 
 
+def test_a_replica_that_came_or_went_is_no_restart() -> None:
+    one, other = {"one": poll(version="0.32")}, {"other": poll(version="0.32")}
+    for before, after in ((one, one | other), (one | other, one), (one, other)):
+        assert reason(poll(replicas=before), poll(replicas=after)) == "replicas_changed"
+    assert reason(poll(replicas=one), poll(replicas={"one": poll(version="0.31")})) == "server_restarted"
+    assert reason(poll(replicas=one), poll(replicas=one)) is None
+
+
 def test_a_histogram_that_lost_observations_is_another_server() -> None:
     assert _judged(_latencies(quick=9), _latencies(quick=3)) == "server_restarted"
 

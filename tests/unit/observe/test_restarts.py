@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from plain_records import poll
 
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import ServerSnapshot, changed_replicas
 from probe.observe.restarts import BackendDetector, restarted
 
 S = 10**9
@@ -91,3 +91,17 @@ def test_a_replica_s_address_that_is_a_balancer_s_is_several_servers() -> None:
         return replace(both(at_s, read(at_s, 100.0, 1.0), replica), started_s=replica.started_s)
 
     assert several(*(balanced(5.0 * i, is_other=i % 2 == 1) for i in range(3)))
+
+
+def test_a_replica_that_came_or_went_is_named_and_no_process_that_was_replaced() -> None:
+    two = both(0, read(0, 100.0), read(0, 50.0))
+    three = replace(two, replicas={**two.replicas, "third:8000": read(5, 1e6)})
+    moved = replace(two, replicas={"one:8000": read(5, 101.0), "third:8000": read(5, 3.0)})
+    assert restarted(two, three) == "its replicas changed, third:8000 came"
+    assert restarted(three, two) == "its replicas changed, third:8000 went"
+    assert restarted(two, moved) == "its replicas changed, third:8000 came, other:8000 went"
+
+
+def test_a_line_names_three_replicas() -> None:
+    assert changed_replicas((), "abcde") == "a, b, c and 2 more came"
+    assert changed_replicas("ba", "ab") == ""

@@ -348,6 +348,27 @@ def test_a_replica_that_restarts_forgets_the_minutes_before_though_the_sum_grew(
     assert state.user_totals.requests == 15
 
 
+def test_what_a_replica_had_counted_before_it_came_is_no_user_traffic() -> None:
+    state = ServerState()
+
+    def add(at_s: float, **counts: float) -> None:
+        each = {name: read(at_s, count, 10 * count) for name, count in counts.items()}
+        state.add(replace(merged(each), at_ns=round(at_s * S)))
+
+    add(0, one=100.0, other=50.0)
+    add(20, one=110.0, other=55.0)
+    add(40, one=120.0, other=60.0, third=9000.0)
+    assert state.restarted_ago(40 * S) == (0, "its replicas changed, third came")
+    assert state.users() is None, "a rate over the change would be another server's"
+    add(60, one=130.0, other=65.0, third=9010.0)
+    assert state.user_totals.requests == 15 + 25
+    assert state.users() == UserLoad(25 / 20, 250 / 20)
+    add(80, one=140.0, other=70.0)
+    add(100, one=150.0, other=75.0)
+    assert state.user_totals.requests == 15 + 25 + 15
+    assert not state.has_multiple_backends, "the two of before are back, and so is nothing that a balancer hides"
+
+
 def test_what_is_kept_of_replicas_is_their_sum() -> None:
     state = ServerState()
     for second in (0, 5):

@@ -168,3 +168,48 @@ def test_pages_of_many_replicas_may_be_as_large_together_as_four_of_one_server()
     with pytest.raises(TargetError, match="more than 4194304 bytes") as caught:
         asyncio.run(main(8))
     assert caught.value.reason == "too_large"
+
+
+# Replicas that come and go.
+
+
+def test_the_replicas_that_it_is_told_are_read_from_then_on() -> None:
+    async def main() -> None:
+        one, other = (by_path([page(running)] * 9) for running in (1, 2))
+        async with hostile(by_path([])) as gateway, hostile(one) as a, hostile(other) as b:
+            scraper = Scraper(Endpoint("a", gateway.base_url), SystemClock(), 1.0, follows=True)
+            with pytest.raises(TargetError, match="a: its replicas are not known yet"):
+                await scraper.read()
+            assert scraper.follow([f"{a.base_url}/metrics"]) == ""
+            assert (await scraper.read()).flags["replicas"] == "1"
+            came = scraper.follow([f"{a.base_url}/metrics", f"{b.base_url}/metrics"])
+            assert came == f"localhost:{b.base_url.rpartition(':')[2]} came"
+            assert (await scraper.read()).running == 3
+            asked = len([each for each in a.asked if " /version " in each.line])
+            assert asked == 1, "the one that stays is the same"
+            assert scraper.follow([f"{b.base_url}/metrics"]).endswith(" went")
+            assert (await scraper.read()).running == 2
+            scraper.follow([])
+            with pytest.raises(TargetError, match="metrics_discovery finds no replicas"):
+                await scraper.read()
+            scraper.follow([f"http://127.0.0.1:{port}/metrics" for port in range(8000, 8033)])
+            with pytest.raises(TargetError, match="metrics_discovery finds 33 replicas; at most 32 can be read"):
+                await scraper.read()
+            assert gateway.asked == []
+            await scraper.close()
+
+    asyncio.run(main())
+
+
+def test_a_replica_that_goes_while_it_is_read_is_read_to_the_end() -> None:
+    async def main() -> None:
+        async with hostile(by_path([])) as gateway, hostile(by_path([page(1)])) as a:
+            scraper = Scraper(Endpoint("a", gateway.base_url), SystemClock(), 1.0, follows=True)
+            scraper.follow([f"{a.base_url}/metrics"])
+            reading = asyncio.create_task(scraper.read())
+            await asyncio.sleep(0)
+            scraper.follow([])
+            assert (await reading).running == 1
+            await scraper.close()
+
+    asyncio.run(main())

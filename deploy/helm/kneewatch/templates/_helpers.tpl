@@ -98,9 +98,9 @@ value, the name of the target. */}}
 {{- $found := .Values.rbac.namespaces -}}
 {{- if not .Values.existingConfigMap -}}
 {{- range .Values.config.targets -}}
-{{- with .discover -}}{{- with .kubernetes -}}
+{{- range list .discover .metrics_discovery -}}{{- with . -}}{{- with .kubernetes -}}
 {{- $found = append $found (.namespace | default $.Release.Namespace) -}}
-{{- end -}}{{- end -}}
+{{- end -}}{{- end -}}{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- range $found | uniq | sortAlpha }}

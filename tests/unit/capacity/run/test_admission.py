@@ -217,6 +217,12 @@ def test_a_server_that_restarted_of_late_is_left_alone() -> None:
     assert scene.ask().verdict.allows_load
 
 
+def test_after_a_replica_came_a_run_waits_as_after_a_restart() -> None:
+    scene = _calm(server={"replicas": {"a": snapshot(), "b": snapshot()}})
+    scene.reading(replicas={"a": snapshot()})
+    assert _refusal(scene) == ("rollout", "the server changed 0 s ago: its replicas changed, b came")
+
+
 def test_a_restart_that_only_the_last_reading_shows_is_seen() -> None:
     scene = _calm(server={"version": "0.33"})
     scene.reading(version="0.32")
