@@ -21,7 +21,7 @@ from probe.report.tune_record import AGAIN, BASE, FAILED, SKIPPED, WAITING, Knob
 
 Measure = Callable[[Settings], Awaitable[CapacityResult]]
 Predict = Callable[[CapacityResult, Sequence[Knob]], Awaitable[Sequence[Knob]]]
-INTERRUPTED = "interrupt"
+INTERRUPTED, FAILED_RUN = "interrupt", "error"
 
 
 class InterruptedTuningError(Exception):
@@ -174,7 +174,7 @@ def decided(decision: KnobDecision, bases: Sequence[CapacityResult], tolerance: 
     if has_drifted(bases, tolerance):
         return replace(judged, why=f"Unclear: {before.value} gave another capacity when it was measured again.")
     again = next((one for one in values if one.verdict == AGAIN), None)
-    if again is not None and again.result is None:
+    if again is not None and (again.result is None or again.result.stopped.by == FAILED_RUN):
         return replace(judged, why=f"Unclear: {before.value} could not be measured again.")
     tried = [one for one in values if one.verdict not in (BASE, AGAIN)]
     winner = best(

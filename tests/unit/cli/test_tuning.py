@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from example_records import result
+from example_records import no_knee, result
 from simulated_servers import CHAT, FAST, profile, promise, twin_of
 
 from probe.capacity.model.knobs import Knob
@@ -110,6 +110,13 @@ def test_a_machine_that_gives_another_answer_the_second_time_decides_nothing(tmp
     assert _verdicts(record)[1] == ("32", "unclear")
     assert (record.decisions[0].chosen, record.is_decided) == (None, False)
     assert "16 gave another capacity when it was measured again" in tune_markdown(record)
+
+
+def test_a_base_that_cannot_be_measured_again_decides_nothing(tmp_path: Path) -> None:
+    failed = replace(result(capacity=no_knee("the run failed")), stopped=Stopped("error", "worker_lost"))
+    results = iter((_found(10.0), _found(15.0), failed))
+    record, _ = _tuned(tmp_path, ["max_num_seqs=16,32"], lambda _: next(results))
+    assert record.decisions[0].why == "Unclear: 16 could not be measured again."
 
 
 def test_a_value_must_beat_the_base_both_times(tmp_path: Path) -> None:
