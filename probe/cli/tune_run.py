@@ -109,7 +109,7 @@ async def _tuned(run: TuneRun, record: TuneRecord, follow: ProgressView) -> Tune
     interruption = Interruption(task)
     on_signals(interruption.come)
     note = partial(_note, follow)
-    observers = TuneObservers(partial(write_record, run.folder), note)
+    observers = TuneObservers(partial(write_record, run.folder), note, lambda: interruption.has_come)
     measure = partial(_measured, run, interruption, follow)
     tuning = Tuning(run.server, measure, predicted_in_helper, record, run.folder, observers)
     try:
@@ -149,8 +149,6 @@ async def _measured(
     )
     words = capacity_words(result.capacity) or f"no capacity: {result.capacity.reason}"
     follow.console.print(f"  {words}; {result.capacity.mode}", markup=False)
-    if interruption.has_come and result.stopped.by != INTERRUPTED:  # it came as the run had just ended
-        raise InterruptedTuningError
     return result
 
 

@@ -25,15 +25,19 @@ INTERRUPTED, FAILED_RUN = "interrupt", "error"
 
 
 class InterruptedTuningError(Exception):
-    """The tuning was stopped in a capacity run; the record has what was measured."""
+    """The tuning was stopped in a capacity run, or before one; the record has what was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class TuneObservers:
-    """Who hears of a tuning. `on_record`: each new state of the record; `on_note`: what is done now, in words."""
+    """Who hears of a tuning, and ends it. `on_record`: each new state of the record; `on_note`: what is done now.
+
+    `is_over`: asked before each measurement.
+    """
 
     on_record: Callable[[TuneRecord], None]
     on_note: Callable[[str], None]
+    is_over: Callable[[], bool] = lambda: False
 
 
 class Tuning:
@@ -114,6 +118,8 @@ class Tuning:
         return TunedValue(decision.base.value, AGAIN, result=result, file=file)
 
     async def _measured(self, settings: Settings, title: str) -> tuple[CapacityResult, str]:
+        if self._observers.is_over():
+            raise InterruptedTuningError
         self._count += 1
         stem = self._folder / f"{self._count:02}-{title}"
         self._observers.on_note(f"{title}: {', '.join(f'{name} {value}' for name, value in settings.items())}")

@@ -65,7 +65,9 @@ def _tuned(
     knobs: Sequence[str],
     measure: Callable[[Mapping[str, str]], CapacityResult],
     server: _Server | None = None,
+    *,
     predict: Callable[[CapacityResult, Sequence[Knob]], Awaitable[Sequence[Knob]]] = _nothing,
+    is_over: Callable[[], bool] = lambda: False,
     **options: Any,
 ) -> tuple[TuneRecord, _Server]:
     """Tune a server in virtual time, and return the record and the server."""
@@ -77,7 +79,7 @@ def _tuned(
 
     asked = knobs_of(knobs)
     record = TuneRecord(datetime.now(UTC), "kneewatch tune", 0.05, settings_of(asked))
-    observers = TuneObservers(lambda _: None, lambda _: None)
+    observers = TuneObservers(lambda _: None, lambda _: None, is_over)
     tuning = Tuning(had, run, predict, record, folder, observers)
     try:
         asyncio.run(tuning.run(asked, **options))
@@ -162,6 +164,19 @@ def test_an_interrupt_leaves_the_record_so_far(tmp_path: Path) -> None:
     assert _verdicts(record) == [("16", "base"), ("32", "to be measured"), ("64", "to be measured")]
     assert (server.is_up, record.is_decided) == (False, False)
     assert "Ended by: interrupt" in tune_markdown(record)
+
+
+def test_a_result_that_was_complete_when_the_interrupt_came_is_in_the_record(tmp_path: Path) -> None:
+    server = _Server()
+    record, _ = _tuned(
+        tmp_path,
+        ["max_num_seqs=16,32,64"],
+        _of({"16": 10.0, "32": 15.0}),
+        server,
+        is_over=lambda: len(server.served) == 2,
+    )
+    assert _verdicts(record) == [("16", "base"), ("32", "better"), ("64", "to be measured")]
+    assert (record.ended_by, record.is_decided) == ("interrupt", False)
 
 
 def _fitted(seqs: int) -> CapacityResult:
