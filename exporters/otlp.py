@@ -15,7 +15,15 @@ from probe.core.request import NO_FAILURES, Api, Outcome, RequestRecord, TraceCo
 
 SCOPE = "kneewatch"
 _CLIENT, _ERROR, _CUMULATIVE = 3, 2, 2  # SpanKind, StatusCode and AggregationTemporality
-_OPERATIONS = {Api.CHAT: "chat", Api.COMPLETIONS: "text_completion"}
+_OPERATIONS = {
+    Api.CHAT: "chat",
+    Api.COMPLETIONS: "text_completion",
+    Api.RESPONSES: "chat",
+    Api.MESSAGES: "chat",
+    Api.EMBEDDINGS: "embeddings",
+    Api.RERANK: "rerank",
+    Api.SCORE: "score",
+}
 _PORTS = {"http": 80, "https": 443}
 # What the client knows: which API the server speaks. No price list has such a provider.
 _PROVIDER = "openai_compatible"

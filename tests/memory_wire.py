@@ -186,7 +186,7 @@ def recorded(name: str) -> bytes:
     start = head.replace("\n", "\r\n").encode() + b"\r\n\r\n"
     if "transfer-encoding: chunked" not in head:
         return start + body.encode()
-    chunks = re.findall(r"(?m)^[0-9a-f]+\n(data: .*\n\n)\n", body)
+    chunks = re.findall(r"(?m)^[0-9a-f]+\n((?:event: .*\n)?data: .*\n\n)\n", body)
     return start + b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk.encode()) for chunk in chunks) + b"0\r\n\r\n"
 
 

@@ -15,7 +15,7 @@ PROMISED = Objectives(name="chat", availability=0.99, ttft=Objective(0.95, 0.5),
 
 
 def spec(prompt_tokens: int = 8, output_tokens: int = 3, api: Api = Api.COMPLETIONS) -> RequestSpec:
-    prompt = tuple(range(1000, 1000 + prompt_tokens)) if api is Api.COMPLETIONS else "hello there"
+    prompt = tuple(range(1000, 1000 + prompt_tokens)) if api.takes_ids else "hello there"
     return RequestSpec("short", api, prompt, prompt_tokens, output_tokens)
 
 

@@ -11,6 +11,7 @@ from probe.capacity.run.plan import StepSettings, hints_of
 from probe.capacity.run.preflight import firing_pages, preflight
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.run.service import Interrupts, RefusedError, RunObservers, RunRequest, run_capacity
+from probe.cli.other_api import OtherApiError, serves_embeddings
 from probe.cli.scrapers import open_scraper
 from probe.cli.stops import Stops, stopped_by_signals
 from probe.client.client import Client
@@ -18,7 +19,7 @@ from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError, KneewatchError, LockError, TargetError
-from probe.core.request import Outcome, RequestRecord, Traffic
+from probe.core.request import Api, Outcome, RequestRecord, Traffic
 from probe.core.result import CapacityResult, Phase
 from probe.core.step import StepSummary
 from probe.core.trace import NamedTrace, trace_workload
@@ -85,6 +86,8 @@ async def check_target(
     if record.outcome is Outcome.CLIENT_BOUND:
         fix = "; run it on a quieter machine" if record.is_up else ""  # else the detail has it
         raise TargetError(f"{target.base_url}: {record.detail}{fix}", record.outcome)
+    if record.outcome is Outcome.NOT_FOUND and await serves_embeddings(target, model, clock):
+        raise OtherApiError(target.base_url, load.api, Api.EMBEDDINGS)
     if record.outcome in _COULD_NOT_ASK:
         raise TargetError(
             f"{target.base_url}: {record.detail}; check base_url, model, API key and workload", record.outcome
@@ -99,7 +102,8 @@ async def _model(client: Client, target: TargetConfig, load: Workload, clock: Cl
     except TargetError as error:
         if target.model == "auto" or error.outcome in (Outcome.UNREACHABLE, Outcome.CLIENT_BOUND):
             raise
-        short = next(requests(replace(load, prompt_tokens=_SHORT, output_tokens=1, shared_tokens=0, parts=None)))
+        least = 1 if load.api.generates else 0
+        short = next(requests(replace(load, prompt_tokens=_SHORT, output_tokens=least, shared_tokens=0, parts=None)))
         record = await client.send(short, target.model, Traffic.ONDEMAND, clock.monotonic_ns())
         if record.outcome is Outcome.NOT_FOUND:
             raise

@@ -22,6 +22,9 @@ def sim(
     max_num_batched_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens of a step, as of vLLM. Default: the profile's.")
     ] = None,
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="Serve embeddings, rankings and scores instead of text.")
+    ] = False,
     listed: Annotated[bool, typer.Option("--list", help="Print the servers it can simulate, and exit.")] = False,
 ) -> None:
     """Run a mock vLLM server: the API and the metrics, with simulated timings."""
@@ -55,7 +58,7 @@ def sim(
         typer.echo(f"mock server {profile} serves {model} on http://{host}:{bound}")
 
     try:
-        asyncio.run(serve(served, host=host, port=port, model=model, seed=seed, ready=ready))
+        asyncio.run(serve(served, host=host, port=port, model=model, seed=seed, ready=ready, is_pooling=embeddings))
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (while")[0]  # create_server repeats the address
         raise ConfigError(f"--host {host} --port {port}: cannot listen ({why}); choose another host or port") from None

@@ -34,8 +34,11 @@ def doctor(
 
     Exit status: 0 healthy, 1 not (--fail-on), 2 could not measure.
     """
+    from dataclasses import replace
+
     from probe.cli.doctor import diagnose
     from probe.cli.options import ServerOptions, configuration
+    from probe.cli.other_api import OtherApiError
     from probe.core.clock import SystemClock
     from probe.core.errors import ConfigError
     from probe.report.diagnosis import diagnosis_json, diagnosis_markdown, diagnosis_words
@@ -64,7 +67,14 @@ def doctor(
             raise ConfigError(f"--write {write}: the file exists; remove it, or name another one")
         check_writable(write, "--write")
     with following() as follow:
-        found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
+        try:
+            found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
+        except OtherApiError as other:
+            if api is not None:
+                raise
+            config = configuration(None, base_url, replace(options, api=other.api.value))
+            (target,) = config.servers
+            found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
     if as_json:
         print_json(diagnosis_json(found))
     elif as_markdown:

@@ -15,12 +15,13 @@ from probe.config.addresses import Url
 from probe.config.config import Config
 from probe.config.config_file import load_config
 from probe.config.headers import names_secret
-from probe.config.objectives import DEFAULT_OBJECTIVES, USUAL_RATIO
+from probe.config.objectives import DEFAULT_OBJECTIVES, RESULT_OBJECTIVES, USUAL_RATIO
 from probe.config.path_checks import authorities_problem
 from probe.config.presets import PRESETS
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
 from probe.core.objectives import LATENCIES
+from probe.core.request import Api
 from probe.core.text import one_line
 from probe.monitor.desired_targets import Shard
 
@@ -41,7 +42,7 @@ _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
 _ADDRESS: TypeAdapter[str] = TypeAdapter(Url)
 _EXPECTED = {
     "--model": "expected a model's name of at most 256 characters",
-    "--api": "expected completions or chat",
+    "--api": "expected completions, chat, responses, messages, embeddings, rerank or score",
     "--prompt-tokens": "expected a whole number from 1 to 1000000",
     "--output-tokens": "expected a whole number from 1 to 1000000",
     "--ratio": "expected a number between 0 and 1, such as 0.95",
@@ -144,6 +145,7 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
     }
     lengths = {"prompt_tokens": server.prompt_tokens, "output_tokens": server.output_tokens}
     workload = _set({"api": server.api, **lengths})
+    _check_generates(server)
     if server.api_key_file is not None:
         _check_readable("--api-key-file", server.api_key_file)
     if server.ca_file is not None and (words := authorities_problem(server.ca_file)):
@@ -163,9 +165,24 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
     return config.model_copy(update={"workloads": presets | config.workloads})
 
 
+def _has_no_tokens(server: ServerOptions) -> bool:
+    return server.api in {api.value for api in Api if not api.generates}
+
+
+def _check_generates(server: ServerOptions) -> None:
+    """Raise ConfigError for an option about tokens where the API generates none."""
+    given = [
+        f"--{name.replace('_', '-')}" for name in ("output_tokens", "ttft", "tpot", "itl") if getattr(server, name)
+    ]
+    if _has_no_tokens(server) and given:
+        raise ConfigError(
+            f"{', '.join(given)}: --api {server.api} generates no tokens; remove it, and set --e2e for an objective"
+        )
+
+
 def _objectives(server: ServerOptions) -> dict[str, object]:
     """Return the objectives as the configuration has them: the usual ones, and those that were asked for."""
-    usual = DEFAULT_OBJECTIVES.model_dump(mode="json")
+    usual = (RESULT_OBJECTIVES if _has_no_tokens(server) else DEFAULT_OBJECTIVES).model_dump(mode="json")
     ratio = server.ratio or str(USUAL_RATIO)
     return {
         name: _set({"within": within, "ratio": ratio}, usual[name])

@@ -14,7 +14,14 @@ Model = Annotated[
 ApiKeyFile = Annotated[
     Path | None, typer.Option("--api-key-file", help="File with the server's API key, with --base-url.")
 ]
-Api = Annotated[str | None, typer.Option("--api", help="completions or chat, with --base-url. Default: completions.")]
+Api = Annotated[
+    str | None,
+    typer.Option(
+        "--api",
+        help="completions, chat, responses, messages, embeddings, rerank or score, with --base-url."
+        " Default: completions.",
+    ),
+]
 Engine = Annotated[
     str | None, typer.Option("--engine", help="Inference engine or gateway, with --base-url. Default: auto.")
 ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from probe.capacity.run.job import Budget
+from probe.capacity.run.plan import StepSettings
 from probe.cli.commands import RampRequest, ramp_target
 from probe.cli.output import print_error
 from probe.cli.step_options import StepOptions, steps
@@ -16,6 +17,7 @@ from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError
+from probe.core.request import Api
 from probe.core.result import CapacityResult
 from probe.core.step import StepSummary
 from probe.report.files import STDOUT, check_writable, write_file
@@ -92,9 +94,11 @@ def ramp_request(config: Config, target: TargetConfig, load: StepOptions, option
     by_stream = options.is_guarded and (options.by_stream or capacity.guard == "stream")
     if by_stream and config.objectives_of(target).ttft is None:
         raise ConfigError("--stream-guard: judges waits for the first token, and no objective promises one; add ttft")
+    workload = config.workload_name(options.workload) or capacity.workload or target.canary.workload
+    _check_generates(config.workload(workload).api, chosen)
     return RampRequest(
         steps=chosen,
-        workload=config.workload_name(options.workload) or capacity.workload or target.canary.workload,
+        workload=workload,
         budget=Budget(
             tokens=tokens,
             seconds=seconds,
@@ -109,6 +113,19 @@ def ramp_request(config: Config, target: TargetConfig, load: StepOptions, option
         facts=options.facts,
         trace=trace,
     )
+
+
+def _check_generates(api: Api, chosen: StepSettings) -> None:
+    """Raise ConfigError for what needs tokens, where the API generates none."""
+    if api.generates:
+        return
+    if chosen.replay is not None:
+        raise ConfigError(f"--trace: has answers, and api {api.value} generates no tokens; use --rates")
+    if chosen.concurrency is None and chosen.rates is None:
+        raise ConfigError(
+            f"a search models generated tokens, and api {api.value} has none; add --rates or --concurrency (in a"
+            " configuration: capacity.rates or capacity.concurrency)"
+        )
 
 
 def measure(config: Config, target: TargetConfig, request: RampRequest, files: ResultFiles) -> bool:

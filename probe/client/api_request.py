@@ -1,7 +1,7 @@
-"""What a completion request to vLLM's API consists of: path, headers and body. Pure."""
+"""What a request to an API of vLLM consists of: path, headers and body. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +9,15 @@ from probe import __version__
 from probe.core.request import Api, Omittable, RequestSpec
 from probe.core.workload import as_text
 
-PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
+PATHS = {
+    Api.COMPLETIONS: "/v1/completions",
+    Api.CHAT: "/v1/chat/completions",
+    Api.RESPONSES: "/v1/responses",
+    Api.MESSAGES: "/v1/messages",
+    Api.EMBEDDINGS: "/v1/embeddings",
+    Api.RERANK: "/v1/rerank",
+    Api.SCORE: "/v1/score",
+}
 HEADERS = {
     "accept": "*/*",
     "accept-encoding": "identity",  # compression would hold events back to pack them together
@@ -27,13 +35,14 @@ class RequestShape:
     """How the requests to a server differ from those to vLLM.
 
     `extra`: further fields. `omitted`: those that it refuses. `is_text`: it takes no token ids.
-    `expects_done`: its streams end with [DONE]; else with a finish reason.
+    `expects_done`: its streams end with [DONE]; else with a finish reason. `vector_length`: of embeddings, if known.
     """
 
     extra: Mapping[str, Any] = field(default_factory=dict)
     omitted: frozenset[Omittable] = frozenset()
     is_text: bool = False
     expects_done: bool = True
+    vector_length: int | None = None
 
     @property
     def conditions(self) -> dict[str, object]:
@@ -50,7 +59,7 @@ class RequestShape:
         named = [name for name in Omittable if name not in self.omitted and re.search(rf"\b{name}\b", refusal)]
         if named:
             return omit_hint(*named)
-        has_ids = api is Api.COMPLETIONS and not self.is_text and _NO_IDS.search(refusal)
+        has_ids = api.takes_ids and not self.is_text and _NO_IDS.search(refusal)
         return "; set request.prompt: text if the server takes no token ids" if has_ids else ""
 
 
@@ -64,23 +73,63 @@ def omit_hint(*names: Omittable) -> str:
 
 
 def body_of(spec: RequestSpec, model: str, shape: RequestShape) -> dict[str, Any]:
-    """Return the body of a request to vLLM's API. `ignore_eos` makes the output length exact, but for an answer whose
-    text is judged; the running usage count gives the number of tokens in each event.
+    """Return the body of a request. `ignore_eos` makes the output length exact, but for an answer whose text is judged;
+    the running usage count of completions and chat gives the number of tokens in each event.
     """
-    usage = {"include_usage": True, "continuous_usage_stats": True}
+    if not spec.api.generates:
+        return {"model": model, **shape.extra, **_texts(spec, shape)}
     body: dict[str, Any] = {
         "model": model,
-        "max_tokens": spec.output_tokens,
+        _LIMITS.get(spec.api, "max_tokens"): spec.output_tokens,
         "temperature": 0,
-        "ignore_eos": spec.expects is None,
         "stream": True,
-        "stream_options": {name: value for name, value in usage.items() if name not in shape.omitted},
+        **_OWN[spec.api](spec, shape),
     }
     own = {name: value for name, value in body.items() if name not in shape.omitted}
     body = {**own, **shape.extra}  # which may set the temperature, and nothing else of these
     if spec.expects is not None and "temperature" in own:
         body["temperature"] = 0  # the answer is known only without chance
-    if spec.api is Api.CHAT:
-        return {**body, "messages": [{"role": "user", "content": spec.prompt}]}
-    prompt = as_text(spec.prompt) if shape.is_text and not isinstance(spec.prompt, str) else spec.prompt
-    return {**body, "prompt": prompt}
+    return {**body, **_prompt(spec, shape)}
+
+
+def _openai(spec: RequestSpec, shape: RequestShape) -> dict[str, Any]:
+    usage = {"include_usage": True, "continuous_usage_stats": True}
+    options = {name: value for name, value in usage.items() if name not in shape.omitted}
+    return {"ignore_eos": spec.expects is None, "stream_options": options}
+
+
+_LIMITS = {Api.RESPONSES: "max_output_tokens"}
+# What each API has of its own. Messages has no ignore_eos: the model decides where its answer ends.
+_OWN: Mapping[Api, Callable[[RequestSpec, RequestShape], dict[str, Any]]] = {
+    Api.COMPLETIONS: _openai,
+    Api.CHAT: _openai,
+    Api.RESPONSES: lambda spec, _: {"ignore_eos": spec.expects is None, "store": False},
+    Api.MESSAGES: lambda _, __: {},
+}
+
+
+def _prompt(spec: RequestSpec, shape: RequestShape) -> dict[str, Any]:
+    if spec.api is Api.RESPONSES:
+        return {"input": spec.prompt}
+    if spec.api is Api.COMPLETIONS:
+        return {"prompt": _ids_or_text(spec, shape)}
+    return {"messages": [{"role": "user", "content": spec.prompt}]}
+
+
+def _ids_or_text(spec: RequestSpec, shape: RequestShape) -> tuple[int, ...] | str:
+    return as_text(spec.prompt) if shape.is_text and not isinstance(spec.prompt, str) else spec.prompt
+
+
+def _texts(spec: RequestSpec, shape: RequestShape) -> dict[str, Any]:
+    """Return what is to be embedded or scored. One text or pair: vLLM counts each as a request of its own."""
+    if spec.api is Api.EMBEDDINGS:
+        return {"input": _ids_or_text(spec, shape)}
+    words = (spec.prompt if isinstance(spec.prompt, str) else as_text(spec.prompt)).split()
+    ends = max(len(words) // _QUERY_SHARE, 1)
+    query, document = " ".join(words[:ends]), " ".join(words[ends:]) or words[0]
+    if spec.api is Api.RERANK:
+        return {"query": query, "documents": [document]}
+    return {"text_1": query, "text_2": [document]}
+
+
+_QUERY_SHARE = 4  # a query is a quarter of a pair, and the document the rest

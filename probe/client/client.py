@@ -18,6 +18,7 @@ from probe.client.exchange import Ended, Exchange, PreparedRequest
 from probe.client.failures import NETWORK_ERRORS, failure_of
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import BodyLimits, ResponseBuffer, ResponseMemory, stream_limits
+from probe.client.result_body import LIMITS as RESULT_LIMITS
 from probe.client.served_models import MODELS, ServedModel, is_name, served_models
 from probe.client.shortage import shortage
 from probe.client.transport import Transport
@@ -144,7 +145,8 @@ class Client:
         `trace`: the server is told that the request is a span of it.
         """
         body = msgspec.json.encode(body_of(spec, model, self._endpoint.shape))
-        made = self._exchange("POST", PATHS[spec.api], body, stream_limits(spec.output_tokens), trace)
+        limits = stream_limits(spec.output_tokens) if spec.api.generates else RESULT_LIMITS
+        made = self._exchange("POST", PATHS[spec.api], body, limits, trace)
         return PreparedRequest(
             target=self._endpoint.target,
             model=model,

@@ -4,19 +4,20 @@ Expensive work is kept out of the timed part. A PreparedRequest only has to be s
 is parsed later in portions (stream_parser.py), so that other streams are served in between.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 import httpx
 
 from probe.client.api_json import error_message
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
-from probe.client.response_buffer import Read, ResponseBuffer
-from probe.client.stream_parser import StreamReader
+from probe.client.response_buffer import ResponseBuffer, portions
+from probe.client.result_body import judge_result
+from probe.client.stream_parser import stream_reader
 from probe.client.transcript import Transcript, judge, judge_name
 from probe.core.clock import Clock
 from probe.core.redactor import Redactor
-from probe.core.request import Outcome, RequestRecord, RequestSpec, TokenEvents, TraceContext, Traffic
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, TraceContext, Traffic
 from probe.core.text import LIMIT, one_line
 
 # The outcome of an exchange that did not complete, and its detail.
@@ -28,11 +29,9 @@ _STATUS_OUTCOMES = {
     404: Outcome.NOT_FOUND,
     429: Outcome.REJECTED,
 }
+# The last bytes of a stream, as vLLM writes them. A stream that ends otherwise is judged once it is parsed.
+_ENDS = {Api.RESPONSES: b'"type":"response.completed"}\n\n', Api.MESSAGES: b'{"type":"message_stop"}\n\n'}
 _OK, _BAD_REQUEST, _SERVER_ERROR = 200, 400, 500
-# The reads, and about the bytes, that are parsed before other streams are served: 0.2 ms of usual reads, which are one
-# event each, and some milliseconds of those in which a fast stream arrives.
-_PORTION = 64
-_PORTION_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +123,8 @@ class Response:
     def looks_good(self) -> bool:
         """Return whether the stream ended as it should. Only parsing shows whether it holds what was requested."""
         exchange = self.prepared.exchange
-        return self.ended is None and exchange is not None and exchange.received.ends_with(b"data: [DONE]\n\n")
+        end = b"}" if not self.prepared.spec.api.generates else _ENDS.get(self.prepared.spec.api, b"data: [DONE]\n\n")
+        return self.ended is None and exchange is not None and exchange.received.ends_with(end)
 
     @property
     def held(self) -> int:
@@ -138,10 +138,10 @@ class Response:
         exchange = prepared.exchange
         received = exchange.received if exchange is not None else ResponseBuffer()
         if exchange is not None and received.status == _OK:
-            reader = StreamReader(
+            reader = stream_reader(
                 prepared.spec.api, exchange.redactor.hide, keeps_text=prepared.spec.expects is not None
             )
-            for portion in _portions(received.reads):
+            for portion in portions(received.reads):
                 reader.read(portion)
                 yield None
                 if received.cut is not None and reader.events >= prepared.spec.output_tokens:
@@ -224,26 +224,21 @@ def aborted(
     )
 
 
-def _portions(reads: Sequence[Read]) -> Iterator[Sequence[Read]]:
-    """Yield the reads in portions; one that is larger than a portion is one."""
-    first = size = 0
-    for index, (_, _, data) in enumerate(reads):
-        if index > first and (index - first == _PORTION or size + len(data) > _PORTION_BYTES):
-            yield reads[first:index]
-            first, size = index, 0
-        size += len(data)
-    if reads:
-        yield reads[first:]
-
-
 def _judge(prepared: PreparedRequest, exchange: Exchange, transcript: Transcript, answered_as: str | None) -> Ended:
     kind = exchange.safe(exchange.received.header(b"content-type"))
+    if not prepared.spec.api.generates:
+        outcome, detail = judge_result(prepared.spec, transcript, prepared.shape)
+        return _judge_name(prepared, outcome, detail, answered_as)
     if "event-stream" not in kind and not transcript.is_done:
         return (
             Outcome.BROKEN_STREAM,
             f"the answer is {kind.split(';')[0][:60] or 'no content type'!r}, expected an event stream",
         )
     outcome, detail = judge(prepared.spec, transcript, prepared.shape)
+    return _judge_name(prepared, outcome, detail, answered_as)
+
+
+def _judge_name(prepared: PreparedRequest, outcome: Outcome, detail: str | None, answered_as: str | None) -> Ended:
     if outcome is Outcome.OK and answered_as is not None and prepared.aliases is not None:
         return judge_name(prepared.model, answered_as, prepared.aliases)
     return outcome, detail

@@ -1,5 +1,6 @@
 """The part of one response that has arrived so far. The transport fills it; it may be inspected at any time."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from probe.core.foreign_json import size_text
@@ -11,6 +12,10 @@ Read = tuple[int, int, bytes]
 _PER_READ = 180
 _OK = 200
 _NO_LIMIT = 2**63
+# The reads, and about the bytes, that are parsed before other streams are served: 0.2 ms of usual reads, which are one
+# event each, and some milliseconds of those in which a fast stream arrives.
+_PORTION = 64
+_PORTION_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +109,15 @@ class ResponseBuffer:
         """Count its memory no longer: it is parsed, or will not be."""
         self.memory.held -= self.held
         self.memory = ResponseMemory()
+
+
+def portions(reads: Sequence[Read]) -> Iterator[Sequence[Read]]:
+    """Yield the reads in portions; one that is larger than a portion is one."""
+    first = size = 0
+    for index, (_, _, data) in enumerate(reads):
+        if index > first and (index - first == _PORTION or size + len(data) > _PORTION_BYTES):
+            yield reads[first:index]
+            first, size = index, 0
+        size += len(data)
+    if reads:
+        yield reads[first:]

@@ -6,7 +6,14 @@ from probe.client.answer_text import corruption
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape, omit_hint
 from probe.core.request import Api, Omittable, Outcome, RequestSpec, ServerTimes, TokenEvents
 
-_NO_USAGE = "the server sent no usage (stream_options.include_usage)"
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of an answer: how many results, the length of the first vector, and why they are corrupt, if so."""
+
+    results: int
+    length: int
+    corrupt: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +24,13 @@ class Transcript:
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     finish_reason: str | None = None
-    is_done: bool = False  # the closing [DONE] arrived
+    is_done: bool = False  # the closing [DONE], or the last event of its API, arrived
     error: str | None = None  # an error event inside the stream
     malformed: str | None = None  # an event that does not follow the API
     text: str = ""  # kept only if it is judged
     model: str | None = None  # the model that answered, by its own account
     server_times: ServerTimes | None = None
+    numbers: Numbers | None = None  # of an answer that is no text
 
     def completed(self, spec: RequestSpec, shape: RequestShape) -> "Transcript":
         """Return the transcript of a request without `stream_options`: tokens by events, and the prompt as asked."""
@@ -37,7 +45,7 @@ def judge(spec: RequestSpec, answer: Transcript, shape: RequestShape = PLAIN_REQ
     A canary that got fewer tokens than it requested would report a latency for work not done. Without `ignore_eos` the
     model decides where its answer ends; without a usage its length is known by events only.
     """
-    if (ended := _broken(answer, shape)) is not None:
+    if (ended := _broken(spec, answer, shape)) is not None:
         return ended
     if spec.expects is not None and answer.output_tokens:
         is_cut = answer.finish_reason == "length"
@@ -46,17 +54,16 @@ def judge(spec: RequestSpec, answer: Transcript, shape: RequestShape = PLAIN_REQ
     if answer.events.first_visible is None:
         return Outcome.WRONG_ANSWER, "the stream held no content"
     if answer.output_tokens is None or answer.prompt_tokens is None:
-        return (
-            Outcome.WRONG_ANSWER,
-            f"{_NO_USAGE}{omit_hint(Omittable.STREAM_OPTIONS)}",
-        )
+        has_options = spec.api in (Api.COMPLETIONS, Api.CHAT)
+        option = f" (stream_options.include_usage){omit_hint(Omittable.STREAM_OPTIONS)}" if has_options else ""
+        return Outcome.WRONG_ANSWER, f"the server sent no usage{option}"
     if (wrong := _wrong_length(spec, answer, shape)) is not None:
         return Outcome.WRONG_ANSWER, wrong
     if (carried := sum(answer.events.tokens)) > answer.output_tokens:
         return Outcome.WRONG_ANSWER, f"the events carried {carried} tokens, the usage says {answer.output_tokens}"
-    if answer.finish_reason != "length" and Omittable.IGNORE_EOS not in shape.omitted:
+    if answer.finish_reason != "length" and not _may_be_short(spec, shape):
         return Outcome.WRONG_ANSWER, f"finish reason {answer.finish_reason!r}, expected 'length' (ignore_eos is set)"
-    if spec.api is Api.COMPLETIONS and not shape.is_text and answer.prompt_tokens != spec.prompt_tokens:
+    if spec.api.takes_ids and not shape.is_text and answer.prompt_tokens != spec.prompt_tokens:
         return Outcome.WRONG_ANSWER, f"the server counted {answer.prompt_tokens} prompt tokens of {spec.prompt_tokens}"
     return Outcome.OK, None
 
@@ -64,11 +71,16 @@ def judge(spec: RequestSpec, answer: Transcript, shape: RequestShape = PLAIN_REQ
 def _wrong_length(spec: RequestSpec, answer: Transcript, shape: RequestShape) -> str | None:
     """Return what is wrong with the number of output tokens, or None."""
     count, wanted = answer.output_tokens or 0, spec.output_tokens
-    may_be_short = not shape.omitted.isdisjoint((Omittable.IGNORE_EOS, Omittable.STREAM_OPTIONS))
-    if count == wanted or (count < wanted and may_be_short):
+    is_short = _may_be_short(spec, shape) or Omittable.STREAM_OPTIONS in shape.omitted
+    if count == wanted or (count < wanted and is_short):
         return None
     hint = omit_hint(Omittable.IGNORE_EOS) if count < wanted and answer.finish_reason == "stop" else ""
     return f"{count} output tokens, {wanted} were asked for{hint}"
+
+
+def _may_be_short(spec: RequestSpec, shape: RequestShape) -> bool:
+    """Return whether the model decides where its answer ends: the Messages API has no `ignore_eos`."""
+    return Omittable.IGNORE_EOS in shape.omitted or spec.api is Api.MESSAGES
 
 
 def judge_name(asked: str, answered: str, aliases: frozenset[str] = frozenset()) -> tuple[Outcome, str | None]:
@@ -79,7 +91,10 @@ def judge_name(asked: str, answered: str, aliases: frozenset[str] = frozenset())
     return Outcome.WRONG_ANSWER, f"{names}; fix model, or the routing"
 
 
-def _broken(answer: Transcript, shape: RequestShape) -> tuple[Outcome, str] | None:
+_LAST_EVENTS = {Api.RESPONSES: "response.completed", Api.MESSAGES: "message_stop"}
+
+
+def _broken(spec: RequestSpec, answer: Transcript, shape: RequestShape) -> tuple[Outcome, str] | None:
     """Return the outcome of a response that has not come to its end, or None."""
     if answer.error is not None:
         return Outcome.SERVER_ERROR, f"error inside the stream: {answer.error}"
@@ -87,5 +102,6 @@ def _broken(answer: Transcript, shape: RequestShape) -> tuple[Outcome, str] | No
         return Outcome.BROKEN_STREAM, f"an event is not an API chunk: {answer.malformed}"
     if not answer.is_done and (shape.expects_done or answer.finish_reason is None):
         hint = "; set request.expect_done: false if the server never sends it" if answer.finish_reason else ""
-        return Outcome.BROKEN_STREAM, f"the stream ended without [DONE] after {len(answer.events)} token events{hint}"
+        last = _LAST_EVENTS.get(spec.api, "[DONE]")
+        return Outcome.BROKEN_STREAM, f"the stream ended without {last} after {len(answer.events)} token events{hint}"
     return None

@@ -1,13 +1,12 @@
 """The `canary` and `canaries` sections of a target."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from probe.config.headers import HeadersConfig
 from probe.config.types import CanaryInterval, ConfigSection, Duration, Name, NotASwitch, Pattern, default_duration
 from probe.config.workloads import WorkloadConfig
-from probe.core.request import Api
 
 # The most canaries of one kind in flight, if each runs into its timeout.
 MAX_CANARIES = 64
@@ -27,7 +26,7 @@ class KnownAnswerConfig(ConfigSection):
     r"""What the answer has to match, anywhere in it, in Python's syntax; for an exact answer `\A42\Z`."""
     every: CanaryInterval = default_duration("5m")
     """Interval of the question while it is answered well; at least `1s`."""
-    api: Api = Api.CHAT
+    api: Literal["completions", "chat", "responses", "messages"] = "chat"
     """API of the question; `completions` for a base model, with a prompt that it continues."""
     max_tokens: Annotated[int, Field(ge=1, le=4096), NotASwitch] = 256
     """Most tokens of the answer; a reasoning model needs room to think."""

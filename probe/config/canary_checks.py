@@ -45,6 +45,8 @@ def _kind_problems(keys: Keys, i: int, kind: WatchConfig, config: Config, raw: o
             f"{where}.workload: {written} is for capacity.workload only, since canaries are compared over time;"
             " use default, or a workload under workloads"
         )
+    if config.has_workload(canary.workload):
+        yield from _result_problems(where, kind, config)
     asked = canary.known_answer
     if asked is not None and "prompt" in asked.model_fields_set and "expect" not in asked.model_fields_set:
         yield f"{where}.known_answer: prompt is set without expect; add expect, what the answer has to match"
@@ -54,6 +56,22 @@ def _kind_problems(keys: Keys, i: int, kind: WatchConfig, config: Config, raw: o
             f"{where}.timeout: {written} is more than {MAX_CANARIES} times every, {canary.every:g}s; lower it, or set"
             f" every to at least {math.ceil(canary.timeout / MAX_CANARIES)}s"
         )
+
+
+def _result_problems(where: str, kind: WatchConfig, config: Config) -> Iterator[str]:
+    """Yield problems with objectives and questions about tokens, where the API generates none."""
+    api = config.workload(kind.canary.workload).api
+    if api.generates:
+        return
+    objectives = config.objectives_of(kind)
+    limits = [name for name in objectives.latencies() if name != "e2e"]
+    if limits:
+        yield (
+            f"{where}.workload: its api, {api.value}, generates no tokens, and objectives {kind.objectives} promise"
+            f" {', '.join(limits)}; use objectives with availability and e2e alone"
+        )
+    if kind.canary.known_answer is not None:
+        yield f"{where}.known_answer: the workload's api, {api.value}, has no text; use a kind of canary of its own"
 
 
 def _cost_problems(target: WatchConfig, config: Config) -> Iterator[str]:

@@ -73,6 +73,8 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
     if target.api_key_file and (words := file_problem(target.api_key_file)):
         problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
     problems += [f"{at}{line}" for line in _capacity_problems(target)]
+    load = target.capacity.workload or target.canary.workload
+    problems += [f"{at}.capacity{line}" for line in _search_problems(target, load, config)]
     if target.capacity.guard == "stream" and config.objectives_of(target).ttft is None:
         problems.append(
             f"{at}.capacity.guard: stream judges waits for the first token, and objectives"
@@ -109,6 +111,15 @@ def _capacity_problems(target: AnyTarget) -> Iterator[str]:
             f".capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
             f" {budget.tokens_per_run}; raise it"
         )
+
+
+def _search_problems(target: AnyTarget, load: str, config: Config) -> Iterator[str]:
+    """Yield the problem of a scheduled search for a workload without tokens, which it models."""
+    capacity = target.capacity
+    if capacity.mode != "verify" or not config.has_workload(load) or capacity.concurrency or capacity.rates:
+        return
+    if not (api := config.workload(load).api).generates:
+        yield f": a search models generated tokens, and api: {api.value} of {load} has none; add rates or concurrency"
 
 
 def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:

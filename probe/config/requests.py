@@ -8,13 +8,16 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, JsonValue
 
-from probe.config.types import ConfigSection
+from probe.config.types import ConfigSection, NotASwitch
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, check_json
 from probe.core.request import Omittable
 from probe.core.text import one_line
 
 # Keys of a request's body that Kneewatch sets itself.
-_OWN = ("ignore_eos", "max_tokens", "messages", "model", "prompt", "stream", "stream_options")
+_OWN = (
+    *("documents", "ignore_eos", "input", "max_output_tokens", "max_tokens", "messages", "model", "prompt", "query"),
+    *("stream", "stream_options", "text_1", "text_2"),
+)
 # Names of texts that are credentials; not eos_token or cache_key.
 _SECRET = re.compile(
     r"passw(or)?d|passphrase|secret|credential|authorization|cookie|bearer|(api|access|private|auth|license)[_-]?key"
@@ -69,8 +72,10 @@ class RequestConfig(ConfigSection):
     """Fields to leave out, for servers that refuse them ([engines.md](engines.md#servers-that-do-not-take-all-fields)).
     """
     prompt: PromptForm = PromptForm.TOKEN_IDS
-    """`text` sends words instead of token ids in completions, for servers that take no ids, such as LiteLLM's
-    `hosted_vllm/`; lengths are then approximate.
+    """`text` sends words instead of token ids in completions and embeddings, for servers that take no ids, such as
+    LiteLLM's `hosted_vllm/`; lengths are then approximate.
     """
     expect_done: bool = True
-    """`false` accepts streams that end with a finish reason instead of `[DONE]`."""
+    """`false` accepts streams that end with a finish reason instead of `[DONE]`, or of the last event of their API."""
+    vector_length: Annotated[int, Field(ge=1, le=65_536), NotASwitch] | None = None
+    """Length of the vectors of `api: embeddings`; one of another length makes a canary `corrupt`. Default: any."""

@@ -35,6 +35,11 @@ def workload_problems(config: Config) -> Iterator[str]:
 
 def _without_effect(workload: WorkloadConfig) -> Iterator[str]:
     """Yield problems with keys that have no effect, each from its key on."""
+    if not workload.api.generates:
+        for key in ("output_tokens", "correlation", "turns", "conversations", "mixture"):
+            if key in workload.model_fields_set:
+                yield f"{key}: has no effect with api: {workload.api.value}, which generates no tokens; remove it"
+        return
     if workload.mixture is not None:
         others = [key for key in _OWN if getattr(workload, key) != getattr(DEFAULT_WORKLOAD, key)]
         if others:

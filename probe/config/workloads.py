@@ -58,11 +58,15 @@ class WorkloadConfig(ConfigSection):
     """The shape of requests."""
 
     api: Api = Api.COMPLETIONS
-    """`completions` sends token ids, so lengths are exact; `chat` sends text of about the same length."""
+    """`completions` and `embeddings` send token ids, so lengths are exact; the others send text of about the same
+    length. `embeddings`, `rerank` and `score` generate no tokens ([engines.md](engines.md#apis)).
+    """
     prompt_tokens: TokenCount = 256
     """Length of the prompt, or `lognormal`. With `turns`, what each of them adds to it."""
     output_tokens: TokenCount = 128
-    """Length of the answer, or `lognormal`; the request makes the server stop exactly there."""
+    """Length of the answer, or `lognormal`; the request makes the server stop exactly there, except with
+    `api: messages`, where the model may end it before. Not for an `api` that generates no tokens.
+    """
     prefix: Prefix = "unique"
     """`unique`: no prompt hits the server's prefix cache. Or `shared_tokens`."""
     correlation: Correlation = 0.0
@@ -106,7 +110,7 @@ class WorkloadConfig(ConfigSection):
             return max((part.most_tokens for part in self._parts.values()), default=0)
         prompt, output = (
             tokens if isinstance(tokens, int) else tokens.lognormal.max
-            for tokens in (self.prompt_tokens, self.output_tokens)
+            for tokens in (self.prompt_tokens, self.output_tokens if self.api.generates else 0)
         )
         before = self.shared_tokens + (self.turns - 1) * (prompt + output) if self.turns > 1 else 0
         return before + prompt + output

@@ -13,7 +13,7 @@ from probe.core.request import RequestRecord
 SLOT_S = 1800
 SLOTS = 30 * 86400 // SLOT_S
 # sent: all that Kneewatch did not cancel. judged: answered, and the latency is known. slow: missed a latency objective.
-COUNTS = ("sent", "failed", "judged", "slow", "ttft", "tpot")
+COUNTS = ("sent", "failed", "judged", "slow", *slo.LATENCIES)
 Row = tuple[int, ...]  # the slot, and the counts
 
 

@@ -24,6 +24,11 @@ def ttft_s(record: RequestRecord) -> float | None:
     )
 
 
+def wait_s(record: RequestRecord) -> float | None:
+    """Return TTFT, or, of an answer without tokens, E2E: how long there was nothing to see."""
+    return ttft_s(record) if record.spec.api.generates else e2e_s(record)
+
+
 def first_answer_s(record: RequestRecord) -> float | None:
     """Return the time to the first answer token after reasoning, which TTFT counts from.
 
@@ -92,9 +97,12 @@ PROMISED: Mapping[str, Callable[[RequestRecord], float | None]] = {
 def ttft_error_s(record: RequestRecord) -> float | None:
     """Return how much the client may have added to TTFT by sending late or by reading the first token late.
 
-    The second part is an upper bound (client/loop_lateness.py). None without a first token.
+    The second part is an upper bound (client/loop_lateness.py). None without a first token. For an answer without
+    tokens it is what the client may have added to E2E.
     """
     first = record.events.first_visible
+    if first is None and not record.spec.api.generates and record.events:
+        first = len(record.events) - 1
     if first is None:
         return None
     return max(schedule_lag_s(record), 0.0) + record.events.late_ns[first] * _NS

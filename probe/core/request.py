@@ -19,10 +19,30 @@ class Traffic(StrEnum):
 
 
 class Api(StrEnum):
-    """The streaming API that a request uses."""
+    """The API that a request uses."""
 
     COMPLETIONS = "completions"
     CHAT = "chat"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    SCORE = "score"
+
+    @property
+    def generates(self) -> bool:
+        """Whether answers are tokens, in a stream; else they are numbers, at once."""
+        return self not in (Api.EMBEDDINGS, Api.RERANK, Api.SCORE)
+
+    @property
+    def takes_ids(self) -> bool:
+        """Whether a prompt can be token ids, so that its length is exact; else it is text."""
+        return self in (Api.COMPLETIONS, Api.EMBEDDINGS)
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the server puts the prompt into a chat template, which adds tokens."""
+        return self in (Api.CHAT, Api.RESPONSES, Api.MESSAGES)
 
 
 class Omittable(StrEnum):
@@ -47,7 +67,7 @@ class Outcome(StrEnum):
     SERVER_ERROR = "server_error"  # 5xx, or an error event inside the stream
     BROKEN_STREAM = "broken_stream"  # 200, then not a complete event stream
     WRONG_ANSWER = "wrong_answer"  # a complete stream of another length or model than requested
-    CORRUPT = "corrupt"  # the text itself is wrong: the answer to a question with a known answer
+    CORRUPT = "corrupt"  # the text or the numbers are wrong: the answer to a known question, a vector of zeros
     # The client's own delay may explain a missed latency or a missing answer, or this machine could not send it.
     CLIENT_BOUND = "client_bound"
     ABORTED = "aborted"  # cancelled by Kneewatch (guard, budget or shutdown), or the server fell asleep
@@ -61,10 +81,10 @@ NO_FAILURES = (*UP, Outcome.ABORTED)
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """One request to send. `prompt` is token ids for completions and text for chat.
+    """One request to send. `prompt` is token ids if the API takes them, and else text.
 
-    `prompt_tokens` is exact for completions and approximate for chat, where the server's template and tokenizer
-    decide. The record has the server's count.
+    `prompt_tokens` is exact for token ids and approximate for text, where the server's template and tokenizer decide.
+    The record has the server's count.
 
     `expects`: a regular expression that the answer's text has to match. Such an answer ends where the model ends it;
     `output_tokens` is its limit. `shared_tokens`: how many at the beginning of the prompt earlier prompts may have had.
@@ -86,6 +106,8 @@ class RequestSpec:
 @dataclass(frozen=True, slots=True)
 class TokenEvents:
     """The token events of a stream, in order, as parallel arrays because a step has millions of them.
+
+    An answer without tokens, such as an embedding, has one event without any: its end.
 
     `first_visible`: index of the first event with visible text. Earlier tokens may be parts of one character.
     `first_answer`: of the first one that is no reasoning.

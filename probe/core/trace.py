@@ -131,7 +131,7 @@ def trace_requests(
         yield RequestSpec(
             workload=workload.name,
             api=workload.api,
-            prompt=tuple(prompt) if workload.api is Api.COMPLETIONS else as_text(prompt),
+            prompt=tuple(prompt) if workload.api.takes_ids else as_text(prompt),
             prompt_tokens=one.prompt_tokens,
             output_tokens=one.output_tokens,
             shared_tokens=one.shared_tokens,
@@ -140,7 +140,7 @@ def trace_requests(
 
 def _prompt(one: TraceRequest, api: Api, salt: str, own: random.Random) -> list[int]:
     """Return the tokens of a prompt: those of its blocks, which the salt decides, and its own."""
-    wanted = one.prompt_tokens if api is Api.COMPLETIONS else max(one.prompt_tokens - TEMPLATE_TOKENS, 1)
+    wanted = one.prompt_tokens if not api.has_template else max(one.prompt_tokens - TEMPLATE_TOKENS, 1)
     tokens: list[int] = []
     for block in one.blocks:
         tokens += content(api, random.Random(f"{salt}/{block}"), one.block_tokens)

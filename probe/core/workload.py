@@ -35,7 +35,7 @@ __all__ = [
 _FIRST_TOKEN_ID = 1000
 _LAST_TOKEN_ID = 3999
 
-# For chat, which accepts only text: short words that are one token in common tokenizers. The record has the server's
+# For APIs that accept only text: short words that are one token in common tokenizers. The record has the server's
 # count.
 _WORDS = (  # noqa: SIM905 - a list of 80 quoted words would fill a page
     "time year people way day man thing woman life child world school state family student group country problem "
@@ -128,7 +128,7 @@ def requests(
         yield RequestSpec(
             workload=workload.name,
             api=workload.api,
-            prompt=tuple(prompt) if workload.api is Api.COMPLETIONS else as_text(prompt),
+            prompt=tuple(prompt) if workload.api.takes_ids else as_text(prompt),
             prompt_tokens=draw.prompt_tokens,
             output_tokens=draw.output_tokens,
             shared_tokens=draw.shared_tokens,
@@ -136,20 +136,20 @@ def requests(
 
 
 def _prefix(api: Api, part: Part) -> list[int]:
-    """Return the tokens that prompts of a part share. For chat, the template adds some in front, which count first."""
-    template = TEMPLATE_TOKENS if api is Api.CHAT else 0
+    """Return the tokens that prompts of a part share. A chat template adds some in front, which count first."""
+    template = TEMPLATE_TOKENS if api.has_template else 0
     return content(api, random.Random(f"{part.name}/shared"), max(part.shared_tokens - template, 0))
 
 
 def _prompt(api: Api, draw: Draw, prefix: list[int], source: random.Random) -> list[int]:
-    template = TEMPLATE_TOKENS if api is Api.CHAT else 0
+    template = TEMPLATE_TOKENS if api.has_template else 0
     own = max(draw.prompt_tokens - max(draw.prefix, template), 1 if template else 0)
     return (prefix[: draw.prompt_tokens] if draw.prefix else []) + content(api, source, own)
 
 
 def content(api: Api, source: random.Random, count: int) -> list[int]:
-    """Return token ids, or indexes of words for chat."""
-    low, high = (_FIRST_TOKEN_ID, _LAST_TOKEN_ID) if api is Api.COMPLETIONS else (0, len(_WORDS) - 1)
+    """Return token ids, or indexes of words for an API that takes text."""
+    low, high = (_FIRST_TOKEN_ID, _LAST_TOKEN_ID) if api.takes_ids else (0, len(_WORDS) - 1)
     return source.choices(range(low, high + 1), k=count)
 
 

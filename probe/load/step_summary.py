@@ -111,7 +111,7 @@ class _Latencies(TypedDict):
 
 def _latencies(run: StepRun, records: Sequence[RequestRecord], ok: Sequence[RequestRecord]) -> _Latencies:
     """Return the latencies of the answers in the window, and how late the client was."""
-    events = sum(len(r.events) for r in ok)
+    events, tokens = sum(len(r.events) for r in ok), sum(sum(r.events.tokens) for r in ok)
     return {
         "ttft_s": distribution(latency.ttft_s(r) for r in ok),
         "itl_s": clustered_distribution(_gaps(ok), unit=1e-9),
@@ -122,7 +122,7 @@ def _latencies(run: StepRun, records: Sequence[RequestRecord], ok: Sequence[Requ
         "held_s": distribution(map(latency.held_s, records)),
         "loop_lag_s": distribution(run.loop_lag_s, independent=False),
         "coalesced_ratio": sum(latency.coalesced(r) for r in ok) / events if events else None,
-        "tokens_per_event": sum(sum(r.events.tokens) for r in ok) / events if events else None,
+        "tokens_per_event": tokens / events if tokens else None,
     }
 
 

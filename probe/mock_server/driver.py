@@ -42,6 +42,7 @@ class Generation:
     prompt_tokens: int
     output_tokens: int
     shared_tokens: int = 0
+    is_text: bool = True  # else it ends with the prompt, and its one token stands for the result and is not counted
     number: int = -1  # the engine's, once it has it
     entered_s: float = 0.0  # the front end has passed it on
     scheduled_s: float = 0.0
@@ -97,10 +98,15 @@ class Driver:
         else:
             self._flowing.set()
 
-    def submit(self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> Generation:
-        """Accept a request. ValueError as SimulatedEngine.submit; after close() it is cut short at once."""
+    def submit(
+        self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0, is_text: bool = True
+    ) -> Generation:
+        """Accept a request; `is_text`: see Generation.
+
+        ValueError as SimulatedEngine.submit; after close() it is cut short at once.
+        """
         self._profile.check_lengths(prompt_tokens, output_tokens)
-        generation = Generation(prompt_tokens, output_tokens, shared_tokens)
+        generation = Generation(prompt_tokens, output_tokens, shared_tokens, is_text)
         if self._is_closed:
             generation.cut()
             return generation
@@ -207,7 +213,11 @@ class Driver:
             generation.made += 1
             generation.last_token_s = now_s
         self._metrics.step(
-            prompt_tokens=prompt_tokens, found_tokens=found_tokens, emitted=len(emitted), preempted=preempted
+            prompt_tokens=prompt_tokens,
+            found_tokens=found_tokens,
+            emitted=sum(generation.is_text for generation in emitted),
+            preempted=preempted,
+            has_results=bool(emitted),
         )
         self._metrics.first_tokens(waits_s)
         self._metrics.later_tokens(gaps_s)
@@ -230,7 +240,7 @@ class Driver:
 def _times(generation: Generation, answered_s: float) -> RequestTimes:
     return RequestTimes(
         prompt_tokens=generation.prompt_tokens,
-        output_tokens=generation.output_tokens,
+        output_tokens=generation.output_tokens if generation.is_text else 0,
         preemptions=generation.preemptions,
         arrival_s=generation.entered_s,
         scheduled_s=generation.scheduled_s,

@@ -127,10 +127,13 @@ class Metrics:
         self._queries.inc(prompt_tokens)
         self._hits.inc(found_tokens)
 
-    def step(self, *, prompt_tokens: int, found_tokens: int, emitted: int, preempted: int) -> None:
-        """Count a step: prompt tokens whose prefill it ended, those found in the prefix cache, output tokens."""
+    def step(self, *, prompt_tokens: int, found_tokens: int, emitted: int, preempted: int, has_results: bool) -> None:
+        """Count a step: prompt tokens whose prefill it ended, those found in the prefix cache, output tokens.
+
+        `has_results`: it produced a token, or an embedding; vLLM counts no other steps.
+        """
         self._preemptions.inc(preempted)
-        if emitted:
+        if has_results:
             self._prompt.inc(prompt_tokens)
             self._generation.inc(emitted)
             self._step_tokens.observe(prompt_tokens - found_tokens + emitted)

@@ -22,7 +22,7 @@ DEFAULT_MAX_TOKENS = 16  # completions only; chat defaults to the rest of the co
 # The one question that it answers, in a token: that of `canary.known_answer: {}`.
 _QUESTION, _ANSWER = "the capital of France", " Paris"
 
-_TokenIds = list[Annotated[int, Field(ge=0)]]
+TokenIds = list[Annotated[int, Field(ge=0)]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class ParsedRequest:
     continuous_usage: bool
     content: bytes = field(default=b"", repr=False)
     answer: str = ""  # the only token; empty: words up to the limit
+    texts: tuple[str, ...] = ()  # the documents of a ranking
+    is_text: bool = True  # else the answer is numbers
 
 
 class Refusal(Exception):  # noqa: N818  # an answer, not an error of this program
@@ -55,7 +57,7 @@ class _StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = False
 
 
-class _Common(BaseModel):
+class CommonBody(BaseModel):
     model: str | None = None
     max_tokens: int | None = None
     n: int | None = 1
@@ -64,17 +66,17 @@ class _Common(BaseModel):
     stream_options: _StreamOptions | None = None
 
 
-class _Completion(_Common):
-    prompt: _TokenIds | list[_TokenIds] | str | list[str] | None = None
+class _Completion(CommonBody):
+    prompt: TokenIds | list[TokenIds] | str | list[str] | None = None
 
 
-class _Message(BaseModel):
+class ChatMessage(BaseModel):
     role: str
     content: str | list[dict[str, Any]] | None = None
 
 
-class _Chat(_Common):
-    messages: list[_Message]
+class ChatBody(CommonBody):
+    messages: list[ChatMessage]
     max_completion_tokens: int | None = None
 
 
@@ -83,18 +85,22 @@ _B = TypeVar("_B", bound=BaseModel)
 
 def read_completion(body: bytes, content_type: str, *, model: str, profile: Profile) -> ParsedRequest:
     """Parse a POST to /v1/completions. Raises Refusal."""
-    asked = _parse(_Completion, body, content_type)
+    asked = parse_body(_Completion, body, content_type)
     _check_common(asked, model)
-    prompt_tokens = _count_prompt(asked.prompt, profile)
+    prompt_tokens = count_prompt(asked.prompt, profile)
     limit = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
     content = _content(asked.prompt) if profile.prefix_caching else b""
     text = asked.prompt if isinstance(asked.prompt, str) else ""
-    return _ask(asked, prompt_tokens, limit, profile.max_model_len, content, text=text)
+    return ask(asked, prompt_tokens, limit, profile.max_model_len, content, text=text)
 
 
 def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -> ParsedRequest:
     """Parse a POST to /v1/chat/completions. Raises Refusal."""
-    asked = _parse(_Chat, body, content_type)
+    return chat_request(parse_body(ChatBody, body, content_type), model=model, profile=profile)
+
+
+def chat_request(asked: ChatBody, *, model: str, profile: Profile) -> ParsedRequest:
+    """Return the request of a parsed chat. Raises Refusal."""
     _check_common(asked, model)
     if not asked.messages:
         message = "Cannot apply chat template to an empty conversation. Provide at least one message."
@@ -105,7 +111,7 @@ def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -
     limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
     content = _chat_content(asked.messages) if profile.prefix_caching else b""
     limit = profile.max_model_len if limit is None else limit
-    return _ask(asked, prompt_tokens, limit, profile.max_model_len, content, text=_text_of(asked.messages[-1]))
+    return ask(asked, prompt_tokens, limit, profile.max_model_len, content, text=_text_of(asked.messages[-1]))
 
 
 def text_tokens(text: str) -> int:
@@ -113,7 +119,7 @@ def text_tokens(text: str) -> int:
     return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
-def _content(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None) -> bytes:
+def _content(prompt: TokenIds | list[TokenIds] | str | list[str] | None) -> bytes:
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
         prompt = prompt[0]
     if isinstance(prompt, str):
@@ -122,7 +128,7 @@ def _content(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None) -> by
     return struct.pack(f"<{len(ids)}I", *ids)
 
 
-def _chat_content(messages: list[_Message]) -> bytes:
+def _chat_content(messages: list[ChatMessage]) -> bytes:
     """Return the chat as bytes, padded for what the template adds, so that it has as many tokens as are counted."""
     role = TEMPLATE_TOKENS_PER_MESSAGE * BYTES_PER_TOKEN
     contents = (
@@ -136,13 +142,13 @@ def _whole_tokens(text: str) -> bytes:
     return content.ljust(text_tokens(text) * BYTES_PER_TOKEN, b"\0")
 
 
-def _text_of(message: _Message) -> str:
+def _text_of(message: ChatMessage) -> str:
     if isinstance(message.content, list):
         return "".join(str(part.get("text", "")) for part in message.content)
     return message.content or ""
 
 
-def _parse(shape: type[_B], body: bytes, content_type: str) -> _B:
+def parse_body(shape: type[_B], body: bytes, content_type: str) -> _B:
     if content_type.partition(";")[0].strip().lower() != "application/json":
         message = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is allowed"
         raise Refusal(400, message, "Bad Request")
@@ -189,7 +195,7 @@ def _shown(given: object) -> str:
     return str(given)
 
 
-def _check_common(asked: _Common, model: str) -> None:
+def _check_common(asked: CommonBody, model: str) -> None:
     if asked.model is not None and asked.model != model:
         message = f"The model `{asked.model}` does not exist. Valid aliases: {model}."
         raise Refusal(404, message, "NotFoundError", "model")
@@ -204,7 +210,7 @@ def _bad(message: str, param: str, given: int | None = None) -> Refusal:
     return Refusal(400, f"{message} {where}", "BadRequestError", param)
 
 
-def _count_prompt(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None, profile: Profile) -> int:
+def count_prompt(prompt: TokenIds | list[TokenIds] | str | list[str] | None, profile: Profile) -> int:
     if prompt is None or prompt == "":
         raise _bad("Either prompt or prompt_embeds must be provided and non-empty.", "prompt")
     if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
@@ -223,7 +229,7 @@ def _count_prompt(prompt: _TokenIds | list[_TokenIds] | str | list[str] | None, 
     return len(ids)
 
 
-def _ask(asked: _Common, prompt_tokens: int, limit: int, longest: int, content: bytes, *, text: str) -> ParsedRequest:
+def ask(asked: CommonBody, prompt_tokens: int, limit: int, longest: int, content: bytes, *, text: str) -> ParsedRequest:
     if prompt_tokens > longest:
         least = "at least " if prompt_tokens == longest + 1 else ""
         message = (

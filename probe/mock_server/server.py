@@ -8,13 +8,11 @@ ignore_eos; only the question for the capital of France is answered. Unlike vLLM
 
 import asyncio
 import contextlib
-import hashlib
-import secrets
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from random import Random
 
 import uvicorn
@@ -24,33 +22,40 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from probe.mock_server import wire
+from probe.mock_server.bearer_token import BearerToken
 from probe.mock_server.driver import HEALTHY, Driver, Faults
+from probe.mock_server.forms import FORMS, RESULT_FORMS, Form
 from probe.mock_server.metrics import Metrics
 from probe.mock_server.prompts import PromptHistory
 from probe.mock_server.reply import BROKEN, Reply, json_answer, like_vllm
-from probe.mock_server.request_parser import Refusal, read_chat, read_completion
+from probe.mock_server.request_parser import Refusal
 from probe.simulator.cost import Profile
 
 VERSION = "0.32.0-sim"
-GUARDED_PREFIX = "/v1"
 STOP_SECONDS = 1  # for answers in progress when the server stops
 
 
 def build_app(
-    profile: Profile, *, model: str, seed: int = 0, api_key: str | None = None, faults: Faults = HEALTHY
+    profile: Profile,
+    *,
+    model: str,
+    seed: int = 0,
+    api_key: str | None = None,
+    faults: Faults = HEALTHY,
+    is_pooling: bool = False,
 ) -> Starlette:
     """Build the mock server as an ASGI app. `app.state.driver` is its Driver; set `.faults` there to inject faults.
 
-    `seed` fixes ids, words and noise. With `api_key`, paths under /v1 require it as a bearer token.
+    `seed` fixes ids, words and noise. With `api_key`, paths under /v1 require it as a bearer token. `is_pooling`: it
+    has an embedding model, which answers with vectors and scores and with no text.
     """
-    mock = _MockServer(profile, model, seed, faults)
+    mock, forms = _MockServer(profile, model, seed, faults), RESULT_FORMS if is_pooling else FORMS
     app = Starlette(
         routes=[
-            Route("/v1/completions", mock.completions, methods=["POST"]),
-            Route("/v1/chat/completions", mock.chat, methods=["POST"]),
+            *(Route(path, mock.answers(form), methods=["POST"]) for path, form in forms.items()),
             Route("/v1/models", mock.models),
             Route("/health", mock.health),
             Route("/version", mock.version),
@@ -58,7 +63,7 @@ def build_app(
             Route("/sleep", mock.sleep, methods=["POST"]),
             Route("/wake_up", mock.wake_up, methods=["POST"]),
         ],
-        middleware=[Middleware(_BearerToken, token=api_key)] if api_key else [],
+        middleware=[Middleware(BearerToken, token=api_key)] if api_key else [],
         exception_handlers={HTTPException: _http_error},
     )
     app.state.driver = mock.driver
@@ -75,9 +80,10 @@ async def serve(
     api_key: str | None = None,
     ready: Callable[[int], None] | None = None,
     handle_signals: bool = True,
+    is_pooling: bool = False,
 ) -> None:
     """Build the mock server and serve it, as `serve_app` does."""
-    app = build_app(profile, model=model, seed=seed, api_key=api_key)
+    app = build_app(profile, model=model, seed=seed, api_key=api_key, is_pooling=is_pooling)
     await serve_app(app, host=host, port=port, ready=ready, handle_signals=handle_signals)
 
 
@@ -127,11 +133,13 @@ class _MockServer:
         self._prompts = PromptHistory(profile.block_size, profile.usable_blocks)
         self.driver = Driver(profile, self._metrics, seed=seed, faults=faults)
 
-    async def completions(self, request: Request) -> ASGIApp:
-        return await self._generate(request, chat=False)
+    def answers(self, form: Form) -> Callable[[Request], Awaitable[ASGIApp]]:
+        """Return the route that answers as this API."""
 
-    async def chat(self, request: Request) -> ASGIApp:
-        return await self._generate(request, chat=True)
+        async def answer(request: Request) -> ASGIApp:
+            return await self._answer(form, request)
+
+        return answer
 
     async def models(self, _: Request) -> Response:
         permission = f"{self._random.getrandbits(64):016x}"
@@ -158,15 +166,14 @@ class _MockServer:
         self.driver.wake_up()
         return json_answer(wire.dumps({"status": "awake", "tags": None}))
 
-    async def _generate(self, request: Request, *, chat: bool) -> ASGIApp:
+    async def _answer(self, form: Form, request: Request) -> ASGIApp:
         if self._random.random() < self.driver.faults.error_ratio:
             return json_answer(wire.dumps(BROKEN.body), BROKEN.status)
-        read = read_chat if chat else read_completion
         content_type = request.headers.get("content-type", "")
         try:
-            parsed = read(await request.body(), content_type, model=self._model, profile=self._profile)
+            parsed = form.read(await request.body(), content_type, model=self._model, profile=self._profile)
         except Refusal as refusal:
-            return json_answer(wire.dumps(refusal.body), refusal.status)
+            return json_answer(wire.dumps(form.refusal(refusal)), refusal.status)
         answer = wire.MockResponse(
             request=parsed,
             model=self._model,
@@ -174,26 +181,7 @@ class _MockServer:
             created=int(time.time()),
             seed=self._random.randrange(len(wire.WORDS)),
         )
-        return Reply(self.driver, answer, chat=chat, shared_tokens=self._prompts.match_and_add(parsed.content))
-
-
-class _BearerToken:
-    """vLLM's --api-key: 401 for paths under /v1 without the token. All other paths stay open."""
-
-    def __init__(self, app: ASGIApp, token: str) -> None:
-        self._app = app
-        self._digest = hashlib.sha256(token.encode()).digest()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guarded = scope["type"] == "http" and scope["method"] != "OPTIONS" and scope["path"].startswith(GUARDED_PREFIX)
-        if guarded and not self._is_authorized(dict(scope["headers"]).get(b"authorization", b"")):
-            await JSONResponse({"error": "Unauthorized"}, status_code=401)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    def _is_authorized(self, authorization: bytes) -> bool:
-        scheme, _, token = authorization.partition(b" ")
-        return scheme.lower() == b"bearer" and secrets.compare_digest(hashlib.sha256(token).digest(), self._digest)
+        return Reply(self.driver, answer, form, shared_tokens=self._prompts.match_and_add(parsed.content))
 
 
 class _Server(uvicorn.Server):

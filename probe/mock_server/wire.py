@@ -38,9 +38,11 @@ class MockResponse:
         return "stop" if self.request.answer else "length"
 
     def text(self) -> str:
-        return self.request.answer or "".join(
-            WORDS[(self.seed + n) % len(WORDS)] for n in range(1, self.request.output_tokens + 1)
-        )
+        return "".join(self.word(number) for number in range(1, self.request.output_tokens + 1))
+
+    def word(self, number: int) -> str:
+        """Return the text of token `number`, from 1 to output_tokens."""
+        return self.request.answer or WORDS[(self.seed + number) % len(WORDS)]
 
     def usage(self, output_tokens: int) -> dict[str, int]:
         prompt_tokens = self.request.prompt_tokens
@@ -72,13 +74,16 @@ class EventStream:
         if not answer.request.include_usage:  # the fingerprint comes once, in the last event with JSON in it
             self._after_last += f',"system_fingerprint":"{FINGERPRINT}"'
 
-    def opening(self) -> bytes:
+    def at_once(self) -> Sequence[bytes]:
+        return ()
+
+    def opening(self) -> Sequence[bytes]:
         """Return what precedes the first token: for chat an event with a role and no content, else nothing."""
         if not self._chat:
-            return b""
+            return ()
         usage = self._usage(0) if self._answer.request.continuous_usage else ""
         choice = '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
-        return f'data: {self._head}{choice}{usage},"prompt_token_ids":null,"prompt_text":null}}\n\n'.encode()
+        return (f'data: {self._head}{choice}{usage},"prompt_token_ids":null,"prompt_text":null}}\n\n'.encode(),)
 
     def token(self, number: int) -> bytes:
         """Return the event of token `number`, from 1 to output_tokens."""
@@ -102,6 +107,9 @@ class EventStream:
             f'data: {self._head}],"usage":{usage},"system_fingerprint":"{FINGERPRINT}"}}\n\n'.encode(),
             DONE,
         )
+
+    def broken(self, body: Mapping[str, Any]) -> Sequence[bytes]:
+        return f"data: {json.dumps(body)}\n\n".encode(), DONE
 
     def _usage(self, number: int) -> str:
         prompt = self._answer.request.prompt_tokens

@@ -129,4 +129,8 @@ def _is_possible(row: Row) -> bool:
 def _opened(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path)
     db.executescript(_SCHEMA)
+    known = {name for _, name, *_ in db.execute("PRAGMA table_info(canaries)")}
+    for name in COUNTS:
+        if name not in known and "sent" in known:  # a file from before there was this objective
+            db.execute(f"ALTER TABLE canaries ADD COLUMN {name} INTEGER NOT NULL DEFAULT 0")
     return db

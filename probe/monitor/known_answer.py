@@ -9,7 +9,7 @@ from probe.client.client import Client
 from probe.config.canaries import KnownAnswerConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
-from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.workload import Workload
 from probe.load.loop_lag import watch_lag
 from probe.monitor.client_stop import excuse_stop
@@ -35,10 +35,9 @@ class KnownAnswer:
         """`sending`: is entered while the question is in flight."""
         self._client, self._clock, self._sending, self._on_record = client, clock, sending, on_record
         prompt_tokens = asked.most_prompt_tokens
-        self._workload = Workload(WORKLOAD, asked.api, prompt_tokens, asked.max_tokens)
-        self._spec = RequestSpec(
-            WORKLOAD, asked.api, asked.prompt, prompt_tokens, asked.max_tokens, expects=asked.expect
-        )
+        api = Api(asked.api)
+        self._workload = Workload(WORKLOAD, api, prompt_tokens, asked.max_tokens)
+        self._spec = RequestSpec(WORKLOAD, api, asked.prompt, prompt_tokens, asked.max_tokens, expects=asked.expect)
         self._every_ns = int(asked.every * 1e9)
         self._due_ns: int | None = None
         self._is_wrong = False

@@ -49,7 +49,9 @@ def shape_of(target: TargetConfig) -> RequestShape:
     """Return how the target's requests differ from those to vLLM."""
     request = target.request
     is_text = request.prompt is PromptForm.TEXT
-    return RequestShape(request.extra_body, frozenset(request.omit), is_text, request.expect_done)
+    return RequestShape(
+        request.extra_body, frozenset(request.omit), is_text, request.expect_done, request.vector_length
+    )
 
 
 def engine_of(target: TargetConfig) -> str | None:
@@ -83,6 +85,8 @@ def workload(name: str, config: WorkloadConfig) -> Workload:
         whole = sum(config.mixture[part] for part in config.parts)
         kinds = ((part, of_part, config.mixture[part] / whole) for part, of_part in config.parts.items())
         return mixed(name, config.api, tuple(_part(part, of_part, share) for part, of_part, share in kinds))
+    if not config.api.generates:
+        return Workload(name, config.api, _tokens(config.prompt_tokens), 0, config.shared_tokens)
     one = _part(name, config, 1.0)
     if one.turns > 1 or one.correlation or (one.shared_tokens and one.shared_ratio < 1):
         return mixed(name, config.api, (one,))

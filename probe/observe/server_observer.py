@@ -13,7 +13,7 @@ import structlog
 
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.request import Api, RequestRecord, Traffic
+from probe.core.request import RequestRecord, Traffic
 from probe.core.snapshot import CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.core.workload import Workload, longest
 from probe.observe.cross_checks import CrossChecker
@@ -202,4 +202,4 @@ class ServerObserver:
 def most_tokens(load: Workload) -> Tokens:
     """Return the most tokens that a server may count for a request. Chat templates add tokens to a prompt."""
     prompt, output = longest(load)
-    return Tokens(prompt + (_TEMPLATE_TOKENS if load.api is Api.CHAT else 0), output)
+    return Tokens(prompt + (_TEMPLATE_TOKENS if load.api.has_template else 0), output)

@@ -82,9 +82,14 @@ def _server(found: Diagnosis) -> Iterator[tuple[str, str]]:
         return
     engines = f", {server.engines} engines" if server.engines > 1 else ""
     yield "Server", f"{status.base_url} serves {status.model} with {server.engine} {server.version}{engines}"
+    if not all(record.spec.api.generates for record in status.recent):
+        yield (
+            "API",
+            f"{status.recent[0].spec.api.value}: it generates no text, so latency is E2E, and nothing is forecast",
+        )
     known = [f"{name}={value} ({found.flag_sources[name]})" for name, value in sorted(found.flags.items())]
     yield "Flags", ", ".join(known) or "none known"
-    if found.missing_flags:
+    if found.missing_flags and all(record.spec.api.generates for record in status.recent):
         named = " and ".join(found.missing_flags)
         yield "Unknown", f"{named}: a forecast may be a lower bound only; set them below targets[].capacity.server"
 

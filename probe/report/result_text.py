@@ -150,7 +150,7 @@ def _capacity(result: CapacityResult) -> Iterator[tuple[str, str]]:
         yield "No knee", f"{capacity.reason}."
     else:
         tokens = capacity.output_tokens_per_second
-        more = f", {number(tokens)} output tokens/s" if tokens is not None else ""
+        more = f", {number(tokens)} output tokens/s" if tokens else ""
         yield "Knee", knee_line(result)
         yield "Capacity", f"{capacity_words(capacity)}{_users_in(result)}{more}; {capacity.mode}"
         if capacity.reason:

@@ -18,20 +18,21 @@ def starter_config(config: Config, target: TargetConfig) -> str:
         name: {"ratio": one.ratio, "within": f"{one.within_s * 1000:g}ms"}
         for name, one in objectives.latencies().items()
     }
+    objective, load = ("chat", "short-chat") if workload.api.generates else (workload.api.value, workload.api.value)
     raw = {
-        "objectives": {"chat": {"window": "30d", "availability": 0.999, **latencies}},
+        "objectives": {objective: {"window": "30d", "availability": 0.999, **latencies}},
         "workloads": {
-            "short-chat": {
+            load: {
                 **({"api": workload.api.value} if workload.api.value != "completions" else {}),
                 "prompt_tokens": workload.prompt_tokens,
-                "output_tokens": workload.output_tokens,
+                **({"output_tokens": workload.output_tokens} if workload.api.generates else {}),
             }
         },
         "targets": [
             {
                 **_server(target),
-                "objectives": "chat",
-                "canary": {"every": "15s", "workload": "short-chat"},
+                "objectives": objective,
+                "canary": {"every": "15s", "workload": load},
                 "capacity": {"mode": "forecast"},
             }
         ],

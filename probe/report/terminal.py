@@ -31,11 +31,13 @@ def canary_words(record: RequestRecord, objectives: Objectives, server: str | No
     reasoned_s = latency.first_answer_s(record)
     answer = f" first answer token after reasoning {milliseconds(reasoned_s)}," if reasoned_s is not None else ""
     gap = f" longest gap {milliseconds(latency.stall_s(record))}," if objectives.itl is not None else ""
+    verdict = f"{'missed ' + ', '.join(missed) if missed else all_met} (objectives: {promises(objectives)})"
+    if not record.spec.api.generates:
+        return f"{words}; E2E {milliseconds(latency.e2e_s(record))}, {record.prompt_tokens} tokens; {verdict}"
     return (
         f"{words}; TTFT {milliseconds(latency.ttft_s(record))},{answer}"
         f" TPOT {milliseconds(latency.tpot_s(record))},{gap} E2E {milliseconds(latency.e2e_s(record))},"
-        f" {record.prompt_tokens} + {record.output_tokens} tokens;"
-        f" {'missed ' + ', '.join(missed) if missed else all_met} (objectives: {promises(objectives)})"
+        f" {record.prompt_tokens} + {record.output_tokens} tokens; {verdict}"
     )
 
 

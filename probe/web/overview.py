@@ -151,9 +151,14 @@ def tally(shown: Sequence[TargetRow]) -> list[tuple[str, str, int]]:
 def strip(
     records: Sequence[RequestRecord], objectives: Objectives, verdicts: Sequence[Mapping[str, bool]]
 ) -> CanaryStrip:
-    """Return canaries (given newest first) as bars of their TTFT; a failed one has the full height."""
-    ttft = [latency.ttft_s(record) or 0.0 for record in records[:_SLOTS]]
-    objective = objectives.ttft.within_s if objectives.ttft else None
+    """Return canaries (given newest first) as bars of their TTFT; a failed one has the full height.
+
+    Answers without tokens have bars of their E2E.
+    """
+    ttft = [latency.wait_s(record) or 0.0 for record in records[:_SLOTS]]
+    has_tokens = not records or records[0].spec.api.generates
+    limit = objectives.ttft if has_tokens else objectives.e2e
+    objective = limit.within_s if limit else None
     top = max([*ttft, (objective or 0.0) * 1.1, 1e-9])
     paths: dict[str, list[str]] = {"good": [], "slow": [], "failed": []}
     for i, (record, value, verdict) in enumerate(zip(records, ttft, verdicts, strict=False)):
@@ -167,7 +172,7 @@ def strip(
         _SLOTS * _SLOT,
         _HEIGHT,
         _HEIGHT * (1 - objective / top) if objective else None,
-        f"TTFT of the last {len(ttft)} canaries: {counts}",
+        f"{'TTFT' if has_tokens else 'E2E'} of the last {len(ttft)} canaries: {counts}",
     )
 
 

@@ -62,11 +62,12 @@ def _pieces(record: RequestRecord, missed: Sequence[str]) -> Iterator[tuple[str,
         yield "late", 0.0, late
     else:
         late = 0.0
-    first, last = latency.ttft_s(record), _last_s(record)
+    first, last = latency.wait_s(record), _last_s(record)
     if not record.is_up or first is None:
         yield "failed", late, max(done, late)
         return
-    yield "slow_wait" if "ttft" in missed else "wait", late, first
+    is_slow = "ttft" in missed or (missed and not record.spec.api.generates)
+    yield "slow_wait" if is_slow else "wait", late, first
     if last is not None and last > first:
         yield "slow_tokens" if set(missed) - {"ttft"} else "tokens", first, last
 

@@ -76,16 +76,17 @@ class Monitor:
 class Sim:
     """`kneewatch sim` on a free port. A context manager."""
 
-    def __init__(self, folder: Path, profile: str = "llama-8b") -> None:
+    def __init__(self, folder: Path, profile: str = "llama-8b", *options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.profile = profile
+        self.profile, self._options = profile, options
         self.port = free_port()
         self.base_url = f"http://127.0.0.1:{self.port}"
         self._log = folder / "kneewatch-sim.log"
         self._process: Process | None = None
 
     def __enter__(self) -> Self:
-        self._process = start_kneewatch(*("sim", "--port", str(self.port), "--profile", self.profile), log=self._log)
+        command = ("sim", "--port", str(self.port), "--profile", self.profile, *self._options)
+        self._process = start_kneewatch(*command, log=self._log)
         self._process.ready(lambda: answers(f"{self.base_url}/health"), within_s=60)
         return self
 

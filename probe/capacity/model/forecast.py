@@ -47,6 +47,10 @@ def forecast(
 
     `requests`: how many are simulated at each rate; fewer are quicker and a little less accurate.
     """
+    if not workload.api.generates:
+        return _no_forecast(
+            f"a forecast models generated tokens, and api {workload.api.value} has none; use ramp with --rates"
+        )
     evidence = _Evidence(snapshots, windows(snapshots), workload, objectives, requests)
     if (lacking := _why_impossible(evidence)) is not None:
         return _no_forecast(lacking)

@@ -143,7 +143,7 @@ def test_a_bad_option_of_a_gateway_is_one_line_without_the_value(options: dict[s
         ({"ratio": "2"}, "--ratio 2: expected a number between 0 and 1, such as 0.95"),
         ({"ratio": "most"}, "--ratio most: expected a number between 0 and 1, such as 0.95"),
         ({"ratio": "nan"}, "--ratio nan: expected a number between 0 and 1, such as 0.95"),
-        ({"api": "foo"}, "--api foo: expected completions or chat"),
+        ({"api": "foo"}, "--api foo: expected completions, chat, responses, messages, embeddings, rerank or score"),
         ({"ttft": "500"}, "--ttft 500: expected a duration with a unit, such as 500ms, 15s or 1h"),
         ({"e2e": "8"}, "--e2e 8: expected a duration with a unit, such as 500ms, 15s or 1h"),
         ({"itl": "0s"}, "--itl 0s: expected a duration above zero"),

@@ -24,7 +24,7 @@ def recorded(name: str) -> tuple[str, list[Read]]:
     """Return head and body of a recorded answer; each chunk of the chunked body is one read."""
     answer = (GOLDEN / f"{name}.txt").read_text().split("-" * 40 + "\n")[1]
     head, _, body = answer.partition("\n\n")
-    chunks = re.findall(r"(?m)^[0-9a-f]+\n(data: .*\n\n)\n", body)
+    chunks = re.findall(r"(?m)^[0-9a-f]+\n((?:event: .*\n)?data: .*\n\n)\n", body)
     return head, [(i, i, chunk.encode()) for i, chunk in enumerate(chunks)]
 
 

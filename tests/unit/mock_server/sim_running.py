@@ -60,8 +60,10 @@ class MockServer:
 
 
 @contextmanager
-def running(profile: Profile, *, model: str = "tiny", api_key: str | None = None) -> Iterator[MockServer]:
-    app = build_app(profile, model=model, api_key=api_key)
+def running(
+    profile: Profile, *, model: str = "tiny", api_key: str | None = None, is_pooling: bool = False
+) -> Iterator[MockServer]:
+    app = build_app(profile, model=model, api_key=api_key, is_pooling=is_pooling)
     loop = asyncio.new_event_loop()
     listening = threading.Event()
     ports: list[int] = []

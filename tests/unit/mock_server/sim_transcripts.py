@@ -57,16 +57,21 @@ def normalised(answer: str) -> str:
         (r"\ndate: [^\n]+", "\ndate: DATE"),
         (r"\ncontent-length: [1-9]\d*", "\ncontent-length: SIZE"),
         (r"(?m)^[1-9a-f][0-9a-f]*$", "CHUNK"),
-        (r'"(cmpl|chatcmpl|modelperm)-[0-9a-f]{16}"', r'"\1-ID"'),
-        (r'"created":\d+', '"created":TIME'),
+        (r'"(cmpl|chatcmpl|modelperm|embd|score)-[0-9a-f]{16}"', r'"\1-ID"'),
+        (r'"(resp|msg)_[0-9a-f]{16}"', r'"\1-ID"'),
+        (r'"(created|created_at)":\d+', r'"\1":TIME'),
+        (r'"embedding":\[[^\]]+\]', '"embedding":VECTOR'),
+        (r'"(score|relevance_score)":[\d.e-]+', r'"\1":SCORE'),
+        (r'"delta":"(?:[^"\\]|\\.)+"', '"delta":"WORDS"'),
         (r'"(text|content)":"(?:[^"\\]|\\.)+"', r'"\1":"WORDS"'),
         (r'"system_fingerprint":"vllm-0\.32\.0-\w+"', '"system_fingerprint":"NAME"'),
         (r'"version":"0\.32\.0[^"]*"', '"version":"VERSION"'),
         (r'"root":"[^"]+"', '"root":"PATH"'),
     ):
         answer = re.sub(pattern, instead, answer)
-    if '"object":"chat.' in answer:  # the prompt's length is the tokenizer's business
-        answer = re.sub(r'"(prompt_tokens|total_tokens)":\d+', r'"\1":TOKENS', answer)
+    if '"embedding":' not in answer and '"object":"text_completion"' not in answer:
+        # The length of text is the tokenizer's business.
+        answer = re.sub(r'"(prompt_tokens|total_tokens|input_tokens)":\d+', r'"\1":TOKENS', answer)
     return answer
 
 

@@ -119,8 +119,8 @@ def test_a_finished_request_is_cut_into_queue_prefill_and_decode() -> None:
 
 def test_a_step_without_a_token_is_no_iteration_but_its_preemptions_count() -> None:
     metrics = Metrics(TINY, "m")
-    metrics.step(prompt_tokens=0, found_tokens=0, emitted=0, preempted=3)
-    metrics.step(prompt_tokens=100, found_tokens=64, emitted=4, preempted=0)
+    metrics.step(prompt_tokens=0, found_tokens=0, emitted=0, preempted=3, has_results=False)
+    metrics.step(prompt_tokens=100, found_tokens=64, emitted=4, preempted=0, has_results=True)
     page = _page(metrics)
     iterations = "vllm:iteration_tokens_total"
     assert _value(page, iterations, f"{iterations}_count") == 1

@@ -47,6 +47,21 @@ def test_a_restart_keeps_the_history_of_each_target(tmp_path: Path) -> None:
     assert after.get("other") is None
 
 
+def test_a_file_from_before_e2e_had_a_budget_is_continued(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "k.db")) as db, db:
+        counts = ", ".join(f"{name} INTEGER NOT NULL" for name in ("sent", "failed", "judged", "slow", "ttft", "tpot"))
+        db.execute(
+            f"CREATE TABLE canaries (target TEXT NOT NULL, slot INTEGER NOT NULL, {counts},"
+            " PRIMARY KEY (target, slot)) STRICT, WITHOUT ROWID"
+        )
+        db.execute("INSERT INTO canaries VALUES ('a', ?, 3, 1, 2, 0, 0, 0)", (int(NOW_S // SLOT_S) - 1,))
+    of = _histories(tmp_path / "k.db", "a")
+    assert _sent(of, "a") == 3
+    of.add(record(target="a", done_wall_s=NOW_S))
+    of.store_now()
+    assert _sent(_histories(tmp_path / "k.db", "a"), "a") == 4
+
+
 def test_a_target_that_goes_and_comes_back_goes_on(tmp_path: Path) -> None:
     of = _histories(tmp_path / "k.db", "a")
     of.add(record(done_wall_s=NOW_S))

@@ -6,8 +6,9 @@ import pytest
 from example_records import CHAT, record, status
 
 from probe.core.canary_history import SLOT_S, CanaryHistory
+from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome
-from probe.web.history import Period, budgets, periods, target_history
+from probe.web.history import Period, budgets, budgets_left, periods, target_history
 
 NOW_S = 1_000_000 * SLOT_S + 900.0
 
@@ -61,6 +62,17 @@ def test_budgets_say_what_is_left_or_how_far_they_are_overspent() -> None:
     (overspent, *_) = budgets(_history((3, 90, 10)), CHAT, NOW_S)
     assert overspent.left == pytest.approx(-99)
     assert overspent.words.startswith("overspent, 10,000 % of it used for 30d, of canaries since ")
+
+
+def test_every_latency_objective_has_a_budget() -> None:
+    limit = Objective(0.9, 0.5)
+    every = Objectives("all", availability=0.99, ttft=limit, tpot=limit, e2e=limit, itl=limit)
+    history = CanaryHistory()
+    for ttft_s in (0.1, 0.1, 0.1, 0.9):  # one misses TTFT and E2E
+        history.add(record(ttft_s=ttft_s, done_wall_s=NOW_S), every)
+    left = budgets_left(history, every, NOW_S)
+    assert left == pytest.approx({"availability": 1.0, "ttft": -1.5, "tpot": 1.0, "e2e": -1.5, "itl": 1.0})
+    assert [budget.left for budget in budgets(history, every, NOW_S)] == pytest.approx([1.0, -1.5, 1.0, -1.5, 1.0])
 
 
 def test_the_overview_has_the_smallest_budget_and_a_passive_target_none() -> None:

@@ -1,0 +1,134 @@
+"""Parses the events of the Responses and the Messages API, each of which names its type. Pure.
+
+Neither API counts tokens on the way: an event with content counts as one, and the usage at the end tells the rest.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from probe.client.api_json import ANSWER, MESSAGE, REASONING, error_in, parse_object
+from probe.client.server_times import server_times
+from probe.client.stream_reader import StreamReader
+from probe.core.foreign_json import check_json
+
+# Up to this size, what an event unfolds to is bounded by its length.
+_SHORT = 8192
+_decode = msgspec.json.Decoder().decode
+_FAILURES = ("error", "response.failed")
+_ENDS = ("response.completed", "response.incomplete", "message_stop")
+# Why an answer ended, in the words of completions.
+_REASONS = {"max_output_tokens": "length", "max_tokens": "length", "completed": "stop", "end_turn": "stop"}
+_CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")  # Messages: not in input_tokens
+
+
+class TypedEventReader(StreamReader):
+    """A parser of a stream of either API: their types differ, and so do their names for the same thing."""
+
+    def _take(self, event: bytes, at_ns: int, late_ns: int) -> None:
+        if self._ended:
+            return
+        said = _object(event)
+        if said is None:
+            self._give_up(event)
+            return
+        kind, response, message = said.get("type"), _part(said, "response"), _part(said, "message")
+        if not isinstance(kind, str) or kind in _FAILURES:
+            self._fail(event, said, response)
+            return
+        model = response.get("model") or message.get("model")
+        self._model = self._model or (model if isinstance(model, str) else None)
+        counts = None
+        for usage in (response.get("usage"), message.get("usage"), said.get("usage")):
+            if isinstance(usage, dict) and (counts := _counts(usage, self._prompt or 0)) is None:
+                self._give_up(event)
+                return
+        self._learn_end(said, response)
+        content, text = _content(kind, said)
+        self._keep(*((text, "") if content == ANSWER else ("", text)))
+        if counts is None:
+            self._count(event, None, at_ns, late_ns, content=content, has_choice=True)
+        else:
+            self._count(event, counts, at_ns, late_ns, content="", has_choice=False)
+            self._count_rest(at_ns, late_ns)
+        if kind in _ENDS and not self._ended:
+            self._done = self._ended = True
+
+    def _count_rest(self, at_ns: int, late_ns: int) -> None:
+        """Count the tokens of the usage that no event showed.
+
+        They were in events with several tokens, or had no text, as the end of the text has none. Where the usage comes
+        later than half a usual gap after the last text, such a token took a step of its own: that is an event.
+        """
+        rest, gaps = (self._output or 0) - self._counted, len(self._at_ns) - 1
+        if rest <= 0 or gaps < 0:
+            return
+        last = self._at_ns[-1]
+        if at_ns - last > (last - self._at_ns[0]) / (2 * max(gaps, 1)):
+            self._add_event(at_ns, late_ns, rest)
+        else:
+            self._tokens[-1] += rest
+            self._counted += rest
+
+    def _learn_end(self, said: Mapping[str, Any], response: Mapping[str, Any]) -> None:
+        """Keep why the answer ended, and the server's own times, from the events that have them."""
+        reason = _part(said, "delta").get("stop_reason") or _part(response, "incomplete_details").get("reason")
+        if reason is None and response.get("status") == "completed":
+            reason = "completed"
+        if isinstance(reason, str):
+            self._end_reason(_REASONS.get(reason, reason))
+        if metrics := _part(response, "metrics"):
+            self._server_times = server_times(msgspec.Raw(msgspec.json.encode(metrics))) or self._server_times
+
+    def _fail(self, event: bytes, said: Mapping[str, Any], response: Mapping[str, Any]) -> None:
+        error = error_in(said, self._hide) or error_in(response, self._hide)
+        if error is None and said.get("type") == "error":
+            error = error_in({"error": said.get("message")}, self._hide)  # Responses: the message itself
+        if error is None:
+            self._give_up(event)
+        else:
+            self._error, self._ended = error, True
+
+
+def _object(event: bytes) -> dict[str, Any] | None:
+    """Return the event's object, or None if it is none, or is larger than any event."""
+    try:
+        if len(event) > _SHORT:
+            check_json(event, MESSAGE)
+        said = _decode(event)
+    except (ValueError, RecursionError):
+        return parse_object(event)  # slower, and accepts more
+    return said if isinstance(said, dict) else None
+
+
+def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an object within another one; an empty one if it is missing."""
+    part = of.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _counts(usage: Mapping[str, object], prompt: int) -> tuple[int, int] | None:
+    """Return prompt and output tokens, or None if they are not integers. `prompt`: as counted before, if this has none.
+
+    What a prompt had in the cache is not in Messages' `input_tokens`, and is its part in those of Responses.
+    """
+    given = usage.get("input_tokens", prompt)
+    cached = [usage.get(name) or 0 for name in _CACHED] if "input_tokens" in usage else []
+    output = usage.get("output_tokens", 0)
+    if type(given) is not int or type(output) is not int or any(type(each) is not int for each in cached):
+        return None
+    return given + sum(each for each in cached if isinstance(each, int)), output
+
+
+def _content(kind: str, said: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what an event brings, ANSWER, REASONING or "", and its text."""
+    delta = said.get("delta")
+    if isinstance(delta, str):  # Responses: text, reasoning, a refusal, the arguments of a tool
+        return (REASONING if "reasoning" in kind else ANSWER) if delta else "", delta
+    if not isinstance(delta, dict) or kind != "content_block_delta":
+        return "", ""
+    for field, content in (("text", ANSWER), ("thinking", REASONING), ("partial_json", ANSWER)):
+        if isinstance(text := delta.get(field), str) and text:
+            return content, text
+    return "", ""
