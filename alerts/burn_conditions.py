@@ -54,7 +54,12 @@ def _pair(one: Sli, pair: BurnWindow, scale: float) -> str:
         # Without padding, three failures in a target's first ten minutes would be 7 % of six hours.
         whole = f"({missed} >= {at_least}) / ({padded_total(one, long_s, scale)})"
         exceeds = f"/ {OF_TARGET} {allowed(one.objective)} > {OF_TARGET} {limit(pair)}"
-        burns = f"{lately} / {total(one, short_s, scale)}\n  {exceeds}\nand {whole}\n  {exceeds}"
+        burns = f"{lately} / {total(one, short_s, scale)}\n  {exceeds}\nand {whole}\n  "
+        if pair.least and one in sli.CANARIES:
+            most = f"{limit(pair)} * {OF_TARGET} {allowed(one.objective)}"
+            burns += f"> {OF_TARGET} clamp_min({most}, {pair.least:.4g})"
+        else:
+            burns += exceeds
     if pair.every_s is not None:
         above_s, most_s = (every_s * scale for every_s in pair.every_s)
         burns += f'\nand {on("target")} {names.TASK_INTERVAL.name}{{task="canary"}} > {above_s:g} <= {most_s:g}'

@@ -6,7 +6,7 @@ from alerts import sli
 from alerts.budget import bad, total
 from alerts.promises import WINDOW, allowed
 from alerts.sli import Sli
-from alerts.templates import COUNT, OF_TARGET, TARGET, asked, if_any, listed, multiple, runs_out
+from alerts.templates import COUNT, OF_TARGET, TARGET, asked, if_any, listed, multiple, runs_out, same, with_label
 from alerts.windows import DAY_S, PAIRS, duration
 from exporters import names
 from probe.core import objectives as slo
@@ -19,6 +19,7 @@ _TAKES = {
     "itl": "between two tokens",
 }
 _TOP = 3  # reasons that are listed
+_WORKLOAD = "$workload"  # a variable of the template
 
 
 def summary(judged: Sequence[Sli], severity: str) -> str:
@@ -32,9 +33,9 @@ def summary(judged: Sequence[Sli], severity: str) -> str:
 def description(judged: Sequence[Sli], severity: str, scale: float) -> str:
     """Return the counts in the shortest and longest window, reasons, the last success, and the end of the budget."""
     pairs = [pair for pair in PAIRS if pair.severity == severity and pair.every_s is None]
-    counts = "; ".join(
-        f"{_kind(one)}: {_counts(one, pairs[0].short_s * scale, pairs[-1].long_s * scale, scale)}" for one in judged
-    )
+    windows = pairs[0].short_s * scale, pairs[-1].long_s * scale
+    canaries, *users = (f"{_kind(one)}: {_counts(one, windows, scale)}" for one in judged)
+    counts = "; ".join((canaries + _fastest(judged, severity, windows, scale), *users))
     objective = judged[0].objective
     window = f"{WINDOW}{{{OF_TARGET}}}"
     share = asked(f"{allowed(objective)}{{{OF_TARGET}}}", shown="humanizePercentage")
@@ -77,24 +78,37 @@ def _within(objective: str) -> str:
     return asked(f"max({series})", shown="humanizeDuration")
 
 
-def _counts(one: Sli, shortest_s: float, longest_s: float, scale: float) -> str:
+def _fastest(judged: Sequence[Sli], severity: str, windows: tuple[float, float], scale: float) -> str:
+    """Return a template of the counts of the workload whose pace the alert has, of a target with several.
+
+    Empty if it is the users' pace.
+    """
+    canaries = judged[0]
+    burns = " or ".join(f"{one.burn_record(severity)}{{{OF_TARGET}}}" for one in judged)
+    several = f"count({total(canaries, windows[1], scale, matcher=f'{{{OF_TARGET}}}')} > 0) > 1"
+    of_it = _counts(canaries, windows, scale, (*TARGET, _WORKLOAD))
+    text = f" (of workload '{{{{ {_WORKLOAD} }}}}', whose pace it is: {of_it})"
+    return with_label(f"topk(1, {burns}) and on () {several}", _WORKLOAD.removeprefix("$"), text)
+
+
+def _counts(one: Sli, windows: tuple[float, float], scale: float, labels: Sequence[str] = TARGET) -> str:
     """Return a template such as "3 of 20 in 5m, 7 of 1440 in 6h", "no requests in 6h", or "unknown"."""
-    missed, judged = _requests(one, shortest_s, scale)
-    lately = if_any(judged, TARGET, _share(missed), "no requests", "unknown")
-    missed, judged = _requests(one, longest_s, scale)
-    over = duration(longest_s)
-    whole = f"{lately} in {duration(shortest_s)}, {_share(missed)} in {over}"
-    return if_any(judged, TARGET, whole, f"no requests in {over}", "unknown")
+    short, long = (duration(window_s) for window_s in windows)
+    (missed, judged), (all_missed, all_judged) = (_requests(one, window_s, scale, labels) for window_s in windows)
+    lately = if_any(judged, labels, _share(missed, labels), "no requests", "unknown")
+    whole = f"{lately} in {short}, {_share(all_missed, labels)} in {long}"
+    return if_any(all_judged, labels, whole, f"no requests in {long}", "unknown")
 
 
-def _requests(one: Sli, window_s: float, scale: float) -> tuple[str, str]:
+def _requests(one: Sli, window_s: float, scale: float, labels: Sequence[str]) -> tuple[str, str]:
     """Return queries of the number of bad requests and of all."""
-    missed, judged = (f"sum({count(one, window_s, scale, matcher=f'{{{OF_TARGET}}}')})" for count in (bad, total))
+    matcher = f"{{{same([label.removeprefix('$') for label in labels])}}}"
+    missed, judged = (f"sum({count(one, window_s, scale, matcher=matcher)})" for count in (bad, total))
     return missed, judged
 
 
-def _share(missed: str) -> str:
-    return f"{asked(missed, shown=COUNT, none='0')} of {{{{ . | first | value | {COUNT} }}}}"
+def _share(missed: str, labels: Sequence[str]) -> str:
+    return f"{asked(missed, labels, shown=COUNT, none='0')} of {{{{ . | first | value | {COUNT} }}}}"
 
 
 def _canaries(judged: Sequence[Sli], window_s: float) -> list[str]:

@@ -22,6 +22,10 @@ from probe.observe.guard import ASLEEP
 
 # Verified and empirical samples share a baseline. Which of the two the last run gave must not end an alert.
 _LABELS = ("target", "model", "workload")
+# Less than 5 minutes, when a sample becomes stale. Capacity is measured at night, headroom over a quarter of an hour.
+_INTERVAL_S = 240.0
+# What a run leaves stays for hours: samples so far apart show it, at a fortieth of the cost of each scrape of 15 days.
+_LOOKED_AT_S = 600.0
 # Weekends are quiet, and the next Monday is not.
 _PEAK_S = 7 * DAY_S
 _BELOW = f"target_model_workload:{PREFIX}knee_dropped_below_peak:rps"
@@ -51,7 +55,7 @@ def capacity_group(scale: float = 1.0) -> RuleGroup:
     """Return the alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
     dropped = [_dropped(scale, page=True), _dropped(scale, page=False)]
     rules = [_load(), _below_peak(scale), *dropped, _down(scale), _stale(scale), *headroom_rules(scale)]
-    return RuleGroup("kneewatch-capacity", max(1.0, 60 * scale), rules)
+    return RuleGroup("kneewatch-capacity", max(1.0, _INTERVAL_S * scale), rules)
 
 
 def _load() -> Recording:
@@ -161,13 +165,14 @@ def _unmeasured(schedule: _Schedule, scale: float) -> str:
     """
     stale_s = schedule.stale_s * scale
     stale, hour = duration(stale_s), duration(HOUR_S * scale)
+    window = f"{stale}:{duration(_LOOKED_AT_S * scale)}"
     between = f"last_over_time({names.CAPACITY_SCHEDULE.name}[{hour}])"
     measured = f'{names.CAPACITY_LAST_SUCCESS.name}{{mode!="forecast"}}'  # a forecast measures nothing
     return (
         f"max {by('target')} ({between} > {schedule.above_s:g} <= {schedule.most_s:g})\n"
         f"and max {by('target')} (max_over_time({names.CAPACITY_RUNS.name}[{hour}] offset {stale}))\n"
-        f"unless max {by('target')} (max_over_time({measured}[{stale}])) > time() - {stale_s:g}\n"
-        f'unless max {by("target")} (increase({names.CAPACITY_REFUSALS.name}{{reason="{ASLEEP}"}}[{stale}])) > 0'
+        f"unless max {by('target')} (max_over_time({measured}[{window}])) > time() - {stale_s:g}\n"
+        f'unless max {by("target")} (increase({names.CAPACITY_REFUSALS.name}{{reason="{ASLEEP}"}}[{window}])) > 0'
     )
 
 

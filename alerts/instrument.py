@@ -62,7 +62,7 @@ def _canaries(scale: float) -> Alert:
     bound, judged = count('outcome="client_bound"'), count('outcome=~"ok|client_bound"')
     return _client_bound(
         "canaries",
-        f"{bound} / {judged} > {_CANARIES_SHARE:g}\nand {bound} > {_CANARIES_LEAST - 0.5:g}",  # increase() extrapolates
+        f"({bound} > {_CANARIES_LEAST - 0.5:g}) / {judged} > {_CANARIES_SHARE:g}",  # increase() extrapolates
         300 * scale,
         f"Kneewatch was too slow to judge {{{{ $value | humanizePercentage }}}} of its canaries in {window}",
         f"Over {window}, {{{{ $value | humanizePercentage }}}} of the answered canaries of {{{{ $labels.target }}}}"
@@ -94,7 +94,7 @@ def _steps(scale: float) -> Alert:
     every = f"sum {by('target')} (increase({steps}[{window}]))"
     return _client_bound(
         "capacity",
-        f"{bound} / {every} > {_STEPS_SHARE:.3g}\nand {bound} > {_STEPS_LEAST - 0.5:g}",
+        f"({bound} > {_STEPS_LEAST - 0.5:g}) / {every} > {_STEPS_SHARE:.3g}",
         300 * scale,
         f"{{{{ $value | humanizePercentage }}}} of its load levels in {window} were lost to a slow client",
         f"{{{{ $value | humanizePercentage }}}} of the load levels that capacity runs tried on {{{{ $labels.target }}}}"
@@ -147,8 +147,8 @@ def _failed(window_s: float) -> str:
     """Return the share of due runs that failed, by task and Kneewatch, where it is too large."""
     window = duration(window_s)
     failures = f"increase({names.TASK_FAILURES.name}[{window}])"
-    share = f"{failures} * {names.TASK_INTERVAL.name} / {window_s:g} > {_FAILURES_SHARE:g}"
-    return f"({share} and {failures} > {_FAILURES_LEAST - 0.5:g})"
+    share = f"({failures} > {_FAILURES_LEAST - 0.5:g}) * {names.TASK_INTERVAL.name} / {window_s:g}"
+    return f"({share} > {_FAILURES_SHARE:g})"
 
 
 def _refused(scale: float) -> Alert:

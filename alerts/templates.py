@@ -46,6 +46,12 @@ def listed(query: str, label: str, labels: Sequence[str] = TARGET, *, before: st
     )
 
 
+def with_label(query: str, label: str, text: str) -> str:
+    """Return a template of `text`, in which the variable `label` has the label's value in the result of `query`."""
+    value = f"{{{{ with ${label} := . | first | label `{label}` }}}}{text}{{{{ end }}}}"
+    return f"{{{{ with printf `{query}` {_values(TARGET)} | query }}}}{value}{{{{ end }}}}"
+
+
 def if_any(query: str, labels: Sequence[str], some: str, zero: str, none: str) -> str:
     """Return a template of `some`, in which `.` is the result of `query`; of `zero` if it is 0, and else of `none`."""
     return (
@@ -73,4 +79,5 @@ def runs_out(seconds: str, labels: Sequence[str]) -> str:
 
 
 def _values(labels: Sequence[str]) -> str:
-    return " ".join(f"$labels.{label}" for label in labels)
+    """Return the values of these labels of the alert; one that begins with $ is a variable of the template."""
+    return " ".join(label if label.startswith("$") else f"$labels.{label}" for label in labels)

@@ -1,20 +1,23 @@
 """Replay a simulated month and report recall, delay and false alerts of the rules: `python -m benchmarks.alerts`
 
-    --seeds 1        the number of months; --seed 7 runs one given month
+    --seeds 1        the number of months, from the seed --first 0 on; --seed 7 runs one given month
     --minutes 45     begin no month after that
     --scrape 60      seconds between two scrapes: 15, 30 or 60
     --calm           months without faults
+    --pages          only the rules that page, without inhibitions
+    --arrays         evaluate the rules over arrays (benchmarks/promql) instead of in Prometheus: the same alerts for
+                     a twentieth of the cost
     --days           named days instead of months, each with the notifications that should come (expected.py)
     --day NAME       with --days: only this day; may be repeated
     --verbose        every fault and every alert, by day
     --out FILE       the record; benchmarks/results/alerts-DATE.json for ten months or more, else none
 
 Simulates 30 days of three targets (month.py, world.py, of_*.py) with 20 faults of six kinds that are large enough that
-alerts must find them, and six smaller ones (faults.py). Loads the series into a real Prometheus (backfill.py), which
-evaluates the rules that `kneewatch alerts` generates for these targets at every interval (replay.py). Removes the
-alerts that deploy/examples/alertmanager.yml inhibits and compares the rest with the faults (judge.py). Counts the
-pages of each fault with the grouping of that file (notify.py): there should be one. Stores only series that the rules
-query; a queried series that is not simulated is an error. Delays run until an alert fires and do not include
+alerts must find them, and six smaller ones (faults.py). Loads the series into a real Prometheus (backfill.py), or into
+arrays, and evaluates the rules that `kneewatch alerts` generates for these targets at every interval (replay.py).
+Removes the alerts that deploy/examples/alertmanager.yml inhibits and compares the rest with the faults (judge.py).
+Counts the pages of each fault with the grouping of that file (notify.py): there should be one. Stores only series that
+the rules query; a queried series that is not simulated is an error. Delays run until an alert fires and do not include
 Alertmanager's group_wait. Exits 1 if a goal is missed. Needs prometheus on PATH.
 """
 
@@ -39,8 +42,8 @@ from benchmarks.alerts.inhibit import inhibitions, sent
 from benchmarks.alerts.judge import Verdict, judge
 from benchmarks.alerts.month import BEGUN_S, END_S, START_S, Month, config
 from benchmarks.alerts.notify import rings
-from benchmarks.alerts.replay import Replay
-from benchmarks.alerts.rules import Rule, asked, needed, rules_of, unmet
+from benchmarks.alerts.replay import Replay, evaluator
+from benchmarks.alerts.rules import Rule, asked, needed, paging, rules_of, unmet
 from benchmarks.backfill import Prometheus
 from probe import __version__
 
@@ -57,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.exit("benchmarks.alerts needs prometheus on PATH (Debian: apt-get install prometheus)")
     if options.days:
         return _days(options, argv)
-    rules = needed(rules_of(render()[FILE]))
+    rules = needed(paging(rules_of(render()[FILE])) if options.pages else rules_of(render()[FILE]))
     unknown = sorted({rule.alert for rule in rules if rule.alert} - set(ALERTS))
     if unknown:
         sys.exit(f"ALERTS in benchmarks/alerts/faults.py lacks these alerts: {', '.join(unknown)}")
@@ -90,7 +93,7 @@ def _months(rules: Sequence[Rule], options: argparse.Namespace) -> list[tuple[in
     """Return the verdict on each month and what is known of its replay, and print them."""
     months: list[tuple[int, Verdict, dict[str, Any]]] = []
     began = time.monotonic()
-    for seed in [options.seed] if options.seed is not None else range(options.seeds):
+    for seed in [options.seed] if options.seed is not None else range(options.first, options.first + options.seeds):
         if months and time.monotonic() - began > 60 * options.minutes:
             break
         verdict, about = _month(seed, rules, options)
@@ -105,10 +108,13 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.alerts", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--scrape", type=float, choices=(15.0, 30.0, 60.0), default=60.0)
     parser.add_argument("--calm", action="store_true")
+    parser.add_argument("--pages", action="store_true")
+    parser.add_argument("--arrays", action="store_true")
     parser.add_argument("--days", action="store_true")
     parser.add_argument("--day", action="append", default=[], choices=sorted(EXPECTED))
     parser.add_argument("--verbose", action="store_true")
@@ -124,12 +130,16 @@ def _month(seed: int, rules: Sequence[Rule], options: argparse.Namespace) -> tup
     if missing := unmet(wanted, [line.labels for line in lines]):
         sys.exit(f"rules query series that benchmarks/alerts/of_*.py do not simulate: {', '.join(missing)}")
     made_s = time.monotonic()
-    with Prometheus(block="100d") as prometheus:
-        samples = prometheus.write(lines)
+    cpu_before_s, memory = time.process_time(), None
+    with evaluator("100d", arrays=options.arrays) as engine:
+        samples = engine.write(lines)
         written_s = time.monotonic()
-        replay = Replay(prometheus, BEGUN_S, START_S, END_S)
+        replay = Replay(engine, BEGUN_S, START_S, END_S)
         firings = replay.run(rules)
-        cpu_s, memory = prometheus.cpu_s(), prometheus.memory_mib()
+        if isinstance(engine, Prometheus):
+            cpu_s, memory = engine.cpu_s(), engine.memory_mib()
+        else:
+            cpu_s = time.process_time() - cpu_before_s
     sent_firings = sent(firings, inhibitions(ALERTMANAGER.read_text()))
     ended = time.monotonic()
     about = {
@@ -139,11 +149,11 @@ def _month(seed: int, rules: Sequence[Rule], options: argparse.Namespace) -> tup
             "store": round(written_s - made_s, 1),
             "replay": round(ended - written_s, 1),
             "all": round(ended - began, 1),
-            "cpu_of_prometheus": round(cpu_s, 1),
+            "cpu_of_rules": round(cpu_s, 1),
         },
         "series": len(lines),
         "samples": samples,
-        "prometheus_memory_mib": memory,
+        **({"prometheus_memory_mib": memory} if memory is not None else {}),
         "slowest_rules_s": {
             name: round(s, 1) for name, s in sorted(replay.spent.items(), key=lambda item: -item[1])[:5]
         },
@@ -153,7 +163,9 @@ def _month(seed: int, rules: Sequence[Rule], options: argparse.Namespace) -> tup
 
 def _days(options: argparse.Namespace, argv: Sequence[str] | None) -> int:
     began = time.monotonic()
-    results = run_days.run(options.seed or 0, options.scrape, ALERTMANAGER.read_text(), options.day)
+    results = run_days.run(
+        options.seed or 0, options.scrape, ALERTMANAGER.read_text(), options.day, arrays=options.arrays
+    )
     print(run_days.table(results), end="")
     if options.out is not None:
         seconds = round(time.monotonic() - began, 1)
@@ -196,6 +208,7 @@ def _about(options: argparse.Namespace, command: str) -> dict[str, Any]:
         "prometheus": (shown.stdout or shown.stderr).split(" (")[0],
         "kneewatch": __version__,
         "scrape_s": options.scrape,
+        "evaluated_by": "benchmarks/promql" if options.arrays else "prometheus",
     }
 
 

@@ -1,10 +1,11 @@
-"""The cost of the rules on error budgets, and the error of their minute counts: `python -m benchmarks.alerts.cost`.
+"""The cost of the rules, and the error of their minute counts: `python -m benchmarks.alerts.cost`.
 
-A real Prometheus gets three days of the counters of `--targets` targets, a sample every 15 s, and 30 days of the
-minutes that the rules record of them, in blocks of 54 hours as it stores them itself; the targets are copies of one.
-Then it evaluates the generated rules for some minutes. The record has the CPU time of each group of the rules, from a
-query of each of its expressions, and how long its last evaluation took. It also compares the recorded minutes of a
-target with the raw counters and with the truth, with restarts, at scrapes of 15, 30 and 60 s.
+A real Prometheus gets what `--targets` targets export, a sample every 15 s, and what the rules have recorded of it, as
+far back as any rule reads it (cost_history.py), in blocks of 54 hours as it stores them itself; the targets are copies
+of one, whose canaries fail so often that each has a ticket. The CPU time of each group is that of a query of each of
+its expressions: the median of three. Then Prometheus evaluates the rules for some minutes. The record has the CPU time
+of all, and how long each group's last evaluation took. It also compares the recorded minutes of a target with the raw
+counters and with the truth, with restarts, at scrapes of 15, 30 and 60 s.
 """
 
 import argparse
@@ -23,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from alerts import build, sli
-from alerts.sli import Sli
 from alerts.windows import DAY_S, HOUR_S
+from benchmarks.alerts.cost_history import KEPT_S, past
 from benchmarks.alerts.rules import rules_of
 from benchmarks.backfill import Floats, Line, Prometheus
 from benchmarks.blocks import encode, write_block
@@ -32,22 +33,10 @@ from exporters import names
 from probe import __version__
 from probe.core.request import Outcome
 
-_SCRAPE_S, _RAW_S, _KEPT_S, _AHEAD_S = 15.0, 3 * DAY_S, 30 * DAY_S, 1800.0
+_AHEAD_S = 3000.0  # the queries and the evaluations take less
 _BLOCK_S = 54 * HOUR_S
-_SLO = "kneewatch-slo-"
 _REPEATS = 3
 _WINDOWS = {"5m": 300.0, "1h": HOUR_S, "6h": 6 * HOUR_S, "1d": DAY_S, "3d": 3 * DAY_S}
-
-
-def promised(target: str, times: Floats) -> Iterator[Line]:
-    """Yield the series of a target's objectives: 99.9 % of the requests, and 95 % within a time, over 30 days."""
-    scraped = {"job": "kneewatch", "instance": "a", "target": target}
-    ones = np.ones(len(times))
-    yield Line({"__name__": names.OBJECTIVE_WINDOW.name, **scraped, "slo": "chat"}, times, 30 * DAY_S * ones)
-    interval = {"__name__": names.TASK_INTERVAL.name, **scraped, "task": "canary"}
-    yield Line(interval, times, 15.0 * ones)
-    for objective, ratio in (("availability", 0.999), ("ttft", 0.95), ("tpot", 0.95)):
-        yield Line({"__name__": names.OBJECTIVE_RATIO.name, **scraped, "objective": objective}, times, ratio * ones)
 
 
 def counters(target: str, times: Floats, rng: np.random.Generator, restarts: int = 0) -> Iterator[Line]:
@@ -81,26 +70,11 @@ def counters(target: str, times: Floats, rng: np.random.Generator, restarts: int
         yield line(names.USERS_GOOD.name, {**user, "objective": objective}, fine)
 
 
-def recorded(one: Sli, target: str, times: Floats, rng: np.random.Generator) -> Iterator[Line]:
-    """Yield what the rules would have recorded of a target at `times`, a minute apart."""
-    labels = {"target": target, **({"workload": "short-chat"} if "workload" in one.by else {})}
-    requests = np.full(len(times), 4.0) if one in sli.CANARIES else rng.poisson(60.0, len(times)).astype(float)
-    bad = rng.binomial(requests.astype(int), 0.003 if one is sli.AVAILABILITY else 0.02).astype(float)
-    yield Line({"__name__": one.total_record("1m"), **labels}, times, requests)
-    yield Line({"__name__": one.bad_record("1m"), **labels}, times, bad)
-    hours = np.convolve(bad, np.ones(60))[: len(bad)] / np.maximum(np.convolve(requests, np.ones(60))[: len(bad)], 1)
-    for window in ("1h", "6h"):
-        yield Line({"__name__": one.error_record(window), **labels}, times, hours)
-    for record, counted in ((one.total_record, requests), (one.bad_record, bad)):
-        sums = np.add.reduceat(counted, np.arange(0, len(counted), 20))
-        yield Line({"__name__": record("20m"), **labels}, times[::20], sums)
-
-
 def _store(folder: Path, targets: Sequence[str], lines: Sequence[Line], now_s: float) -> int:
     """Write blocks of the lines until now, for each target as for the first; return how many samples."""
-    starts = [now_s - _BLOCK_S * i for i in range(int(np.ceil(_KEPT_S / _BLOCK_S)), 0, -1)]
+    starts = [now_s - _BLOCK_S * i for i in range(int(np.ceil(KEPT_S / _BLOCK_S)), 0, -1)]
     samples = 0
-    for number, start_s in enumerate(starts):
+    for block, start_s in enumerate(starts):
         span = start_s, start_s + _BLOCK_S
         made = []
         for line in lines:
@@ -108,54 +82,73 @@ def _store(folder: Path, targets: Sequence[str], lines: Sequence[Line], now_s: f
             if inside.any():
                 (chunks,) = encode(np.round(line.times[inside] * 1000).astype(np.int64), line.values[None, inside])
                 made.append((line.labels, chunks))
-                samples += int(inside.sum()) * len(targets)
-        groups = ([({**labels, "target": target}, chunks) for labels, chunks in made] for target in targets)
-        write_block(folder, number, (round(span[0] * 1000), round(span[1] * 1000)), groups)
+                samples += int(inside.sum()) * (len(targets) if "target" in line.labels else 1)
+        groups = (
+            [(_of(labels, target), chunks) for labels, chunks in made if number == 0 or "target" in labels]
+            for number, target in enumerate(targets)
+        )
+        if made:
+            write_block(folder, block, (round(span[0] * 1000), round(span[1] * 1000)), groups)
     return samples
 
 
 def measure(targets: int, minutes: float) -> dict[str, Any]:
     """Return the cost of the rules for that many targets."""
-    rng = np.random.default_rng(1)
     text = build.render()[build.FILE]
     now_s = float(np.floor(time.time() / 60) * 60)
-    raw = np.arange(now_s - _RAW_S, now_s + _AHEAD_S + minutes * 60, _SCRAPE_S)
-    kept = np.arange(now_s - _KEPT_S, now_s, 60.0)
+    lines = past(rules_of(text), now_s, _AHEAD_S)
+    records = {rule.record for rule in rules_of(text)}
+    scraped, recorded = (
+        [line for line in lines if (line.labels["__name__"] in records) == is_] for is_ in (False, True)
+    )
     called = [f"llama-{i}" for i in range(targets)]
-    lines = [*counters(called[0], raw, rng), *promised(called[0], raw)]
-    of_minutes = [line for one in (*sli.CANARIES, *sli.USERS) for line in recorded(one, called[0], kept, rng)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        samples = _store(folder, called, [*lines, *of_minutes], now_s)
+        samples = _store(folder, called, lines, now_s)
         with Prometheus(block="2h", storage=folder) as prometheus:
-            ahead = [Line(line.labels, line.times[raw >= now_s], line.values[raw >= now_s]) for line in lines]
-            prometheus.write(
-                Line({**line.labels, "target": target}, line.times, line.values) for target in called for line in ahead
-            )
+            prometheus.write(_between(scraped, called, now_s, np.inf))
+            # What the rules record is there until they are loaded, and from then on they record it.
+            filled_s = time.time()
+            prometheus.write(_between(recorded, called, now_s, filled_s))
             rules = folder / "rules.yml"
             rules.write_text(text)
             groups = _queried(prometheus, text)
+            print(json.dumps(groups), file=sys.stderr, flush=True)
+            prometheus.write(_between(recorded, called, filled_s, time.time()))
             prometheus.load(rules)
             before, began = prometheus.cpu_s(), time.monotonic()
             time.sleep(minutes * 60)
             busy = (prometheus.cpu_s() - before) / (time.monotonic() - began)
             for group in prometheus.rule_groups():
-                if group["name"] in groups:
-                    groups[group["name"]]["last_evaluation_s"] = round(group["evaluationTime"], 3)
+                groups[group["name"]]["last_evaluation_s"] = round(group["evaluationTime"], 3)
             return {
                 "targets": targets,
                 "samples": samples,
                 "groups": groups,
                 "share_of_a_core": round(sum(group["share_of_a_core"] for group in groups.values()), 4),
-                "share_of_a_core_with_all_rules": round(busy, 4),
+                "share_of_a_core_evaluated_with_texts": round(busy, 4),
                 "memory_mib": prometheus.memory_mib(),
             }
 
 
+def _between(lines: Sequence[Line], targets: Sequence[str], from_s: float, to_s: float) -> Iterator[Line]:
+    """Yield the samples of some time, for each target as for the first."""
+    for line in lines:
+        inside = (line.times >= from_s) & (line.times < to_s)
+        if inside.any():
+            for target in targets if "target" in line.labels else targets[:1]:
+                yield Line(_of(line.labels, target), line.times[inside], line.values[inside])
+
+
+def _of(labels: Mapping[str, str], target: str) -> dict[str, str]:
+    """Return the labels of a series of a target as those of another one; a Kneewatch's own series as they are."""
+    return {**labels, "target": target} if "target" in labels else dict(labels)
+
+
 def _queried(prometheus: Prometheus, text: str) -> dict[str, dict[str, float]]:
-    """Return the CPU time of each group on error budgets: the median of some evaluations, by queries."""
+    """Return the CPU time of each group: the median of some evaluations, by queries."""
     groups: dict[str, dict[str, float]] = {}
-    rules = [rule for rule in rules_of(text) if rule.group.startswith(_SLO)]
+    rules = rules_of(text)
     for name in dict.fromkeys(rule.group for rule in rules):
         mine = [rule for rule in rules if rule.group == name]
         spent = []

@@ -1,8 +1,8 @@
-"""A replay of the rules: Prometheus evaluates every expression at each interval of its group.
+"""A replay of the rules: every expression at each interval of its group, in Prometheus or over arrays.
 
-In: rules, and a Prometheus with the samples. Out: when each alert fired. Stores the results of a recording rule, with
-stale markers, as Prometheus would, before evaluating the rules that use them. Applies `for` and `keep_firing_for` as
-Prometheus' rules/alerting.go does.
+In: rules, and a Prometheus or an Engine (benchmarks/promql) with the samples. Out: when each alert fired. Stores the
+results of a recording rule, with stale markers, as Prometheus would, before evaluating the rules that use them. Applies
+`for` and `keep_firing_for` as Prometheus' rules/alerting.go does.
 
 Most of the cost would be windows of hours and days at times when the alert cannot fire. So the replay evaluates the
 necessary conditions of an alert (conditions.py, such as the short window of a burn rate), the cheapest at every step,
@@ -13,6 +13,7 @@ result, so the outcome is the same.
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ from alerts.alert_labels import GROUP
 from benchmarks.alerts.conditions import necessary
 from benchmarks.alerts.rules import Rule, filled_in
 from benchmarks.backfill import STALE, Bools, Floats, Line, Prometheus
+from benchmarks.promql.evaluate import Engine
 
 # Prometheus spreads the evaluation of groups by a hash, so a group is not evaluated at the time of a scrape.
 _OFFSET_S = 7.0
@@ -45,7 +47,7 @@ class Firing:
 class Replay:
     """Rules over `start_s` to `end_s`, of a Prometheus whose samples begin at `begun_s`. `spent`: seconds by rule."""
 
-    prometheus: Prometheus
+    prometheus: Prometheus | Engine
     begun_s: float
     start_s: float
     end_s: float
@@ -67,7 +69,8 @@ class Replay:
         return sorted((one for each in fired for one in each), key=lambda one: one.start_s)
 
     def _each(self, work: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        # Prometheus has a core for each; arrays would only share the interpreter.
+        with ThreadPoolExecutor(_AT_ONCE if isinstance(self.prometheus, Prometheus) else 1) as pool:
             return list(pool.map(work, items))
 
     def _steps(self, rule: Rule, start_s: float) -> Floats:
@@ -135,6 +138,11 @@ class Replay:
             Line(dict(key), np.concatenate([o.times for o in lines]), np.concatenate([o.values for o in lines]))
             for key, lines in found.items()
         ]
+
+
+def evaluator(block: str, *, arrays: bool) -> AbstractContextManager[Prometheus | Engine]:
+    """Return what evaluates rules: arrays, or a real Prometheus with blocks of that length."""
+    return nullcontext(Engine()) if arrays else Prometheus(block=block)
 
 
 def _only_now(rules: Sequence[Rule], recordings: Mapping[str, Rule]) -> dict[str, Rule]:

@@ -54,13 +54,18 @@ def rings(fires: Bools) -> int:
     return int(np.sum(fires[1:] & ~fires[:-1])) + int(fires[0])
 
 
-def _pair(failures: Floats, long: int, short: int, rate: float, *, lately: int = 2, padded: bool = True) -> Bools:
-    """Return where both windows burn at `rate`. `padded`: the time before the first minute counts as good."""
+def _pair(
+    failures: Floats, long: int, short: int, rate: float, *, least: int = 3, lately: int = 2, padded: bool = True
+) -> Bools:
+    """Return where both windows burn at `rate`. `padded`: the time before the first minute counts as good.
+
+    `least` and `lately`: failures that the long and the short window must have.
+    """
     share = within(failures, long) / (long * PER_MINUTE * ALLOWED) if padded else burn(failures, long)
     return np.asarray(
         (share > rate)
         & (burn(failures, short) > rate)
-        & (within(failures, long) >= 3)
+        & (within(failures, long) >= least)
         & (within(failures, short) >= lately)
     )
 
@@ -80,10 +85,11 @@ def joined(keep: int, short: int = 30, lately: int = 3) -> Design:
     return design
 
 
-def sustained(keep: int, remembered: int = 0) -> Design:
+def sustained(keep: int, remembered: int = 0, least: int = 3) -> Design:
     """Return a design: the slow pair must burn at a third of its rate in the last and the median hour of the six.
 
     `remembered`: minutes for which its threshold counts as exceeded; then a failure in the last two hours is enough.
+    `least`: failures that the fast pair's hour must have.
     """
 
     def design(failures: Floats) -> list[Bools]:
@@ -92,18 +98,18 @@ def sustained(keep: int, remembered: int = 0) -> Design:
         slow = kept(crossed, remembered) & (within(failures, 120) > 0 if remembered else hours > 2.0)
         known = np.minimum(np.arange(1, len(failures) + 1), 360)
         most = within((hours > 2.0).astype(np.float64), 360) > known / 2
-        return [kept(_pair(failures, 60, 5, 14.4) | (slow & most & (known >= 270)), keep)]
+        return [kept(_pair(failures, 60, 5, 14.4, least=least) | (slow & most & (known >= 270)), keep)]
 
     return design
 
 
-def down_again(keep: int) -> Design:
+def down_again(keep: int, least: int = 5) -> Design:
     """Return the chosen design, with a page for an outage that begins while the page of an earlier failure fires.
 
     Most canaries of five minutes failed, fewer than a tenth of the five that ended ten minutes ago, and the page has
     fired for a quarter of an hour.
     """
-    paged = sustained(180, 720)
+    paged = sustained(180, 720, least)
 
     def design(failures: Floats) -> list[Bools]:
         (page,) = paged(failures)
@@ -128,7 +134,8 @@ DESIGNS: Mapping[str, Design] = {
     "sustained, remembered 12 h, kept 2 h": sustained(120, 720),
     "sustained, remembered 12 h, kept 3 h": sustained(180, 720),
     "sustained, remembered 12 h, kept 4 h": sustained(240, 720),
-    "the same, and a page for another outage (chosen)": down_again(60),
+    "kept 3 h, and a page for another outage": down_again(60, 3),
+    "the same, and five failures in the hour (chosen)": down_again(60),
 }
 
 

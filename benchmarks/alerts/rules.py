@@ -25,12 +25,16 @@ _OF_ONE_ROLE = frozenset(  # nor does one prefill for others
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A metric in an expression and its matchers. `past` is true if it queries more than the newest value."""
+    """A metric in an expression and its matchers. `past` is true if it queries more than the newest value.
+
+    `range_s`: how long it reads at once; `back_s`: how far back, with offsets and subqueries.
+    """
 
     name: str
     matchers: tuple[tuple[str, str, str], ...]
     past: bool
     range_s: float = 0.0
+    back_s: float = 0.0
 
     def takes(self, labels: Mapping[str, str]) -> bool:
         """Report whether a series with these labels is selected."""
@@ -80,6 +84,11 @@ def rules_of(text: str) -> list[Rule]:
     ]
 
 
+def paging(rules: Iterable[Rule]) -> list[Rule]:
+    """Return the recording rules and the alerts of severity page."""
+    return [rule for rule in rules if not rule.alert or rule.labels["severity"] == "page"]
+
+
 def needed(rules: Sequence[Rule]) -> list[Rule]:
     """Return the recording rules that alerts depend on, in order of dependency, then the alerts.
 
@@ -89,16 +98,21 @@ def needed(rules: Sequence[Rule]) -> list[Rule]:
     recordings = [rule for rule in rules if rule.record]
     while more := {name for rule in recordings if rule.record in wanted for name in rule.needs} - wanted:
         wanted |= more
-    waiting = [rule for rule in recordings if rule.record in wanted]
-    ordered: list[Rule] = []
+    return [*ordered(rule for rule in recordings if rule.record in wanted), *(rule for rule in rules if rule.alert)]
+
+
+def ordered(recordings: Iterable[Rule]) -> list[Rule]:
+    """Return recording rules, each after those that it needs. Raises ValueError if some need each other."""
+    waiting = list(recordings)
+    found: list[Rule] = []
     while waiting:
         unwritten = {rule.record for rule in waiting}
         ready = [rule for rule in waiting if not rule.needs & unwritten]
         if not ready:
             raise ValueError(f"recording rules that need each other: {', '.join(sorted(unwritten))}")
-        ordered += ready
+        found += ready
         waiting = [rule for rule in waiting if rule not in ready]
-    return [*ordered, *(rule for rule in rules if rule.alert)]
+    return found
 
 
 def asked(rules: Sequence[Rule]) -> list[Selector]:
@@ -134,19 +148,21 @@ def selectors(expr: str) -> list[Selector]:
     """Return every metric of an expression. Raises ValueError for one without a name."""
     parsed = promql_parser.parse(expr)
     found: list[Selector] = []
-    subqueries: list[float] = []
+    subqueries: list[tuple[float, float]] = []
 
     def before(node: Any) -> None:  # noqa: ANN401
         kind = type(node).__name__
         if kind == "SubqueryExpr":
-            subqueries.append(node.range.total_seconds())
+            subqueries.append((node.range.total_seconds(), _offset_s(node)))
         if kind in {"VectorSelector", "MatrixSelector"}:
             selector = node.vector_selector if kind == "MatrixSelector" else node
             if not selector.name:
                 raise ValueError(f"a selector without a metric's name: {parsed.prettify()}")
-            range_s = max([node.range.total_seconds() if kind == "MatrixSelector" else 0.0, *subqueries])
+            own_s = node.range.total_seconds() if kind == "MatrixSelector" else 0.0
+            range_s = max([own_s, *(each_s for each_s, _ in subqueries)])
+            back_s = own_s + _offset_s(selector) + sum(each_s + ago_s for each_s, ago_s in subqueries)
             matchers = tuple((m.name, _OPERATORS[str(m.op)], m.value) for m in selector.matchers.matchers)
-            found.append(Selector(selector.name, matchers, bool(range_s or selector.offset), range_s))
+            found.append(Selector(selector.name, matchers, bool(range_s or selector.offset), range_s, back_s))
 
     def after(node: Any) -> None:  # noqa: ANN401
         if type(node).__name__ == "SubqueryExpr":
@@ -154,6 +170,10 @@ def selectors(expr: str) -> list[Selector]:
 
     promql_parser.walk(parsed, before, after)
     return found
+
+
+def _offset_s(node: Any) -> float:  # noqa: ANN401
+    return node.offset.total_seconds() if node.offset else 0.0
 
 
 _OPERATORS = {"MatchOp.Equal": "=", "MatchOp.NotEqual": "!=", "MatchOp.Re": "=~", "MatchOp.NotRe": "!~"}

@@ -10,9 +10,8 @@ from alerts.windows import DAY_S, HOUR_S
 from benchmarks.alerts.days import Batch, batches
 from benchmarks.alerts.expected import EXPECTED, Expected
 from benchmarks.alerts.notify import Ring, rings
-from benchmarks.alerts.replay import Replay
+from benchmarks.alerts.replay import Replay, evaluator
 from benchmarks.alerts.rules import asked, needed, rules_of
-from benchmarks.backfill import Prometheus
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,16 @@ class Result:
         }
 
 
-def run(seed: int, scrape_s: float, alertmanager: str, wanted: Sequence[str] = ()) -> list[Result]:
-    """Return a Result for each day, or each of those `wanted`. `alertmanager`: the text of its configuration."""
+def run(
+    seed: int, scrape_s: float, alertmanager: str, wanted: Sequence[str] = (), *, arrays: bool = False
+) -> list[Result]:
+    """Return a Result for each day, or each of those `wanted`. `alertmanager`: the text of its configuration.
+
+    `arrays`: without a Prometheus.
+    """
     found: list[Result] = []
     for batch in batches(wanted):
-        found += results(batch, _rings(batch, seed, scrape_s, alertmanager))
+        found += results(batch, _rings(batch, seed, scrape_s, alertmanager, arrays=arrays))
         print(f"{', '.join(batch.names)}: replayed", file=sys.stderr, flush=True)
     return found
 
@@ -67,14 +71,14 @@ def results(batch: Batch, heard: Sequence[Ring]) -> list[Result]:
     ]
 
 
-def _rings(batch: Batch, seed: int, scrape_s: float, alertmanager: str) -> list[Ring]:
+def _rings(batch: Batch, seed: int, scrape_s: float, alertmanager: str, *, arrays: bool) -> list[Ring]:
     rules = needed(rules_of(render()[FILE]))
     lines = batch.lines(seed, scrape_s, {each.name for each in asked(rules)})
     # A block of storage must hold all of the batch twice: series are written one after the other.
     block = f"{3 * (batch.end_s - batch.begun_s) / DAY_S:.0f}d"
-    with Prometheus(block=block) as prometheus:
-        prometheus.write(lines)
-        firings = Replay(prometheus, batch.begun_s, batch.start_s, batch.end_s).run(rules)
+    with evaluator(block, arrays=arrays) as engine:
+        engine.write(lines)
+        firings = Replay(engine, batch.begun_s, batch.start_s, batch.end_s).run(rules)
     return [ring for ring in rings(firings, alertmanager) if ring.receiver != "none"]
 
 
