@@ -107,7 +107,7 @@ def _budget_and_capacity() -> list[PlacedPanel]:
             minimum=None,
             maximum=1,
             texts=OVERSPENT_TEXTS,
-            no_value="the recording rules are not loaded",
+            no_value="none yet: it takes the recording rules 40 minutes",
         ),
         panels.timeseries(
             "Lowest headroom",

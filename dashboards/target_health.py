@@ -101,7 +101,7 @@ def _budgets_now() -> list[PlacedPanel]:
             texts=OVERSPENT_TEXTS,
             width=7,
             decimals=1,
-            no_value="the recording rules are not loaded",
+            no_value="none yet: it takes the recording rules 40 minutes",
             alerts=_BURNS,
         ),
     ]
