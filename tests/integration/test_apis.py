@@ -79,13 +79,6 @@ def test_check_says_which_api_an_embedding_model_has(embeddings: Sim) -> None:
     assert done.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", [("--ttft", "1s"), ("--tpot", "1s"), ("--itl", "1s"), ("--output-tokens", "5")])
-def test_options_about_tokens_are_refused_for_vectors(option: tuple[str, str]) -> None:
-    done = kneewatch("ramp", "--base-url", "http://127.0.0.1:9", "--api", "rerank", *option, "--rates", "1")
-    words = "--api rerank generates no tokens; remove it, and set --e2e for an objective"
-    assert (done.status, done.err) == (2, f"kneewatch: {option[0]}: {words}\n")
-
-
 def test_a_search_for_vectors_is_refused_in_one_line() -> None:
     done = kneewatch("ramp", "--base-url", "http://127.0.0.1:9", "--api", "embeddings")
     assert done.status == 2
@@ -95,6 +88,7 @@ def test_a_search_for_vectors_is_refused_in_one_line() -> None:
     )
 
 
+@pytest.mark.long
 def test_fixed_rates_of_embeddings_are_judged_by_e2e(embeddings: Sim, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     done = kneewatch(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+import yaml
 
 from probe.capacity.run.plan import StepSettings
 from probe.cli.options import (
@@ -160,6 +161,21 @@ def test_a_bad_option_of_a_gateway_is_one_line_without_the_value(options: dict[s
 )
 def test_a_bad_option_is_one_line_that_names_it(options: dict[str, object], line: str) -> None:
     assert _refusal(**options) == line  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("option", ["ttft", "tpot", "itl"])
+def test_an_objective_about_tokens_is_refused_for_an_api_without_them(option: str) -> None:
+    words = "--api rerank generates no tokens; remove it, and set --e2e for an objective"
+    assert _refusal(api="rerank", **{option: "1s"}) == f"--{option}: {words}"
+    assert _refusal(api="rerank", output_tokens=5) == f"--output-tokens: {words}"
+
+
+def test_an_api_without_tokens_is_judged_by_e2e() -> None:
+    config = configuration(None, URL, ServerOptions(api="embeddings", e2e="2s"))
+    (target,) = config.servers
+    assert list(config.objectives_of(target).latencies().items()) == [("e2e", Objective(0.95, 2.0))]
+    starter = config_from(yaml.safe_load(starter_config(config, target)), "test")
+    assert starter.workload("embeddings").api is Api.EMBEDDINGS
 
 
 def test_each_bad_option_has_its_own_line() -> None:
