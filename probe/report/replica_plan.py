@@ -10,13 +10,14 @@ from probe.core.objectives import Objectives
 from probe.core.result import Capacity, CapacityResult
 from probe.core.text import one_line
 from probe.report.figures import number, percent, promises
+from probe.report.provenance_text import provenance_lines
 from probe.report.result_text import capacity_words
 from probe.report.workload_text import workload_lines, workload_words
 
 _LINE = 500
 _KNOB_WIDTH = 40
 _NO_GAIN = 0.03  # a change of capacity that a setting is not worth
-_UNRECORDED = "image, GPU driver and commit: results do not record them"
+_UNRECORDED = "image, driver and commit: the result is from a version that did not record them; measure again"
 # Names and units of settings that are no flags of vLLM.
 _NAMES = {"kv_cache": ("KV cache", " tokens"), "memory_bandwidth": ("memory bandwidth", "")}
 
@@ -96,13 +97,14 @@ def condition_lines(plan: ReplicaPlan) -> Iterator[tuple[str, str]]:
     """Yield label and text of the conditions that the capacity was found in, as far as the result has them."""
     result, context = plan.result, plan.result.context
     yield "Server", f"{result.target}, model {result.model}, {context.engine} {context.version}"
-    yield "GPU", f"{context.gpu or 'not recorded (set capacity.server.gpu)'}"
+    if context.gpu:
+        yield "GPU", context.gpu
     flags = ", ".join(
         f"{name}={value} ({context.flag_sources.get(name, 'unknown source')})" for name, value in context.flags.items()
     )
     yield "Flags", flags or "none known"
     yield "Result", f"{result.id} of {result.started:%Y-%m-%d %H:%M} UTC, from {plan.source}"
-    yield "Not known", _UNRECORDED
+    yield from provenance_lines(result) or [("Not known", _UNRECORDED)]
 
 
 def replica_words(plan: ReplicaPlan) -> str:
@@ -176,6 +178,7 @@ def plan_json(plan: ReplicaPlan) -> dict[str, Any]:
             "version": result.context.version,
             "gpu": result.context.gpu,
             "flags": dict(result.context.flags),
+            "facts": dict(result.provenance.facts) if result.provenance is not None else {},
             "started": result.started.isoformat(),
         },
     }
