@@ -50,7 +50,7 @@ class Client:
         self._transport = transport or endpoint.transport()
         self._urls: dict[str, httpx.URL] = {}
         self._headers: tuple[int, dict[str, str]] | None = None
-        self._redactor = Redactor()
+        self.redactor = Redactor()  # may be that of other clients: a server may repeat to one what another has sent
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,13 +190,13 @@ class Client:
                 request.extensions["wire"] = wire(request)
         except NETWORK_ERRORS as error:
             return Outcome.UNREACHABLE, f"cannot be reached ({one_line(str(error))})"
-        return Exchange(request, received, self._redactor)
+        return Exchange(request, received, self.redactor)
 
     def _request_headers(self, path: str) -> dict[str, str]:
         now = self._clock.monotonic_ns()
         if self._headers is None or now - self._headers[0] > _KEY_NS:
             self._headers = None
-            own = self._endpoint.headers(f"{self._endpoint.base_url}{path}", self._redactor)
+            own = self._endpoint.headers(f"{self._endpoint.base_url}{path}", self.redactor)
             self._headers = now, {**HEADERS, **own}
         return self._headers[1]
 

@@ -48,6 +48,8 @@ class TargetMonitor:
         self._observer = new_observer(target, self.objectives, clock, scraper=scraper, sink=sink, context=context)
         self._flags = StartupFlags(target, scraper, self._observer.set_max_num_seqs)
         self._kinds = tuple(CanaryKind(config, kind, clock, self._observer, self._record) for kind in target.kinds)
+        for kind in self._kinds:
+            kind.client.redactor = self._kinds[0].client.redactor
         self._first = first = target.kinds[0]  # the one of requests on demand and of capacity
         self._on_demand = OnDemandCanaries(config, first, self._kinds[0].client, clock)
         self._capacity_load = CapacityWorkload(config, first, context.state.lengths, self._flags)

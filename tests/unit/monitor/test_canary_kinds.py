@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from foreign_server import MODELS
 from mock_servers import mock_server
 from prometheus_client.parser import text_string_to_metric_families
+from threaded_server import Request, threaded_server
 
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
@@ -100,6 +102,36 @@ def test_the_status_has_each_kind_and_all_canaries_newest_first() -> None:
         assert status.model == "tiny"
 
     _against(work)
+
+
+def test_a_secret_of_one_kind_is_hidden_in_answers_to_another() -> None:
+    """A server has seen the headers of all kinds, and may repeat any of them."""
+    seen: list[str] = []
+
+    def reply(request: Request, _: bytes) -> None:
+        if request.path.endswith("/models"):
+            return request.answer(200, MODELS, "application/json")
+        seen.extend(filter(None, [request.headers.get("x-token")]))
+        return request.answer(400, f'{{"message": "was {seen[0]}"}}'.encode(), "application/json")
+
+    async def words(url: str) -> list[str | None]:
+        kinds = [{**SHORT, "headers": {"x-token": {"secret": "sesame-open"}}}, {**SHORT, "workload": "shorter"}]
+        config = config_from({**CONFIG, "targets": [{"name": "a", "base_url": url, "canaries": kinds}]}, "test")
+        sink = MetricsSink(None, SystemClock())
+        sink.promise([config.objectives_of(config.targets[0])])
+        monitor = TargetMonitor(config, config.servers[0], SystemClock(), sink)
+        sink.add(config.servers[0], monitor.canary_models, monitor.objectives)
+        await monitor.canary(0)
+        await monitor.canary(1)
+        await monitor.close()
+        sink.store.close()
+        return [record.detail for record in monitor.status().failures]
+
+    with threaded_server(reply) as url:
+        details = asyncio.run(words(url))
+    assert seen[0] == "sesame-open"
+    assert len(details) == 2
+    assert all("was (hidden)" in (detail or "") for detail in details), details
 
 
 def test_a_sleeping_server_gets_no_canary_of_any_kind() -> None:
