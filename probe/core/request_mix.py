@@ -62,12 +62,16 @@ class Draw(NamedTuple):
 
 @dataclass(slots=True)
 class _Conversation:
-    """A conversation under way: which one, the turns taken, and the tokens of its last prompt and answer."""
+    """A conversation under way: which one, the turns taken, and the tokens of its last prompt and answer.
+
+    `sent`: those of its last prompt that were sent; of a conversation that begins at a later turn the prefix only.
+    """
 
     number: int = 0
     turns: int = 0
     prompt: int = 0
     answer: int = 0
+    sent: int = 0
 
 
 def draws(parts: Sequence[Part], seed: int, most: int) -> Iterator[Draw]:
@@ -102,7 +106,7 @@ def _conversations(part: Part, source: random.Random, most: int) -> Iterator[Dra
     """Yield the turns of all conversations, one of each in turn. At first they are at different turns."""
     slots = [_Conversation(turns=slot % part.turns) for slot in range(part.conversations)]
     for one in slots:
-        one.prompt = part.shared_tokens
+        one.prompt = one.sent = part.shared_tokens
         for _ in range(one.turns):  # what was said before the first request
             prompt, one.answer = _lengths(part, source)
             one.prompt += prompt + one.answer
@@ -110,14 +114,14 @@ def _conversations(part: Part, source: random.Random, most: int) -> Iterator[Dra
     while True:
         for slot, one in enumerate(slots):
             new, answer = _lengths(part, source)
-            known, before = one.prompt, one.prompt + one.answer
-            prompt = min(before + new, most - 1)
-            one.prompt, one.answer, one.turns = prompt, min(answer, most - prompt), one.turns + 1
+            known, prompt = one.sent, min(one.prompt + one.answer + new, most - 1)
+            one.prompt = one.sent = prompt
+            one.answer, one.turns = min(answer, most - prompt), one.turns + 1
             yield Draw(
                 part, prompt, one.answer, min(known, prompt), min(part.shared_tokens, prompt), (slot, one.number)
             )
             if one.turns >= part.turns or prompt >= most - 1:
-                slots[slot] = _Conversation(one.number + 1, prompt=part.shared_tokens)
+                slots[slot] = _Conversation(one.number + 1, prompt=part.shared_tokens, sent=part.shared_tokens)
 
 
 def _lengths(part: Part, source: random.Random) -> tuple[int, int]:

@@ -159,7 +159,7 @@ class WorkerPool:
             aliases=source.aliases,
             workload=source.workload,
             timeout_s=source.timeout_s,
-            seed=source.seed + 1_000_003 * begun,
+            seed=source.seed + (begun << 40),  # far from those of arrivals
             salt=f"{self._salt}/{begun}",
             index=share[0],
             count=share[1],

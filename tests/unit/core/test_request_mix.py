@@ -127,6 +127,8 @@ def test_a_worker_has_all_turns_of_its_conversations_each_beginning_with_the_one
                 assert one.shared_tokens == before.prompt_tokens
                 assert one.prompt_tokens > before.prompt_tokens + answer
                 continued += 1
+            else:
+                assert one.shared_tokens == 20, "of a conversation that begins at a later turn, the prefix alone"
             last[draw.conversation] = one, one.output_tokens
         assert continued == pytest.approx(0.75 * len(sent), abs=10)
         assert len({tuple(one.prompt) for one in sent}) == len(sent)
