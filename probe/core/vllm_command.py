@@ -19,13 +19,14 @@ _WITH_VALUE = frozenset((
     "speculative_config", "tensor_parallel_size",
 ))  # fmt: skip
 _SWITCHES = frozenset((
-    "async_scheduling", "enable_chunked_prefill", "enable_expert_parallel", "enable_prefix_caching",
-    "enable_sleep_mode", "enforce_eager",
+    "async_scheduling", "enable_chunked_prefill", "enable_expert_parallel", "enable_log_requests",
+    "enable_prefix_caching", "enable_sleep_mode", "enforce_eager",
 ))  # fmt: skip
 _SHORT = {
     "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size",
     "-q": "--quantization", "-sc": "--speculative-config",
 }  # fmt: skip
+_RENAMED = {"disable_log_requests": "no_enable_log_requests"}  # until vLLM 0.10, which logged requests unless told
 _SHELLS = frozenset(("sh", "bash", "ash", "dash"))
 _SERVER = re.compile(r"vllm\.entrypoints\.(openai|cli)\b")
 _COMMAND_END = frozenset((";", "&&", "||", "|", "&", ")"))
@@ -120,6 +121,7 @@ def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         if not name.startswith("--"):
             continue
         flag = name[2:].replace("-", "_")
+        flag = _RENAMED.get(flag, flag)
         if flag in _SWITCHES or flag.removeprefix("no_") in _SWITCHES:
             yield flag.removeprefix("no_"), str(not flag.startswith("no_"))
         elif flag in _WITH_VALUE or flag == "kv_transfer_config":

@@ -61,6 +61,12 @@ def setting_findings(
             "eager mode: without CUDA graphs a decode step takes longer; remove --enforce-eager unless memory is short",
             is_problem=True,
         )
+    if flags.get("enable_log_requests") == "True":
+        yield Finding(
+            "vLLM logs a line for each request, and its prompt too with VLLM_LOGGING_LEVEL=DEBUG; remove"
+            " --enable-log-requests unless these lines are read",
+            is_problem=False,
+        )
     if prefill_tokens_per_second:
         yield from _prefill(flags, lengths, objectives, prefill_tokens_per_second)
 

@@ -49,6 +49,11 @@ def test_short_names_and_switches_have_the_long_names() -> None:
     }
 
 
+@pytest.mark.parametrize(("switch", "value"), [("--enable-log-requests", "True"), ("--disable-log-requests", "False")])
+def test_the_log_of_requests_has_one_name(switch: str, value: str) -> None:
+    assert vllm_flags(["vllm", "serve", "m", switch], [], {})["enable_log_requests"] == value
+
+
 def test_a_json_value_stays_whole() -> None:
     line = ["sh", "-c", """vllm serve m --speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""]
     assert vllm_flags(line, [], {})["speculative_config"] == '{"method": "ngram", "num_speculative_tokens": 3}'

@@ -68,6 +68,13 @@ def test_eager_mode_and_a_prefix_cache_that_is_off(server: ServerSnapshot) -> No
     assert eager.is_problem
 
 
+def test_a_log_of_requests_is_named_where_it_is_known_to_be_on(server: ServerSnapshot) -> None:
+    (found,) = _found({"enable_log_requests": "True"}, server)
+    assert "remove --enable-log-requests" in found.words
+    assert not found.is_problem
+    assert _found({"enable_log_requests": "False"}, server) == []
+
+
 def test_a_prefix_cache_that_is_never_hit(server: ServerSnapshot) -> None:
     looked_up = replace(server, prefix_cache_queries=100_000.0, prefix_cache_hits=500.0)
     (found,) = _found({}, looked_up)
