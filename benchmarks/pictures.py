@@ -146,7 +146,7 @@ def _fortnight(config: Path, folder: Path) -> None:
         if not one.steps:
             continue
         file, steps = folder / f"{one.name}.json", ",".join(map(str, one.steps))
-        short = ("--concurrency", steps, "--step-seconds", "3", "--confirm-seconds", "0", "--json", file)
+        short = ("--concurrency", steps, "--step-seconds", "3", "--confirm-seconds", "0", "--out", file)
         kneewatch("ramp", "-c", config, "--target", one.name, *short)
         measured = loads(file.read_text())
         found = measured.capacity.requests_per_second

@@ -143,7 +143,7 @@ def _check(file: Path) -> Finding:
 
 def _load(file: Path, placed: Placed) -> Finding:
     result = file.with_name("result.json")
-    done = measured("ramp", "-c", file, *_LEVELS, "--json", result)
+    done = measured("ramp", "-c", file, *_LEVELS, "--out", result)
     if done.status != 0:
         return Finding(works=False, words=_last(done.out + done.err))
     found = json.loads(result.read_text())

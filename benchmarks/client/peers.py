@@ -101,7 +101,7 @@ def _kneewatch(python: Path, load: Load, workers: int = 1) -> list[str]:
         "--max-tokens=1000000000",
         "--max-seconds=600",
     ]
-    return [*command, f"--workers={workers}", f"--json={load.folder / 'kneewatch.json'}"]
+    return [*command, f"--workers={workers}", f"--out={load.folder / 'kneewatch.json'}"]
 
 
 def _read_kneewatch(load: Load) -> Reading:

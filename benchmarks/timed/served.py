@@ -100,7 +100,7 @@ def ramp(config: Path, folder: Path, *options: str) -> Answer:
     """Run `kneewatch ramp`."""
     out = folder / "ramp.json"
     out.unlink(missing_ok=True)
-    took_s, _ = _kneewatch("ramp", "-c", str(config), "--json", str(out), *options)
+    took_s, _ = _kneewatch("ramp", "-c", str(config), "--out", str(out), *options)
     if not out.exists():
         raise RuntimeError("kneewatch ramp wrote no result")
     result = json.loads(out.read_text())

@@ -51,7 +51,7 @@ app.command(short_help="Send one canary of each kind, and its question.")(monito
 app.command(short_help="Examine a server: what it serves, whether it is healthy, what limits it.")(
     doctor_commands.doctor
 )
-app.command()(ramp_command.ramp)
+app.command(context_settings={"allow_extra_args": True})(ramp_command.ramp)  # the file of `--json FILE`
 app.command()(capacity_commands.forecast)
 app.command(short_help="Compare two results of ramp or of other benchmarks.")(result_commands.compare)
 app.command(short_help="Print results of ramp as one table.")(result_commands.table)
@@ -124,10 +124,14 @@ def kneewatch(
     ] = False,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(help="Least severe lines of the log. Default: info for run, warning for other commands."),
+        typer.Option(
+            case_sensitive=False,
+            help="Least severe lines of the log. Default: info for run, warning for other commands.",
+        ),
     ] = None,
     log_format: Annotated[
-        Literal["json", "text"] | None, typer.Option(help="Format of the log. Default: text on a terminal, else json.")
+        Literal["json", "text"] | None,
+        typer.Option(case_sensitive=False, help="Format of the log. Default: text on a terminal, else json."),
     ] = None,
 ) -> None:
     if version:

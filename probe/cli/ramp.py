@@ -1,7 +1,7 @@
 """`kneewatch ramp` behind its options: the request, the run with its progress, and the files with the result."""
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from probe.core.errors import ConfigError
 from probe.core.request import Api
 from probe.core.result import CapacityResult
 from probe.core.step import StepSummary
+from probe.core.text import one_line
 from probe.report.files import STDOUT, check_writable, write_file
 from probe.report.progress import following
 from probe.report.result_json import dumps
@@ -55,15 +56,15 @@ class ResultFiles:
     def check(self) -> None:
         """Check, before minutes of load, that the files can be written. Raises ConfigError."""
         if self.json_file == self.html_file == STDOUT:
-            raise ConfigError("--json -, --html -: standard output takes one of them; give the other one a file")
-        for option, file in (("--json", self.json_file), ("--html", self.html_file)):
+            raise ConfigError("JSON and --html -: standard output takes one of them; write the other one to a file")
+        for option, file in (("-o", self.json_file), ("--html", self.html_file)):
             if file:
                 check_writable(file, option)
 
     def write(self, result: CapacityResult) -> None:
         """Write each file, whether or not the other can be written. Raises ConfigError with a line for each problem."""
         problems = []
-        for option, file, text in (("--json", self.json_file, _json), ("--html", self.html_file, self._html)):
+        for option, file, text in (("-o", self.json_file, _json), ("--html", self.html_file, self._html)):
             if file:
                 try:
                     write_file(file, text(result), option)
@@ -80,6 +81,18 @@ class ResultFiles:
 
 def _json(result: CapacityResult) -> str:
     return dumps(result, indent=1) + "\n"
+
+
+def json_output(out: Path | None, extra: Sequence[str], *, as_json: bool) -> Path | None:
+    """Return where the result is written as JSON. `extra`: the file of `--json FILE`, which -o replaces.
+
+    Raises ConfigError.
+    """
+    if extra[0 if not as_json else 1 :]:
+        raise ConfigError(f"unexpected argument {one_line(extra[-1])}; ramp takes options only, see kneewatch ramp -h")
+    if out is not None and as_json:
+        raise ConfigError("--json, -o: expected one of them; --json prints the result, and -o FILE writes it")
+    return out or (Path(extra[0]) if extra else STDOUT if as_json else None)
 
 
 def ramp_request(config: Config, target: TargetConfig, load: StepOptions, options: RampOptions) -> RampRequest:

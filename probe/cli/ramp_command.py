@@ -14,6 +14,7 @@ from probe.cli.parameters import (
     CaFile,
     Engine,
     Header,
+    Json,
     MaybeConfigFile,
     MetricsUrl,
     Model,
@@ -158,9 +159,10 @@ def ramp(
         ),
     ] = False,
     note: Note = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the result to this file; - is standard output.")
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write the result as JSON to this file; - is standard output.")
     ] = None,
+    as_json: Json = False,
     html_file: Annotated[
         Path | None, typer.Option("--html", help="Write an HTML report to this file; - is standard output.")
     ] = None,
@@ -173,12 +175,13 @@ def ramp(
     """
     from probe.cli.command_line import command_line, facts_of, variables_of
     from probe.cli.options import ServerOptions, configuration
-    from probe.cli.ramp import RampOptions, ResultFiles, measure, ramp_request
+    from probe.cli.ramp import RampOptions, ResultFiles, json_output, measure, ramp_request
     from probe.cli.step_options import StepOptions
     from probe.cli.targets import one_target
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
+    files = ResultFiles(json_output(out, context.args, as_json=as_json), html_file, base_url)
     if workload is not None and (prompt_tokens is not None or output_tokens is not None):
         raise ConfigError("--workload, --prompt-tokens, --output-tokens: a workload has its lengths; remove one side")
     if stream_guard and not guard:
@@ -219,5 +222,5 @@ def ramp(
     facts = facts_of(note or ())
     options = RampOptions(workload, max_seconds, max_tokens, seed, workers, guard, stream_guard, made_by, facts, trace)
     request = ramp_request(loaded, chosen, steps, options)
-    is_found = measure(loaded, chosen, request, ResultFiles(json_file, html_file, base_url))
+    is_found = measure(loaded, chosen, request, files)
     raise typer.Exit(0 if is_found else 1)

@@ -278,7 +278,7 @@ def test_a_run_is_asked_for_once_and_ends_before_its_deadline(manifests: Manifes
     job = named(rendered, "Job", "kneewatch-ramp")["spec"]
     (target,) = checks.configuration(rendered, tmp_path).targets
     asked = checks.accepted(job["template"]["spec"]["containers"][0]["args"])
-    assert (asked["command"], asked["target"], str(asked["json_file"])) == ("ramp", target.name, "/results/result.json")
+    assert (asked["command"], asked["target"], str(asked["out"])) == ("ramp", target.name, "/results/result.json")
     assert str(asked["html_file"]) == "/results/report.html"
     assert job["backoffLimit"] == 0
     assert job["template"]["spec"]["restartPolicy"] == "Never"

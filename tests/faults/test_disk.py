@@ -46,7 +46,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-@pytest.mark.parametrize("option", ["--json", "--html"])
+@pytest.mark.parametrize("option", ["-o", "--html"])
 def test_a_ramp_on_a_full_disk_prints_its_result(tiny: Sim, full_disk: Path, option: str) -> None:
     file = full_disk / "result"
     done = kneewatch("ramp", "--base-url", tiny.base_url, *_QUICK, option, file)
@@ -56,7 +56,7 @@ def test_a_ramp_on_a_full_disk_prints_its_result(tiny: Sim, full_disk: Path, opt
 
 def test_a_ramp_writes_the_file_that_has_room(tiny: Sim, full_disk: Path, tmp_path: Path) -> None:
     full, fits = full_disk / "result.html", tmp_path / "result.json"
-    done = kneewatch("ramp", "--base-url", tiny.base_url, *_QUICK, "--html", full, "--json", fits)
+    done = kneewatch("ramp", "--base-url", tiny.base_url, *_QUICK, "--html", full, "-o", fits)
     _is_one_line(done, f"--html {full}: cannot be written")
     assert json.loads(fits.read_text())["schema"] == "kneewatch.result/1"
 

@@ -120,7 +120,7 @@ def test_ramp_prints_the_table_and_writes_the_result(tiny: Sim, tmp_path: Path) 
     done = measured(
         *("ramp", "--base-url", tiny.base_url, "--concurrency", "1,2", "--requests-per-step", "25", "--ttft", "5s"),
         *("--confirm-seconds", "0"),
-        *("--prompt-tokens", "8", "--output-tokens", "3", "--tpot", "5s", "--json", file),
+        *("--prompt-tokens", "8", "--output-tokens", "3", "--tpot", "5s", "-o", file),
     )
     assert done.status == 0, done.err
     assert done.err == ""
@@ -142,7 +142,7 @@ def test_a_ramp_that_finds_no_knee_ends_with_1_and_still_writes(tiny: Sim, tmp_p
     file = tmp_path / "result.json"
     done = measured(
         *("ramp", "--base-url", tiny.base_url, "--concurrency", "4", "--requests-per-step", "25", "--ttft", "1ms"),
-        *("--prompt-tokens", "8", "--output-tokens", "3", "--tpot", "5s", "--json", file),
+        *("--prompt-tokens", "8", "--output-tokens", "3", "--tpot", "5s", "-o", file),
     )
     assert done.status == 1, done.err
     assert "No knee:" in done.out
@@ -177,13 +177,15 @@ def test_a_ramp_takes_rates_and_writes_an_open_loop(tiny: Sim, tmp_path: Path) -
     assert result["users"]["requests_per_second"] == 0.0, "every request that the server counted was ours"
 
 
-def test_a_dash_prints_the_result_alone(tiny: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_and_a_dash_print_the_result_alone(tiny: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     ramp = ("ramp", "--base-url", tiny.base_url, "--concurrency", "1", "--requests-per-step", "20", "--ttft", "5s")
-    done = kneewatch(*ramp, "--confirm-seconds", "0", "--json", "-")
-    assert json.loads(done.out)["steps"], done.err
-    assert "Capacity:" in done.err
+    for printed in (["--json"], ["-o", "-"]):
+        done = kneewatch(*ramp, "--confirm-seconds", "0", *printed)
+        assert json.loads(done.out)["steps"], done.err
+        assert "Capacity:" in done.err
     assert not list(tmp_path.iterdir())
-    both = kneewatch(*ramp, "--json", "-", "--html", "-")
+    both = kneewatch(*ramp, "--json", "--html", "-")
     assert (both.status, both.out) == (2, "")
-    assert both.err == ("kneewatch: --json -, --html -: standard output takes one of them; give the other one a file\n")
+    expected = "JSON and --html -: standard output takes one of them; write the other one to a file"
+    assert both.err == f"kneewatch: {expected}\n"

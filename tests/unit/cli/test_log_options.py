@@ -62,6 +62,7 @@ def test_standard_output_has_no_log_lines(
         (("--log-level", "info"), "info", True),
         (("--log-level", "error"), "warning", False),
         (("--log-level", "debug"), "debug", True),
+        (("--log-level", "INFO"), "info", True),
     ],
 )
 def test_the_log_level_is_chosen(
@@ -70,6 +71,14 @@ def test_the_log_level_is_chosen(
     command, function = MEASURING[0]
     monkeypatch.setattr(function, _logs_at(level, "a line"))
     assert ("a line" in _kneewatch(capsys, *options, *command).err) is is_logged
+
+
+def test_variables_of_the_log_may_be_in_capitals(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    command, function = MEASURING[0]
+    monkeypatch.setattr(function, _logs_at("info", "a line"))
+    monkeypatch.setenv("KNEEWATCH_LOG_LEVEL", "INFO")
+    monkeypatch.setenv("KNEEWATCH_LOG_FORMAT", "JSON")
+    assert json.loads(_kneewatch(capsys, *command).err.splitlines()[0])["event"] == "a line"
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
