@@ -19,8 +19,8 @@ SOURCES = [str(file.relative_to(ROOT)) for folder in PACKAGES for file in (ROOT 
 PATH = re.compile(rf"(?<![\w/.-])(?:\.\./)*((?:{'|'.join(PACKAGES)}|docs)/[\w./*-]*[\w*/])")
 # A file named without its folder, or with a part of it. Those of vLLM begin with `v1/`.
 FILE = re.compile(r"`(?!v1/)([\w/]+\.py)`")
-# A module, or a name in one.
-MODULE = re.compile(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?!\w)")
+# A module, or a name in one; `dashboards.enabled=true` sets a value of the chart.
+MODULE = re.compile(rf"(?<![\w/.-])((?:{'|'.join(PACKAGES)})(?:\.[A-Za-z_]\w*)+)(?![\w=])")
 
 
 def is_there(dotted: str) -> bool:
