@@ -9,12 +9,15 @@ _UNITS = {"seconds": "seconds", "ratio": "ratio", "bytes": "bytes", "tokens": "t
 _INTRO = """\
 # Series
 
+After this page you can find the series for a query, with its labels and unit.
+
 Everything on Kneewatch's `/metrics`. `make generate` writes this page from [exporters/series/](../exporters/series);
 edit those files, not this page.
 
 A series is absent while its value is unknown; no value stands for "unknown". Times are in seconds, shares from 0 to 1.
-A target with one workload has fewer than 560 series. Optional sources add more: up to 30 for each GPU, five for each of
-2 to 32 data-parallel engines, 25 for each of the server's optional KV histograms.
+A target with one workload has fewer than 560 series, and fewer than 600 with all four latency objectives. Optional
+sources add more: up to 30 for each GPU, five for each of 2 to 32 data-parallel engines, 25 for each of the server's
+optional KV histograms.
 
 `promtool check metrics` reports nothing for Kneewatch's own series. For those with dcgm-exporter's names it reports
 labels such as `modelName` and the word COUNTER in a name, which are dcgm-exporter's.

@@ -41,6 +41,12 @@ def missing_paths(text: str) -> list[str]:
     return [path for path in PATH.findall(text) if not any(ROOT.glob(path.rstrip("/")))]
 
 
+def test_each_page_begins_with_what_its_reader_can_do_after_it() -> None:
+    pages = [page for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
+    assert len(pages) > 20
+    assert [page.name for page in pages if not page.read_text().splitlines()[2].startswith("After this page ")] == []
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_every_path_exists(name: str) -> None:
     assert missing_paths((ROOT / name).read_text()) == []
