@@ -23,6 +23,15 @@ def test_the_table_has_a_row_for_each_system_of_the_record() -> None:
 
 def test_the_example_is_a_configuration_with_a_target_for_each_system() -> None:
     names = {target.name for target in load_config(ROOT / "deploy/examples/systems.yml").targets}
-    assert names == {"litellm", "router", "envoy", "ray-serve", "llama-cpp", "dynamo", "transformers"}
+    assert names == {
+        "litellm",
+        "router",
+        "production-stack",
+        "envoy",
+        "ray-serve",
+        "llama-cpp",
+        "dynamo",
+        "transformers",
+    }
     for title in ("LiteLLM", "vllm-router", "Envoy", "Ray Serve", "llama.cpp", "Dynamo", "transformers serve"):
         assert f"\n## {title}" in PAGE or any(title in line for line in PAGE.splitlines() if line.startswith("## "))
