@@ -18,7 +18,7 @@ requests and 5.6 by 1,500. The shift needs fewer, but is rough where their laten
 
 `error` is the standard error of the truth (requests/s): the spread of the synchronous knees over the seeds, and that of
 the shift, from leaving out one seed at a time (jackknife). The time of HTTP, tokenizing and detokenizing is not in the
-truth; a served vLLM needs 1 to 3 ms a step more on one core.
+truth; served_cost.py measures it.
 """
 
 import argparse

@@ -5,10 +5,15 @@ In: a case and its requests' arrivals. Out: what each step held, and when each r
 `depth` is the number of steps that the engine has in flight. 1 is synchronous scheduling: a step is planned when the
 one before it has ended. 2 is vLLM's default, asynchronous scheduling: a step is planned when the one before it begins,
 so a request waits for up to one step more and keeps its place for one step longer.
-HTTP, tokenizing and detokenizing take no time here; a served vLLM needs 1 to 3 ms a step and some ms a request more.
+HTTP, tokenizing and detokenizing take no time here; served_cost.py has what they cost a served vLLM.
+
+As a program, for Python without vLLM: `python -m benchmarks.timed.virtual_vllm MODEL CASE SEED` reads arrivals from
+stdin as JSON, and writes when each request's first and last token came (s), served asynchronously.
 """
 
+import json
 import os
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -42,7 +47,7 @@ from vllm.v1.request import Request  # type: ignore[import-not-found]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
 from benchmarks.timed.arrivals import Arrival, Timed
-from benchmarks.timed.cases import BLOCK_SIZE, MAX_MODEL_LEN, Case
+from benchmarks.timed.cases import BLOCK_SIZE, CASES, MAX_MODEL_LEN, Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,3 +223,14 @@ def _scheduler(config: VllmConfig, case: Case, *, log_stats: bool) -> Scheduler:
         block_size=BLOCK_SIZE,
         log_stats=log_stats,
     )
+
+
+def main() -> None:
+    model, name, seed = sys.argv[1:]
+    arrivals = [Arrival(**one) for one in json.load(sys.stdin)]
+    answers = serve(Path(model), CASES[name], arrivals, depth=2, seed=int(seed))
+    print(json.dumps([(one.first_s, one.last_s) for one in answers]))
+
+
+if __name__ == "__main__":
+    main()

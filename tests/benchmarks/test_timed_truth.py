@@ -13,6 +13,7 @@ from benchmarks.capacity.truth import Truth
 from benchmarks.capacity.truth_file import Known
 from benchmarks.timed.arrivals import Arrival, Timed, judged, poisson, scores
 from benchmarks.timed.cases import CASES
+from benchmarks.timed.served_cost import compare
 from benchmarks.timed.truth import knee_rps
 from benchmarks.timed.virtual_twin import serve
 from probe.capacity.search.pulses import Pulse, Room, next_size
@@ -85,3 +86,11 @@ def test_no_pulse_is_safe_on_a_tight_case() -> None:
     alone_s = plain.profile.cost.step_seconds(Batch(1, 1, 256 + 64))
     assert tight.objectives.tpot.within_s == pytest.approx(1.3 * alone_s)
     assert next_size([Pulse(1, 0.008, alone_s)], tight.workload, tight.objectives, Room(), math.inf) == 0
+
+
+def test_what_serving_costs_is_how_much_higher_the_latency_is_over_its_slope() -> None:
+    """l4-8b breaks by TTFT, which rises with the rate to the power of 21.6."""
+    served, virtual = ([Timed(Arrival(0.0, 10, 11), first_s=first_s, last_s=3.0)] * 100 for first_s in (1.1, 1.0))
+    cost = compare(CASES["l4-8b"], 4.8, served, 0, [virtual, virtual])
+    assert cost.ratio == pytest.approx(1.1 ** (-1 / 21.6))
+    assert (cost.ttft_ms, cost.tpot_ms) == (pytest.approx((1100.0, 1000.0)), pytest.approx((190.0, 200.0)))

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 from kneewatch_command import kneewatch
 
+from benchmarks.capacity.cold import sweep_tokens, true_rps
+from benchmarks.capacity.timed_cases import PREFIX, timed_case
 from benchmarks.timed.cases import CASES
-from benchmarks.timed.served import configuration, served
+from benchmarks.timed.served import configuration, ramp, served
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 
@@ -24,3 +26,27 @@ def test_a_served_answer_takes_what_the_law_says(vllm_python: str, tmp_path: Pat
     law_s = case.law.mean_s(1, 1, case.prompt_tokens + case.output_tokens // 2)
     # On top is the work of the engine itself, which a busy machine draws out.
     assert 0.97 * law_s < step["tpot_s"]["p50"] < 3 * law_s
+
+
+def test_a_search_finds_what_a_served_vllm_takes(vllm_python: str, tmp_path: Path) -> None:
+    """Whatever else the machine does: it may be slower than the law says, and never faster."""
+    name = "small-kv"
+    truth_rps, _ = true_rps(PREFIX + name, {})
+    with served(CASES[name], vllm_python, tmp_path) as base_url:
+        found = ramp(configuration(CASES[name], base_url, tmp_path), tmp_path, "--max-seconds", "200")
+    said = found.capacity
+    assert found.stopped in {"done", "budget seconds"}, found
+    assert found.over_objective_s < 15, found
+    assert found.tokens < 0.5 * sweep_tokens(timed_case(name).workload, truth_rps), found
+    if (rps := said["requests_per_second"]) is None:
+        assert said["mode"] != "verified"
+        assert said["reason"], found
+        return
+    assert 0.5 * truth_rps < rps < 1.15 * truth_rps, found
+    assert said["lower"] <= rps, found
+    assert said["lower"] < 1.03 * truth_rps, found
+    if said["mode"] == "verified":
+        assert 0.8 * truth_rps < rps < 1.1 * truth_rps, found
+        assert said["lower"] <= rps <= said["upper"] <= 1.2 * said["lower"], found
+    else:
+        assert said["reason"], found
