@@ -34,6 +34,7 @@ class VirtualLoad:
         records: list[RequestRecord] = []
         sent = in_window = 0
         capped = closed = False
+        over = end  # when sending ended: an extended step is judged until then
         due = due_ns(plan.arrivals, self._seed * 1000 + self._steps) if plan.arrivals else None
         coming = start + next(due) * 1e-9 if due else start
 
@@ -48,6 +49,7 @@ class VirtualLoad:
             while not closed and not capped:
                 extended_end = end if in_window >= MIN_REQUESTS else end + _EXTENSION * plan.seconds
                 closed = sent >= plan.requests if plan.requests is not None else coming >= extended_end
+                over = max(end, coming) if closed else over
                 if closed or (due and coming >= until):
                     break
                 if len(self._open) >= plan.concurrency:
@@ -69,7 +71,7 @@ class VirtualLoad:
         self._open.clear()
         last = max((r.done_ns for r in records), default=round(start * 1e9))
         cut = stop.is_set() or capped
-        closes = last if plan.requests is not None or cut else min(round(max(end, coming if due else end) * 1e9), last)
+        closes = last if plan.requests is not None or cut else min(round(over * 1e9), last)
         return StepRun(
             plan, tuple(records), (round(window * 1e9), max(closes, round(window * 1e9))), (0.0,) * 20, cut, capped
         )
