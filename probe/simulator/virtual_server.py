@@ -29,11 +29,16 @@ __all__ = ("BackgroundTraffic", "SimulatedRequest", "VirtualServer")
 
 @dataclass(frozen=True, slots=True)
 class BackgroundTraffic:
-    """Requests that arrive as a Poisson process, with a workload's lengths. `is_probe`: marks them as the probe's."""
+    """Requests that arrive as a Poisson process, with a workload's lengths. `is_probe`: marks them as the probe's.
+
+    `is_mirrored`: where requests of an even seed come one soon after the other, those of the next seed come late, and
+    the other way round. The mean of both varies less (antithetic variates: Hammersley and Morton, 1956).
+    """
 
     rate_rps: float
     workload: Workload
     is_probe: bool = False
+    is_mirrored: bool = False
 
 
 class VirtualServer:
@@ -69,7 +74,8 @@ class VirtualServer:
         self._arriving: list[tuple[float, int, SimulatedRequest, Iterator[SimulatedRequest] | None]] = []
         self._submitted = 0
         self._users = users
-        self._schedule_user(_arrivals(users, Random(f"{seed}/users"), seed) if users else iter(()))
+        chance = _Mirror(f"{seed - 1}/users") if users and users.is_mirrored else Random(f"{seed}/users")
+        self._schedule_user(_arrivals(users, chance, seed) if users else iter(()))
         self._schedule_user(_arrivals(others, Random(f"{seed}/others"), seed + 1) if others else iter(()))
 
     def submit(self, at_s: float, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> SimulatedRequest:
@@ -175,6 +181,13 @@ class VirtualServer:
         self._submitted += 1
         heapq.heappush(self._arriving, (request.arrival_s, self._submitted, request, source))
         return request
+
+
+class _Mirror(Random):
+    """The same numbers as those of a seed, each as far from 1 as it was from 0."""
+
+    def random(self) -> float:
+        return max(1.0 - super().random() - 2**-53, 0.0)  # 1 is no random number
 
 
 def _arrivals(users: BackgroundTraffic, random: Random, seed: int, start_s: float = 0.0) -> Iterator[SimulatedRequest]:

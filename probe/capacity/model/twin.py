@@ -81,11 +81,14 @@ class Twin:
         )
 
     def server(self, rate_rps: float, seed: int, longest: int = 0) -> VirtualServer:
-        """Return the server with the workload at this rate, its live users, and room for `longest` tokens."""
+        """Return the server with the workload at this rate, its live users, and room for `longest` tokens.
+
+        The arrivals of an odd seed mirror those of the seed before it.
+        """
         return VirtualServer(
             self.profile(longest),
             seed=seed,
-            users=BackgroundTraffic(rate_rps, self.workload, is_probe=True),
+            users=BackgroundTraffic(rate_rps, self.workload, is_probe=True, is_mirrored=seed % 2 == 1),
             others=self.live,
             shares=self.shares or [1.0] * self.engines,
             accepted_tokens=self.accepted_tokens,

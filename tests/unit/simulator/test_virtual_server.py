@@ -3,7 +3,7 @@
 import math
 import time
 from dataclasses import replace
-from statistics import fmean
+from statistics import fmean, pvariance
 
 import pytest
 from hypothesis import given
@@ -316,3 +316,19 @@ def test_a_request_that_finds_the_engine_busy_waits_for_a_planned_step(*, ahead:
     assert second.scheduled_s == pytest.approx(0.26)
     assert second.first_s == pytest.approx(first_s)
     assert [one.e2e_s - one.ttft_s for one in (first, second)] == pytest.approx([0.98, 0.98])
+
+
+def test_mirrored_users_come_late_where_the_others_come_early() -> None:
+    """Each is a Poisson process: counts have a variance of their mean. The mean of both varies a third as much."""
+    asked = Workload("t", Api.COMPLETIONS, 10, 1)
+
+    def counted(seed: int, *, is_mirrored: bool) -> float:
+        server = VirtualServer(STEADY, seed=seed, users=BackgroundTraffic(10.0, asked, is_mirrored=is_mirrored))
+        server.advance(5.0)
+        return server.snapshot().histograms["ttft"].count
+
+    pairs = [(counted(seed, is_mirrored=False), counted(seed + 1, is_mirrored=True)) for seed in range(0, 200, 2)]
+    for of in zip(*pairs, strict=True):
+        assert fmean(of) == pytest.approx(50, rel=0.03)
+        assert pvariance(of) == pytest.approx(50, rel=0.4)
+    assert pvariance([sum(pair) / 2 for pair in pairs]) < 50 / 2 / 2
