@@ -19,7 +19,6 @@ SWITCHES: Mapping[str, tuple[tuple[str, str, Any], ...]] = {
     "pulses-of-64": ((_SEARCH + "pulses", "MOST", 16),),
     "guess": ((_SEARCH + "search_state", "guess_cost", lambda *_: None),),
     "trials-apart": ((_SEARCH + "next_rate", "_MIN_GROWTH", 1.06),),
-    "middle-trial": ((_SEARCH + "next_rate", "_FORECAST_SHARES", (0.5, 0.95)),),
     "longer-top-trial": ((_SEARCH + "trial_plan", "_TOP_TRIAL_FACTOR", 1.0),),
     "warm-up": ((_SEARCH + "trial_plan", "_WARM_RESIDENCES", 0.0),),
     "correction": ((_SEARCH + "search_state", "estimate_correction", lambda *_: {}),),

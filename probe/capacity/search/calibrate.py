@@ -13,12 +13,12 @@ from probe.core.objectives import Objectives
 from probe.core.step import Distribution
 
 # By what factor the twin's medians may be off before the model is doubted; only for latencies above _NEAR of their
-# objective.
+# objective, since lower ones limit nothing. TTFT and the longest gap hang on single steps, so they scatter more.
 _OFF = {"ttft": 1.5, "tpot": 1.25, "e2e": 1.25, "itl": 1.5}
 _NEAR = 0.5
-_MOST_OFF = 0.25  # the largest correction taken from one trial, as a logarithm
-_CERTAIN = 3.0  # standard errors
-_REPLAYED = 1.08  # the mean of six replays scatters too
+_MOST_OFF = 0.25  # the largest correction taken from one trial, as a logarithm: about where doubt begins (_OFF)
+_CERTAIN = 3.0  # standard errors: by chance in one comparison of 400
+_REPLAYED = 1.08  # sqrt(1 + 1/6): the mean of six replays scatters too
 
 _Off = tuple[float, float, float]  # of a logarithm: value, standard error, weight
 

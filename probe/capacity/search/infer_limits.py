@@ -18,15 +18,15 @@ from probe.core.percentiles import percentile
 from probe.core.token_length import mean_length
 from probe.simulator.simulated_request import SimulatedRequest
 
-_STALLS_DIFFER = 0.12  # as a logarithm: another chunk size must fit the longest gaps this much better
+_STALLS_DIFFER = 0.12  # as a logarithm: another chunk size, half or twice it, must fit the longest gaps so much better
 _LONG_PROMPTS = 8000.0  # tokens; with shorter ones attention over the prompt is a small part of a step
 _PROMPTS_A_STEP = 4.0  # of mean length; more in one step are rare
-# Shares of a mean prompt's prefill time that attention pairs may have.
+# Shares of a mean prompt's prefill time that attention pairs may have; between two of them a line is good enough.
 _PAIR_SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
-_FEW = 20  # requests
-_CERTAIN = 3.0  # standard errors
+_FEW = 20  # requests: a slope of fewer says nothing
+_CERTAIN = 3.0  # standard errors: by chance in one comparison of 400
 
-_FRONTS = 8  # candidates
+_FRONTS = 8  # candidates: each takes replays of every trial, and neighbours differ little
 
 # Replays a trial behind a front end; returns the TTFTs of the judged requests, in the order of their times.
 ReplayBehind = Callable[[FrontEndEstimate, Trial], Sequence[float]]

@@ -13,12 +13,18 @@ from probe.capacity.search.search_state import QUICK_REQUESTS, VERIFYING_SHARE, 
 from probe.capacity.search.trial_replay import with_front_end
 from probe.core.fitted_server import FittedServer
 
-FLOOR = 0.035  # standard deviation of a capacity that the jackknife cannot show
-_LATENCY = 0.012  # relative standard deviation of a latency of the twin
-_BELOW, _LEAST_SLOPE = 0.85, 0.05  # share of the knee from which the latencies' slope is taken, and the least slope
-_Z = 1.64  # standard deviations to each side
-FEWEST_PARTS, _UNKNOWN = 3, 0.2  # with fewer parts for the jackknife, this spread is assumed
-_FINAL = 10_000  # simulated requests
+# Standard deviation of a capacity that the jackknife cannot show: without it six of ten intervals of cold searches
+# hold, with it ten (docs/capacity.md).
+FLOOR = 0.035
+# Relative standard deviation of a latency of the twin: by that much p95 TPOT of vLLM's asynchronous scheduler differs
+# from the synchronous one that the twin has (benchmarks/timed/truth.json: 0.3 to 1.6 %).
+_LATENCY = 0.012
+# Share of the knee from which the latencies' slope is taken: nearer to it chance, which moves a simulated knee by 2 %,
+# would count. And the least slope, so that a flat latency has a wide interval, and not an infinite one.
+_BELOW, _LEAST_SLOPE = 0.85, 0.05
+_Z = 1.64  # standard deviations to each side: nine of ten
+FEWEST_PARTS, _UNKNOWN = 3, 0.2  # two say nothing of a spread: with fewer this one is assumed, far too wide to verify
+_FINAL = 10_000  # simulated requests: with 3,000 a knee is 1 to 2 % higher, and varies by 4 % instead of 2 %
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,17 +8,20 @@ import math
 from probe.capacity.search.search_state import TOP_SHARE, SearchState
 from probe.capacity.search.verdict import CLIMB_FACTOR
 
-# Shares of the forecast to try. The last is so near the knee that nothing unexpected lies beyond it.
-_FORECAST_SHARES = (0.5, 0.72, TOP_SHARE)
+# Shares of the forecast to try: half, for a guess that is up to twice too high, and so near the knee that nothing
+# unexpected lies beyond it. _MAX_GROWTH puts a trial between them.
+_FORECAST_SHARES = (0.5, TOP_SHARE)
 # Of the guess without pulses. By the unloaded baseline alone it was 0.5 to 2.2 times the capacity of 12 simulated
 # servers whose TPOT objective was 1.15, 1.3 or 1.5 times their unloaded TPOT.
 _UNPULSED_SHARE = 1 / 3
-# The most by which a trial's load exceeds the last that held, since the forecast may be wrong; early: far below it.
-_MAX_GROWTH, _MAX_EARLY_GROWTH = 1.45, 1.7
+# The most by which a trial's load exceeds the last that held, since the forecast may be wrong: from half of it the knee
+# is two steps away. Early, far below the forecast, it may be more.
+_MAX_GROWTH, _MAX_EARLY_GROWTH, _EARLY_SHARE = 1.45, 1.7, 0.4
+_MORE_RUNNING = 0.7  # requests at a time by which a climb without any guess rises at least: few steps from one to many
 _MIN_GROWTH = 1.2  # the least: a trial nearer to it shows little new
 _MIN_INFORMATIVE = 2  # one trial is enough for a step cost model, but not for its uncertainty
-# Without a model: the ratio of the lowest failed to the highest held rate at which the search is done, and the largest
-# step between them.
+# Without a model: the ratio of the lowest failed to the highest held rate at which the search is done, as narrow as a
+# verified interval, and the largest step between them, less than early growth since something failed.
 _DONE_RATIO, _MAX_GAP_GROWTH = 1.08, 1.3
 
 
@@ -29,7 +32,7 @@ def first_rates(state: SearchState, held_rps: float, guess_rps: float | None) ->
     if guess_rps is not None:
         share = _FORECAST_SHARES[0] if state.has_pulses else _UNPULSED_SHARE
         return max(share * guess_rps, held_rps * _MIN_GROWTH)
-    return max(held_rps * _MAX_GROWTH, held_rps + 0.7 / state.unloaded_s)
+    return max(held_rps * _MAX_GROWTH, held_rps + _MORE_RUNNING / state.unloaded_s)
 
 
 def between(held_rps: float, failed_rps: float) -> float | None:
@@ -41,8 +44,8 @@ def towards_forecast(state: SearchState, held_rps: float, limit_rps: float) -> f
     """Return the next share of `limit_rps`, not far above what held; None where no further one is needed."""
     for share in _FORECAST_SHARES:
         rate = share * limit_rps
-        if rate > held_rps * _MIN_GROWTH and (share > _FORECAST_SHARES[0] or rate > state.live_equivalent_rps * 1.2):
-            growth = _MAX_EARLY_GROWTH if held_rps < 0.4 * limit_rps else _MAX_GROWTH
+        if rate > held_rps * _MIN_GROWTH:
+            growth = _MAX_EARLY_GROWTH if held_rps < _EARLY_SHARE * limit_rps else _MAX_GROWTH
             return min(rate, held_rps * growth) if held_rps else rate
     is_uninformed = sum(trial.is_informative for trial in state.trials) < _MIN_INFORMATIVE
     return TOP_SHARE * limit_rps if is_uninformed else None

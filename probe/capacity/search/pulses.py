@@ -16,14 +16,15 @@ from probe.core.token_length import mean_length
 from probe.core.workload import Workload, longest_request
 from probe.simulator.cost import StepCost
 
-MOST = 64  # requests at once
-_GROWTH = 4  # a pulse has at most this many times the requests of the one before
+MOST = 64  # requests at once: trials show what more do
+_GROWTH = 4  # a pulse has at most this many times the requests of the one before: three pulses to the most
 _WORTH = 1.5  # and at least this many times: with fewer it shows nothing new
-_MARGIN = 0.5  # of an objective: the latencies expected of a pulse stay below
+_MARGIN = 0.5  # of an objective: what is expected of a pulse stays below, and may be half of what it takes
 _LONGEST_QUEUE_S = 1.2  # the guard takes a queue of three polls for an overload
-_KV_SHARE = 0.8  # of the KV cache
-# A request more in a step, relative to the step of a single one, until a pulse has shown it. Measured ones count as
-# half as much again, since memory traffic and computing add up differently in a larger batch.
+_KV_SHARE = 0.8  # of the KV cache: the rest is for users who come meanwhile
+# A request more in a step, relative to the step of a single one, until a pulse has shown it: more than on any server of
+# benchmarks/ (0.11 at most). Measured ones count as half as much again, since memory traffic and computing add up
+# differently in a larger batch.
 _UNKNOWN_SLOPE, _SLOPE_MARGIN = 0.15, 1.5
 
 

@@ -46,11 +46,12 @@ from probe.core.workload import Workload
 from probe.load.step_summary import CLIENT_BOUND, CUT_SHORT, TOO_FEW
 
 _BELOW = 0.95  # of a load that broke an objective: the highest load still tried
+# More trials than a usual budget pays for, and as many failures as show that one was no chance: they harm users.
 _MAX_TRIALS, _MAX_FAILED = 9, 2
 _MOST_TO_NARROW = 13, 4  # the same, where only trials bound the knee: the bracket between two early ones is wide
 _OF_THE_SERVER = (None, TOO_FEW, CUT_SHORT)  # reasons of a step whose outcome is not the client's fault
-_MAX_LATE = 2  # trials that this machine was late in, and that are repeated
-_MAX_EMPIRICAL_TRIALS = 7  # without a model
+_MAX_LATE = 2  # trials that this machine was late in, and that are repeated: a third is no moment any more
+_MAX_EMPIRICAL_TRIALS = 7  # without a model: so many steps of CLIMB_FACTOR double the load
 
 
 class Search:

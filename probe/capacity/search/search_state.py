@@ -31,14 +31,14 @@ from probe.core.workload import Workload
 from probe.load.step_summary import CLIENT_BOUND
 from probe.simulator.simulated_request import SimulatedRequest
 
-VERIFYING_SHARE = 0.86  # of the forecast: a trial that held there verifies it
+VERIFYING_SHARE = 0.86  # of the forecast: a trial at TOP_SHARE verifies it even if it is a tenth higher afterwards
 TOP_SHARE = 0.95  # of the forecast: so near the knee that nothing unexpected lies beyond it
-SAME_RATE = 0.07  # of a rate: rates that differ by less count as the same
+SAME_RATE = 0.07  # of a rate: rates that differ by less count as the same; trials are 20 % apart, or repeated
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
-QUICK_REQUESTS = 1200  # of a simulation of which only a ratio or a spread is used
-_ON_THE_WAY = 2000  # simulated requests to plan the next trial
-_TO_GUESS = 400  # simulated requests for a first guess
-_PAIR_TRIALS = 3  # the highest trials, from which the cost of attention is inferred
+QUICK_REQUESTS = 1200  # of a simulation of which only a ratio or a spread is used, so that chance cancels
+_ON_THE_WAY = 2000  # simulated requests to plan the next trial: a rate that is 5 % off is good enough
+_TO_GUESS = 400  # simulated requests for a first guess: pulses are rougher
+_PAIR_TRIALS = 3  # the highest trials, from which the cost of attention is inferred: lower ones have few long prompts
 
 
 class SearchState:

@@ -20,10 +20,11 @@ from probe.core.step import StepRun, StepSummary
 from probe.load.step_summary import TOO_FEW
 from probe.observe.guard import PRECAUTIONS
 
-FEW = 8  # the least requests to learn something from
-# A trial is steady if, beyond chance, no more requests are in flight at its end than at its beginning.
+FEW = 8  # the least requests to learn something from: the mean of fewer is chance
+# A trial is steady if, beyond chance, at most this many times as many requests are in flight at its end as at its
+# beginning: a batch that still fills grows by less, an endless queue by more.
 _GROWTH = 1.3
-_MOST_REPORT = 0.9  # the share of requests for which a server that reports times does so
+_MOST_REPORT = 0.9  # the share of requests for which a server that reports times does so; some lack one of them
 
 
 @dataclass(frozen=True, slots=True)

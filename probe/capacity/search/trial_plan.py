@@ -10,11 +10,12 @@ from probe.core.token_length import mean_length
 from probe.core.workload import Workload
 from probe.load.step_summary import MIN_REQUESTS
 
-# A trial lasts long enough for its batch to fill and its queue to show: in mean request durations, and at least.
+# A trial lasts long enough for its batch to fill and its queue to show: in mean request durations. At least as long as
+# ten polls of the server, more than the windows that a fit needs; at most a tenth of the usual budget.
 _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
 _MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
-_TOP_TRIAL_FACTOR = 1.3  # a trial near the knee is longer by this
-_MAX_RARE_S = 90.0  # the longest trial, if requests are rare
+_TOP_TRIAL_FACTOR = 1.3  # a trial near the knee is longer by this: its queue takes longer to show
+_MAX_RARE_S = 90.0  # the longest trial, if requests are rare: three of them fit in the usual budget
 
 
 def trial_plan(state: SearchState, rate_rps: float, *, has_model: bool, wanted_s: float = 0.0) -> StepPlan | None:

@@ -17,8 +17,8 @@ from probe.observe.guard_limits import GuardLimits
 from probe.simulator.cost import scaled
 from probe.simulator.simulated_request import SimulatedRequest
 
-_SETTLE_RESIDENCES = 3.0
-_FRONT_REPLAYS = 3
+_SETTLE_RESIDENCES = 3.0  # mean request durations until the live users of a replay are as many as usual
+_FRONT_REPLAYS = 3  # of each candidate: their mean, as users' arrivals are random
 
 
 def with_front_end(bare: Twin, estimate: FrontEndEstimate) -> Twin:

@@ -13,8 +13,8 @@ from probe.capacity.search.knee_estimate import FEWEST_PARTS, KneeEstimate
 from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.trial import Trial
 
-SURE = 0.08  # half of an interval, relative, above which a capacity is not called verified
-_MORE = 1.25  # this many times the most requests running in any snapshot may run as well
+SURE = 0.08  # half of an interval, relative, above which a capacity is not called verified (docs/capacity.md)
+_MORE = 1.25  # this many times the most requests running in any snapshot may run as well: between polls more do
 # A search of a minute meets one speed of a server whose clocks follow the temperature. Another speed shows at any load,
 # so a trial that only waits for one is as light as that allows.
 _LEAST_SPAN_S, _TRIAL_S, _DRIFT_SHARE = 100.0, 30.0, 0.35

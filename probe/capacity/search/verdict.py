@@ -22,13 +22,14 @@ from probe.load.step_summary import CLIENT_BOUND, CUT_SHORT, TOO_FEW
 from probe.observe.guard import FAILED_REQUESTS
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
-# Without a model: steps up, and how many requests judge a trial.
+# Without a model: steps up, of which two make the widest bracket for a capacity, and how many requests judge a trial:
+# of so many, two miss an objective at the knee.
 CLIMB_FACTOR, ENOUGH_REQUESTS = 1.12, 40
-_FORESEEN = 0.9  # of an objective: the twin reaches this with the requests of a trial that broke it
+_FORESEEN = 0.9  # of an objective: the twin reaches this with the requests of a trial that broke it, or nearly
 _REFUTES = 0.85  # of the forecast: a load that breaks below this share is no chance, so the model is wrong
 _CHANCE = 0.1  # probability of so many misses at a load that just holds; above it, the load has not failed
 _SAME = 1e-6  # of a rate: rounding
-# As a logarithm: trials that pass this far above the model show only that their queue had no time to fill.
+# As a logarithm: trials that pass a third above the model show only that their queue had no time to fill.
 _APART = 0.3
 
 
