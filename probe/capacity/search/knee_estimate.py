@@ -16,8 +16,8 @@ from probe.core.fitted_server import FittedServer
 # Standard deviation of a capacity that the jackknife cannot show: without it six of ten intervals of cold searches
 # hold, with it ten (docs/capacity.md).
 FLOOR = 0.035
-# Relative standard deviation of a latency of the twin: by that much p95 TPOT of vLLM's asynchronous scheduler differs
-# from the synchronous one that the twin has (benchmarks/timed/truth.json: 0.3 to 1.6 %).
+# Relative standard deviation of a latency of the twin: p95 TPOT of vLLM's asynchronous scheduler differs so much from
+# the synchronous one (benchmarks/timed/truth.json: 0.3 to 1.6 %), and metrics hardly tell which of them runs.
 _LATENCY = 0.012
 # Share of the knee from which the latencies' slope is taken: nearer to it chance, which moves a simulated knee by 2 %,
 # would count. And the least slope, so that a flat latency has a wide interval, and not an infinite one.
