@@ -109,7 +109,7 @@ def whole_snapshot() -> ServerSnapshot:
         external_cache_queries=450.0,
         external_cache_hits=400.0,
         kv_transfers=4.0,
-        kv_transfer_seconds=0.2,
+        kv_transfer_seconds=0.25,
         kv_transfer_bytes=8e6,
         kv_transfer_failures=2.0,
         kv_transfers_expired=1.0,

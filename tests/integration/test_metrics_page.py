@@ -61,6 +61,7 @@ def _whole_page() -> MetricsPage:
     ):
         client.observe(one, WALL_S)
     server = ServerExporter(("a", "gone"), REASONS)
+    server.add("a", "decode")
     server.observe("a", whole_snapshot(), 0.01, 5000)
     server.failed("gone", "timeout")
     users = UserTrafficExporter({"a": promised})
