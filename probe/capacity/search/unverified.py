@@ -16,7 +16,7 @@ from probe.capacity.search.trial import Trial
 SURE = 0.08  # half of an interval, relative, above which a capacity is not called verified (docs/capacity.md)
 _MORE = 1.25  # this many times the most requests running in any snapshot may run as well: between polls more do
 # A search of a minute meets one speed of a server whose clocks follow the temperature. Another speed shows at any load,
-# so a trial that only waits for one is as light as that allows.
+# so a trial that only waits for one is as light as that allows: at 20 % of the knee too few requests run to fit a cost.
 _LEAST_SPAN_S, _TRIAL_S, _DRIFT_SHARE = 100.0, 30.0, 0.35
 _ROOM = 1.1  # seconds of a run for each second of its trials: between them the search computes
 _AGAIN_SHARE = 0.9  # of the knee: a trial there verifies it, and is no more likely to break it than to hold
