@@ -106,7 +106,7 @@ def _history(random: Random, records: Sequence[RequestRecord], now_s: float) -> 
     for slot in range(newest - 21 * 48, newest):
         failed, slow = (random.randrange(1, 60) if random.random() < 0.0004 else 0 for _ in range(2))
         if not newest - 150 < slot < newest - 102:
-            rows.append((slot, 120, failed, 120 - failed, slow, slow, 0))
+            rows.append((slot, 120, failed, 120 - failed, slow, slow, 0, 0, 0))
     history = CanaryHistory(rows)
     for one in reversed(records):
         history.add(one, CHAT)

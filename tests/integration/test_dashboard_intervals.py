@@ -18,8 +18,8 @@ TARGET = "llama"
 HOUR_S = 3600.0
 SCRAPES_S = (pytest.param(15, marks=pytest.mark.long), 30, 60)
 START_S = 1_795_500_000.0
-# Events that need not have happened in an hour, and label sets that did not exist before.
-_RARE = ("> 0", "== 0", "== 1", "unless")
+# Events that need not have happened in an hour, label sets that did not exist before, and weeks before the first hour.
+_RARE = ("> 0", "== 0", "== 1", "unless", "offset 1w")
 
 
 @pytest.fixture(scope="module", params=SCRAPES_S)

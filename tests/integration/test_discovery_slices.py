@@ -44,13 +44,13 @@ def test_endpoints_are_found_with_labels_and_changes_are_seen(run: Run, tmp_path
             api.put(pod("qwen-pod"))
             async with listening(api, tmp_path) as seen:
                 await seen.until(lambda: seen.states)
-                labels = {"kubernetes.io/service-name": "qwen", "node": "node-0"}
+                labels, facts = {"kubernetes.io/service-name": "qwen", "node": "node-0"}, {"node": "node-0"}
                 assert seen.states[0] == (
                     DiscoveredServer(
-                        "qwen-a", "http://10.0.0.1:8000", labels | {"zone": "zone-b"}, is_rolling_out=True
+                        "qwen-a", "http://10.0.0.1:8000", labels | {"zone": "zone-b"}, is_rolling_out=True, facts=facts
                     ),
                     DiscoveredServer(
-                        "qwen-b", "http://10.0.0.2:8000", labels | {"zone": "zone-a"}, is_rolling_out=True
+                        "qwen-b", "http://10.0.0.2:8000", labels | {"zone": "zone-a"}, is_rolling_out=True, facts=facts
                     ),
                 )
                 api.put(endpoint_slice("qwen-1", one, endpoint("10.0.0.3", "qwen-loading")))
