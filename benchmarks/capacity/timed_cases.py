@@ -12,7 +12,8 @@ from benchmarks.capacity.cases import Case
 from benchmarks.timed import cases as timed
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Api
-from probe.core.workload import LognormalLength, Workload
+from probe.core.request_mix import Part
+from probe.core.workload import LognormalLength, Workload, mixed
 from probe.simulator.cost import Batch, FrontEnd, Jitter, Profile, StepCost
 
 PREFIX = "timed-"
@@ -33,23 +34,35 @@ class LawCost(StepCost):
 
 def timed_case(name: str) -> Case:
     """Return the deployment of that name in benchmarks/timed/cases.py. KeyError if there is none."""
-    case = timed.CASES[name.removesuffix(TIGHT)]
+    case = timed.ALL[name.removesuffix(TIGHT)]
     if name.endswith(TIGHT):
         alone_s = case.law.mean_s(1, 1, case.prompt_tokens + case.output_tokens // 2)
         case = replace(case, tpot_ms=_TIGHT_RATIO * 1e3 * alone_s)
     return Case(
         PREFIX + name,
         _profile(case),
-        Workload(
-            name="bench",
-            api=Api.COMPLETIONS,
-            prompt_tokens=_length(case.prompt_tokens, case.sigma),
-            output_tokens=_length(case.output_tokens, case.sigma),
-        ),
+        workload_of("bench", case),
         Objectives(
             name="bench", ttft=Objective(_RATIO, case.ttft_ms / 1e3), tpot=Objective(_RATIO, case.tpot_ms / 1e3)
         ),
     )
+
+
+def workload_of(name: str, case: timed.Case) -> Workload:
+    """Return the case's requests as a workload of Kneewatch."""
+    whole = sum(kind.weight for kind in case.kinds)
+    parts = tuple(
+        Part(
+            f"kind-{i}",
+            _length(kind.prompt_tokens, kind.sigma),
+            _length(kind.output_tokens, kind.sigma),
+            share=kind.weight / whole,
+        )
+        for i, kind in enumerate(case.kinds)
+    )
+    if case.mixture:
+        return mixed(name, Api.COMPLETIONS, parts)
+    return Workload(name, Api.COMPLETIONS, parts[0].prompt_tokens, parts[0].output_tokens)
 
 
 def _profile(case: timed.Case) -> Profile:

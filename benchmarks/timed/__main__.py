@@ -1,6 +1,6 @@
 """Kneewatch's capacity of real vLLM servers of known timing: `PYTHONPATH=tests/integration python -m benchmarks.timed`.
 
-    [CASE ...]                      of cases.py; else all ten
+    [CASE ...]                      of cases.py, its mixtures too; else the ten
     --vllm-python .vllm/bin/python  the Python of `make vllm`
     --only ramp|users|forecast      a search started cold, one beside live users at 20 % of the truth, or forecasts from
                                     live traffic at 30, 55 and 75 % of it
@@ -23,7 +23,7 @@ from pathlib import Path
 
 from benchmarks.capacity.cold import sweep_tokens
 from benchmarks.capacity.timed_cases import timed_case
-from benchmarks.timed.cases import CASES, Case
+from benchmarks.timed.cases import ALL, CASES, Case
 from benchmarks.timed.served import Answer, configuration, forecast, ramp, served, users
 from probe import __version__
 
@@ -90,7 +90,7 @@ def main() -> int:
         parser.error(f"{TRUTH.name} has no truth of {', '.join(missing)}; see benchmarks/timed/truth.py")
     judged: list[Judged] = []
     for name in options.cases:
-        for one in _judge(CASES[name], truth[name]["requests_per_second"], options.vllm_python, options.only):
+        for one in _judge(ALL[name], truth[name]["requests_per_second"], options.vllm_python, options.only):
             print(one, flush=True)
             judged.append(one)
             _write(judged, options.out)

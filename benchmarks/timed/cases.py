@@ -51,10 +51,29 @@ class Law:
 
 
 @dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of requests: its `weight` among others, and its lengths, as of a case."""
+
+    weight: int
+    prompt_tokens: int
+    output_tokens: int
+    sigma: float = 0.0
+
+    def lengths(self, random: Random) -> tuple[int, int]:
+        """Draw a request's prompt and output tokens."""
+
+        def drawn(median: int) -> int:
+            return max(2, min(LONGEST * median, round(median * math.exp(random.gauss(0.0, self.sigma)))))
+
+        return drawn(self.prompt_tokens), drawn(self.output_tokens)
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """A server, its workload and its objectives, which 95 % of the requests have to meet.
 
     `sigma`: lengths are log-normal with the given medians, and at most `LONGEST` times as long; at 0 they are fixed.
+    `mixture`: several kinds of requests instead; the case's own lengths are then their means.
     """
 
     name: str
@@ -67,14 +86,17 @@ class Case:
     ttft_ms: float
     tpot_ms: float
     sigma: float = 0.0
+    mixture: tuple[Kind, ...] = ()
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of requests that are sent."""
+        return self.mixture or (Kind(1, self.prompt_tokens, self.output_tokens, self.sigma),)
 
     def lengths(self, random: Random) -> tuple[int, int]:
         """Draw a request's prompt and output tokens."""
-
-        def drawn(median: int) -> int:
-            return max(2, min(LONGEST * median, round(median * math.exp(random.gauss(0.0, self.sigma)))))
-
-        return drawn(self.prompt_tokens), drawn(self.output_tokens)
+        kind = random.choices(self.kinds, [kind.weight for kind in self.kinds])[0] if self.mixture else self.kinds[0]
+        return kind.lengths(random)
 
 
 _H100_8B = Law(host=1.8, seq=0.015, weights=5.5, kv=0.040, tok=0.024)
@@ -103,3 +125,16 @@ CASES = {
         Case("drifting", _DRIFTING, 64, 2000, 2048, 384, 128, 700, 45),
     )
 }
+
+# Servers like `mixed` for users with several kinds of requests: nine chats to one document, two short calls to one with
+# a long history. Not among the ten, whose figures they would change.
+_CHATS = (Kind(9, 160, 180, 0.4), Kind(1, 2800, 48))
+_AGENTS = (Kind(2, 150, 60, 0.3), Kind(1, 700, 220, 0.3))
+MIXTURES = {
+    case.name: case
+    for case in (
+        Case("chats-documents", _MIXED, 128, 2500, 2048, 442, 179, 1000, 40, mixture=_CHATS),
+        Case("agents", _MIXED, 128, 2500, 2048, 349, 118, 1000, 40, mixture=_AGENTS),
+    )
+}
+ALL = {**CASES, **MIXTURES}

@@ -17,7 +17,7 @@ from vllm.v1.core.sched.output import SchedulerOutput  # type: ignore[import-not
 from vllm.v1.executor.uniproc_executor import UniProcExecutor  # type: ignore[import-not-found]
 from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, ModelRunnerOutput  # type: ignore[import-not-found]
 
-from benchmarks.timed.cases import CASES
+from benchmarks.timed.cases import ALL
 
 _FIRST_TOKEN, _TOKENS = 5, 1000  # tokens that no tokenizer treats as special
 
@@ -46,7 +46,7 @@ class TimedExecutor(UniProcExecutor):  # type: ignore[misc]
         super()._init_executor()
         # Before the engine chooses its scheduler, which it does when it has its executor.
         self.vllm_config.scheduler_config.async_scheduling = True
-        self._law = CASES[os.environ["KNEEWATCH_TIMED_CASE"]].law
+        self._law = ALL[os.environ["KNEEWATCH_TIMED_CASE"]].law
         self._random = Random(5)
         self._clock = self._law.clock(Random(6))
         self._began_s = self._free_s = time.perf_counter()

@@ -18,12 +18,12 @@ from unittest import mock
 
 import yaml
 
+from benchmarks.capacity.timed_cases import workload_of
 from benchmarks.timed.cases import LONGEST, MAX_MODEL_LEN, Case
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
-from probe.core.request import Api, RequestRecord
+from probe.core.request import RequestRecord
 from probe.core.step import Arrivals, StepPlan
-from probe.core.workload import LognormalLength, Workload
 from probe.load.request_source import RequestSource
 from probe.load.worker_pool import WorkerPool
 
@@ -75,12 +75,7 @@ def configuration(case: Case, base_url: str, folder: Path) -> Path:
                 "tpot": {"ratio": 0.95, "within": f"{case.tpot_ms:g}ms"},
             }
         },
-        "workloads": {
-            "timed": {
-                "prompt_tokens": _tokens(case.prompt_tokens, case),
-                "output_tokens": _tokens(case.output_tokens, case),
-            }
-        },
+        "workloads": _workloads(case),
         "targets": [
             {"name": case.name, "base_url": base_url, "objectives": "timed", "capacity": {"workload": "timed"}}
         ],
@@ -90,10 +85,21 @@ def configuration(case: Case, base_url: str, folder: Path) -> Path:
     return path
 
 
-def _tokens(median: int, case: Case) -> object:
-    if not case.sigma:
-        return median
-    return {"lognormal": {"median": median, "sigma": case.sigma, "max": LONGEST * median}}
+def _workloads(case: Case) -> dict[str, object]:
+    kinds: dict[str, object] = {
+        f"kind-{i}": {
+            "prompt_tokens": _tokens(kind.prompt_tokens, kind.sigma),
+            "output_tokens": _tokens(kind.output_tokens, kind.sigma),
+        }
+        for i, kind in enumerate(case.kinds)
+    }
+    if not case.mixture:
+        return {"timed": kinds["kind-0"]}
+    return {**kinds, "timed": {"mixture": {f"kind-{i}": kind.weight for i, kind in enumerate(case.kinds)}}}
+
+
+def _tokens(median: int, sigma: float) -> object:
+    return {"lognormal": {"median": median, "sigma": sigma, "max": LONGEST * median}} if sigma else median
 
 
 def ramp(config: Path, folder: Path, *options: str) -> Answer:
@@ -144,16 +150,12 @@ async def send(
     case: Case, base_url: str, rate_rps: float, seconds: float, seed: int, *, over: asyncio.Event | None = None
 ) -> Sequence[RequestRecord]:
     """Send Poisson traffic of the case's lengths for so long, or until it is `over`, and return its requests."""
-    workload = Workload("users", Api.COMPLETIONS, _length(case.prompt_tokens, case), _length(case.output_tokens, case))
+    workload = workload_of("users", case)
     source = RequestSource(Endpoint(target=case.name, base_url=base_url), MODEL, workload, 60.0, seed)
     plan = StepPlan(_USERS_STREAMS, seconds, loop="open", arrivals=Arrivals(rate_rps=rate_rps))
     async with WorkerPool(source, 1, SystemClock()) as workers:
         run = await workers.run(plan, over or asyncio.Event(), lambda _: None)
     return run.records
-
-
-def _length(median: int, case: Case) -> int | LognormalLength:
-    return LognormalLength(median, case.sigma, LONGEST * median) if case.sigma else median
 
 
 def _kneewatch(*arguments: str) -> tuple[float, str]:

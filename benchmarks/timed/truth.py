@@ -33,7 +33,7 @@ from typing import Any
 
 from benchmarks.timed import virtual_twin
 from benchmarks.timed.arrivals import Timed, judged, poisson, scores
-from benchmarks.timed.cases import CASES, Case
+from benchmarks.timed.cases import ALL, CASES, Case
 
 SEEDS, LONG = range(1, 4), 10_000
 PAIRED_SEEDS, SHARES = (1, 2), (0.97, 1.0)
@@ -56,14 +56,14 @@ def main() -> None:
     known = json.loads(_FILE.read_text()) if _FILE.exists() else {}
     for name in options.cases:
         began_s = time.process_time()
-        known[name] = truth(CASES[name], options.model, options.requests)
+        known[name] = truth(ALL[name], options.model, options.requests)
         said = known[name]
         print(
             f"{name:14} {said['requests_per_second']} +- {said['error']}, {said['limiting']}; synchronous"
             f" {said['synchronous']['knee']}; {time.process_time() - began_s:.0f} s of CPU",
             flush=True,
         )
-        _FILE.write_text(json.dumps({name: known[name] for name in CASES if name in known}, indent=1) + "\n")
+        _FILE.write_text(json.dumps({name: known[name] for name in ALL if name in known}, indent=1) + "\n")
 
 
 def truth(case: Case, model: Path, count: int) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from vllm.v1.request import Request  # type: ignore[import-not-found]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
 from benchmarks.timed.arrivals import Arrival, Timed
-from benchmarks.timed.cases import BLOCK_SIZE, CASES, MAX_MODEL_LEN, Case
+from benchmarks.timed.cases import ALL, BLOCK_SIZE, MAX_MODEL_LEN, Case
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ def _scheduler(config: VllmConfig, case: Case, *, log_stats: bool) -> Scheduler:
 def main() -> None:
     model, name, seed = sys.argv[1:]
     arrivals = [Arrival(**one) for one in json.load(sys.stdin)]
-    answers = serve(Path(model), CASES[name], arrivals, depth=2, seed=int(seed))
+    answers = serve(Path(model), ALL[name], arrivals, depth=2, seed=int(seed))
     print(json.dumps([(one.first_s, one.last_s) for one in answers]))
 
 
