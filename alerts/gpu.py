@@ -55,7 +55,7 @@ def gpu_group(scale: float = 1.0) -> RuleGroup:
     """Return the alerts for targets whose GPUs are read; `scale` shortens windows and waiting times."""
     rules: list[Recording | Alert] = [_new_xid(scale), _xid(scale, page=True), _xid(scale, page=False)]
     rules += [_throttling(scale), _memory(scale), _missing(scale), _unread(scale)]
-    return RuleGroup("kneewatch-gpu", max(1.0, 30 * scale), rules)
+    return RuleGroup("kneewatch-gpu", max(1.0, 60 * scale), rules)
 
 
 def _new_xid(scale: float) -> Recording:

@@ -31,7 +31,7 @@ def health_group(scale: float = 1.0) -> RuleGroup:
     rules: list[Recording | Alert] = [*heartbeats(scale), _gone(scale), _silent(scale), _vanished(scale)]
     rules += [_instance_gone(scale), _unreadable(scale), _passive(scale)]
     rules += [*instrument_alerts(scale), *discovery_alerts(scale)]
-    return RuleGroup("kneewatch-health", max(1.0, 30 * scale), rules)
+    return RuleGroup("kneewatch-health", max(1.0, 60 * scale), rules)
 
 
 def _gone(scale: float) -> Alert:
