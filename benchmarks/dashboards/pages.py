@@ -93,6 +93,8 @@ def rows() -> list[Row]:
             labels["workload"] = "chat"
         if name.startswith("target_model_workload:"):
             labels |= {"workload": "chat", "model": MODEL}
+        if name.startswith("target_model:"):
+            labels |= {"model": MODEL, "kind": "prompts", "le": "+Inf"}  # of users' lengths
         found.append(Row(labels, of_target=True, way="wander", pace=0.8))
     return found
 
