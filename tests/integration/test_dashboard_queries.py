@@ -47,6 +47,8 @@ ELSEWHERE = {
             names.SERVER_FLOPS, names.SERVER_READ_BYTES, names.SERVER_WRITE_BYTES,
             names.SERVER_KV_LIFETIME, names.SERVER_KV_IDLE, names.SERVER_KV_REUSE,
             names.SERVER_REJECTIONS, names.SERVER_STARTED,  # or does not tell them
+            names.SERVER_ROLE, names.SERVER_EXTERNAL_QUERIES, names.SERVER_KV_TRANSFERS,  # nor computes halves
+            names.SERVER_KV_TRANSFER_BYTES, names.SERVER_KV_TRANSFER_FAILURES, names.SERVER_KV_TRANSFERS_EXPIRED,
         ),
         TELLS,
     ),
@@ -62,6 +64,16 @@ NOWHERE = {
     **dict.fromkeys((names.SHARD, names.SHARDS), "several Kneewatches that share targets: this one has all"),
     names.GUARD_TRIPS: "a run that the guard stops: the mock server takes what it is sent",
 }
+# Records of a day of users, and of a week ago.
+_LATER = ("mean1d", "ratio1d", "offset 1w")
+# Of a connector, which the server of the page has not.
+_TRANSFERS = "".join(
+    f'vllm:{name}{{engine="0",model_name="llama-3.1-8b"}} 10000\n'
+    for name in (
+        "nixl_xfer_time_seconds_count", "nixl_xfer_time_seconds_sum", "nixl_bytes_transferred_sum",
+        "nixl_num_failed_transfers_total", "nixl_num_kv_expired_reqs_total",
+    )
+)  # fmt: skip
 
 
 def _configuration(folder: Path, works: str, tells: str, gpus: str) -> dict[str, object]:
@@ -96,7 +108,7 @@ def _configuration(folder: Path, works: str, tells: str, gpus: str) -> dict[str,
                 "capacity": capacity,
                 "gpu": {"dcgm_urls": [f"{gpus}/metrics"], "every": "1s"},
             },
-            {**common, "name": TELLS, "base_url": tells, "passive": True},
+            {**common, "name": TELLS, "base_url": tells, "passive": True, "role": "decode"},
             {
                 **common,
                 "name": "found",
@@ -117,7 +129,7 @@ def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
     gpus = (PAGES / "gpu/dcgm-4.9.prom").read_text() + lacking
     with (
         Sim(folder / "sim", "prefix") as sim,
-        growing_page((PAGES / "vllm.prom").read_text()) as page,
+        growing_page(_page_of_a_decode_server()) as page,
         stub_server(200, gpus) as dcgm,
         _users(sim.base_url),
     ):
@@ -126,6 +138,12 @@ def monitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Monitor]:
         _a_fortnight_of_results(running.config_file, folder)
         with running:
             yield running
+
+
+def _page_of_a_decode_server() -> str:
+    page = (PAGES / "vllm.prom").read_text()
+    looked_up = re.compile(r"^(vllm:external_prefix_cache_\w+_total\{.*\}) 0\.0$", re.MULTILINE)
+    return looked_up.sub(r"\1 10000", page) + _TRANSFERS
 
 
 @contextmanager
@@ -199,7 +217,7 @@ def _target_for(query: str) -> str | None:
     """Return the target that can answer the query, or None."""
     words = set(re.findall(r"[a-zA-Z_]+", query))
     used = [series for series in names.ALL if {series.name, f"{series.name}_bucket", f"{series.name}_sum"} & words]
-    if any(series in NOWHERE for series in used):
+    if any(series in NOWHERE for series in used) or any(record in query for record in _LATER):
         return None
     return next((ELSEWHERE[series] for series in used if series in ELSEWHERE), WORKS)
 
