@@ -12,7 +12,7 @@ from benchmarks.capacity.timed_cases import timed_case
 from benchmarks.capacity.truth import Truth
 from benchmarks.capacity.truth_file import Known
 from benchmarks.timed.arrivals import Arrival, Timed, judged, poisson, scores
-from benchmarks.timed.cases import CASES
+from benchmarks.timed.cases import ALL, CASES
 from benchmarks.timed.served_cost import compare
 from benchmarks.timed.truth import knee_rps
 from benchmarks.timed.virtual_twin import serve
@@ -33,10 +33,10 @@ def test_a_single_request_takes_as_long_as_the_law_says() -> None:
     assert only.has_ended
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ALL)
 def test_searches_are_judged_on_servers_as_fast_as_those_of_the_truth(name: str) -> None:
     """A single request of two chunks shows it: attention within a chunk takes time too."""
-    case = replace(CASES[name], law=replace(CASES[name].law, noise=0.0, drift=0.0))
+    case = replace(ALL[name], law=replace(ALL[name].law, noise=0.0, drift=0.0))
     (only,) = serve(case, [Arrival(0.0, 3000, 3)])
     played = timed_case(name).profile
     server = VirtualServer(replace(played, jitter=Jitter(), front_end=FrontEnd()))
@@ -66,7 +66,7 @@ def test_the_knee_is_found_from_either_side(around_rps: float) -> None:
 def test_every_recorded_truth_is_of_a_case_and_says_how_sure_it_is() -> None:
     """The synchronous knee and the asynchronous one differ by a few per cent."""
     for name, found in json.loads(Path("benchmarks/timed/truth.json").read_text()).items():
-        assert name in CASES
+        assert name in ALL
         assert 0 <= found["error"] < 0.05 * found["requests_per_second"]
         assert found["requests_per_second"] == pytest.approx(found["synchronous"]["knee"], rel=0.1)
 
