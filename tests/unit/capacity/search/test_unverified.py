@@ -183,3 +183,16 @@ def test_a_limit_that_allows_as_many_requests_as_would_run_is_enough() -> None:
         state.model.learn([snapshot(running=12.0)])
         assert is_crowded(state, knee) is is_unknown
         assert state.model.least_max_num_seqs == max(least, 12)
+
+
+@pytest.mark.parametrize(("factor", "mode"), [(0.95, "verified"), (0.87, "forecast"), (1.15, "forecast")])
+def test_a_model_whose_tpot_is_not_the_servers_verifies_nothing(factor: float, mode: str) -> None:
+    search = _search(0.07)
+    _hold(search)
+    search.state.correction = {"tpot": factor}
+    found = search.capacity([_MANY], DONE)
+    assert found.mode == mode
+    if mode == "forecast":
+        assert found.reason is not None
+        assert found.reason.startswith(f"TPOT was {factor:.2f} times what the model of this server says")
+        assert "--max-seconds" not in found.reason, "more load would not help"
