@@ -41,10 +41,12 @@ def past(rules: Sequence[Rule], now_s: float, ahead_s: float) -> list[Line]:
     for rule in ordered(rule for rule in rules if rule.record):
         since_s = now_s - min(KEPT_S, back.get(rule.record, 0.0) + _MORE_S)
         first = np.ceil(since_s / rule.interval_s) * rule.interval_s
-        for line in engine.series(rule.expr, float(first), now_s + ahead_s, rule.interval_s):
-            labels = {**line.labels, **rule.labels, "__name__": rule.record}
-            recorded.append(Line(labels, line.times, line.values))
-        engine.write(line for line in recorded if line.labels["__name__"] == rule.record)
+        new = [
+            Line({**line.labels, **rule.labels, "__name__": rule.record}, line.times, line.values)
+            for line in engine.series(rule.expr, float(first), now_s + ahead_s, rule.interval_s)
+        ]
+        engine.write(new)  # several rules may record series of one name
+        recorded += new
     return [_since(line, now_s, back) for line in scraped] + recorded
 
 
