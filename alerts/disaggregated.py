@@ -42,7 +42,7 @@ def _transfers(scale: float) -> Alert:
             f"  {failed} >= {_LEAST}\n  and {failed} > {_SHARE:g} * ({fetched} + {failed})\n"
             f"  or {expired} >= {_LEAST}\n  and {expired} > {_SHARE:g} * {finished}"
         ),
-        for_s=300 * scale,
+        for_s=900 * scale,  # longer than the window: a burst that has passed is no ticket
         keep_s=600 * scale,
         severity="ticket",
         dashboard=SERVER,
