@@ -7,17 +7,16 @@ from typing import Any, Protocol
 from pydantic import BaseModel
 
 from probe.mock_server import results, typed_wire, wire
+from probe.mock_server.request_body import Refusal, parse_body
 from probe.mock_server.request_parser import (
     ChatBody,
     ChatMessage,
     CommonBody,
     ParsedRequest,
-    Refusal,
     TokenIds,
     ask,
     chat_request,
     count_prompt,
-    parse_body,
     read_chat,
     read_completion,
 )

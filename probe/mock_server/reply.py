@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from probe.mock_server import wire
 from probe.mock_server.driver import Driver, Generation
 from probe.mock_server.forms import Form
-from probe.mock_server.request_parser import Refusal
+from probe.mock_server.request_body import Refusal
 
 BROKEN = Refusal(500, "Internal server error", "InternalServerError")
 

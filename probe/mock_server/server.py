@@ -31,7 +31,7 @@ from probe.mock_server.forms import FORMS, RESULT_FORMS, Form
 from probe.mock_server.metrics import Metrics
 from probe.mock_server.prompts import PromptHistory
 from probe.mock_server.reply import BROKEN, Reply, json_answer, like_vllm
-from probe.mock_server.request_parser import Refusal
+from probe.mock_server.request_body import Refusal
 from probe.simulator.cost import Profile
 
 VERSION = "0.32.0-sim"

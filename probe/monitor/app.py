@@ -171,29 +171,29 @@ class App:
         if self._file is None:
             return "there is no configuration file"
         async with self._one_change:
+            failure = "could not be read, the previous one stays in use"
             try:
                 config = await asyncio.to_thread(load_config, self._file)
                 _check_fixed(self._file, self.config, config)
+                failure = "was applied only in part"
+                await self._apply(config)
             except ConfigError as error:
                 self.measurements.health.refused()
                 _log.error("the configuration is refused, the previous one stays in use", detail=str(error))
                 return str(error)
             except Exception as error:  # noqa: BLE001 - whatever it is: later reloads must work
                 self.measurements.health.refused()
-                _log.error("the configuration could not be read, the previous one stays in use", exc_info=error)
-                return f"{self._file}: it could not be read ({one_line(str(error) or type(error).__name__, 200)})"
-            try:
-                self.config = config
-                self._announce()
-                self._targets.configure(config)
-                self._discoveries.follow(config.discoveries)
-                await self._targets.reconcile()
-            except Exception as error:  # noqa: BLE001 - whatever it is: later reloads must work
-                self.measurements.health.refused()
-                _log.error("the configuration was applied only in part", exc_info=error)
-                return f"{self._file}: it was applied only in part ({type(error).__name__}); the log says more"
-            _log.info("the configuration is loaded", targets=len(self.monitors), hash=config_hash(config))
+                _log.error(f"the configuration {failure}", exc_info=error)
+                return f"{self._file}: it {failure} ({one_line(str(error) or type(error).__name__, 200)})"
             return None
+
+    async def _apply(self, config: Config) -> None:
+        self.config = config
+        self._announce()
+        self._targets.configure(config)
+        self._discoveries.follow(config.discoveries)
+        await self._targets.reconcile()
+        _log.info("the configuration is loaded", targets=len(self.monitors), hash=config_hash(config))
 
     def _announce(self) -> None:
         """Set the series that follow from the configuration alone."""

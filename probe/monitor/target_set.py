@@ -6,7 +6,8 @@ its tasks scheduled, and the discoveries' series.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -96,11 +97,12 @@ class TargetSet:
             await asyncio.sleep(0)
             if self._is_closing:
                 return  # nothing would close it
-            try:
-                self._add(target, i / len(new))
-            except Exception as error:  # noqa: BLE001 - one broken target must not keep the others from being added
-                _log.error("a target cannot be watched", target=target.name, exc_info=error)
-                await self._remove(target.name)
+            with _logged("a target cannot be watched", target.name):
+                try:
+                    self._add(target, i / len(new))
+                except Exception:
+                    await self._remove(target.name)
+                    raise
         self.monitors = {name: self.monitors[name] for name in desired if name in self.monitors}
         for name in self._desired.config.discoveries:
             self._report(name)
@@ -183,11 +185,8 @@ class TargetSet:
             self._sink.discovery.describe(target.name, target.discovery, target.labels)
 
     async def _remove(self, name: str) -> None:
-        """Close a target's monitor. Log what breaks: it must not keep other targets from being removed."""
-        try:
+        with _logged("closing a removed target failed", name):
             await self._close(name)
-        except Exception as error:  # noqa: BLE001 - see above
-            _log.error("closing a removed target failed", target=name, exc_info=error)
 
     async def _close(self, name: str) -> None:
         """End all work for a target, and remove its series."""
@@ -225,3 +224,12 @@ class TargetSet:
         else:
             self._reported[discovery] = problem
             _log.warning("discovery", discovery=discovery, problem=problem)
+
+
+@contextmanager
+def _logged(failure: str, target: str) -> Iterator[None]:
+    """Log whatever breaks inside: one broken target must not keep others from being added or removed."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - see above
+        _log.error(failure, target=target, exc_info=error)

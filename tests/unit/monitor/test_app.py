@@ -687,7 +687,7 @@ def test_whatever_loading_a_configuration_raises_it_is_refused_and_the_next_is_t
             monkeypatch.setattr("probe.monitor.app.load_config", load)
             refused = await app.reload()
             assert refused is not None
-            assert refused.startswith(f"{file}: it could not be read (")
+            assert refused.startswith(f"{file}: it could not be read, the previous one stays in use (")
             assert "\n" not in refused
             assert "kneewatch_config_last_reload_successful 0.0" in _page(app)
             monkeypatch.undo()
