@@ -51,15 +51,7 @@ def forecast(
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
-    server = ServerOptions(
-        model=model,
-        api_key_file=api_key_file,
-        api=api,
-        engine=engine,
-        metrics_url=metrics_url or None,
-        header=header or None,
-        ca_file=ca_file,
-    )
+    server = ServerOptions.of(locals())
     loaded = configuration(config, base_url, server)
     chosen = one_target(loaded, target)
     past_s = duration_of(history, "--history") if history is not None else None

@@ -51,15 +51,7 @@ def doctor(
     configure_logs(quiet=True)
     if as_json and as_markdown:
         raise ConfigError("--json, --markdown: both are set; keep one")
-    options = ServerOptions(
-        model=model,
-        api_key_file=api_key_file,
-        api=api,
-        engine=engine,
-        metrics_url=metrics_url or None,
-        header=header or None,
-        ca_file=ca_file,
-    )
+    options = ServerOptions.of(locals())
     config = configuration(None, base_url, options)
     (target,) = config.servers
     if write is not None:

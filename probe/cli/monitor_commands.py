@@ -17,6 +17,8 @@ from probe.cli.parameters import (
     MaybeConfigFile,
     MetricsUrl,
     Model,
+    OutputTokens,
+    PromptTokens,
 )
 
 
@@ -74,6 +76,8 @@ def check(
     metrics_url: MetricsUrl = None,
     header: Header = None,
     ca_file: CaFile = None,
+    prompt_tokens: PromptTokens = None,
+    output_tokens: OutputTokens = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each canary.")] = False,
 ) -> None:
     """Send one canary of each kind, and its question, to each target.
@@ -86,15 +90,7 @@ def check(
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
-    server_options = ServerOptions(
-        model=model,
-        api_key_file=api_key_file,
-        api=api,
-        engine=engine,
-        metrics_url=metrics_url or None,
-        header=header or None,
-        ca_file=ca_file,
-    )
+    server_options = ServerOptions.of(locals())
     loaded = configuration(config, base_url, server_options)
     chosen = named_targets(loaded, target) if target is not None else configured_targets(loaded)
     server = urlsplit(base_url).netloc if base_url else None

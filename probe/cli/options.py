@@ -6,8 +6,9 @@ Options that were not given are None. Every ConfigError names its option.
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -67,6 +68,12 @@ class ServerOptions:
     e2e: str | None = None
     itl: str | None = None
     ratio: str | None = None
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> "ServerOptions":
+        """Return the options among a command's arguments. An empty list is an option that was not given."""
+        given = {one.name: arguments.get(one.name) for one in fields(cls)}
+        return cls(**{name: None if value == [] else value for name, value in given.items()})
 
     def given(self) -> list[str]:
         """Return the names of the options that were given."""

@@ -46,6 +46,12 @@ CaFile = Annotated[
     Path | None,
     typer.Option("--ca-file", help="CA certificates that sign the server's certificate (PEM), with --base-url."),
 ]
+PromptTokens = Annotated[
+    int | None, typer.Option("--prompt-tokens", help="Prompt length in tokens, with --base-url. Default: 256.")
+]
+OutputTokens = Annotated[
+    int | None, typer.Option("--output-tokens", help="Output length in tokens, with --base-url. Default: 128.")
+]
 OneTarget = Annotated[
     str | None, typer.Option("--target", help="Target, configured or discovered; required if there are several.")
 ]

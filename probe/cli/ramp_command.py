@@ -20,6 +20,8 @@ from probe.cli.parameters import (
     Model,
     Note,
     OneTarget,
+    OutputTokens,
+    PromptTokens,
 )
 from probe.core.errors import ConfigError
 
@@ -121,12 +123,8 @@ def ramp(
             " metrics show them."
         ),
     ] = None,
-    prompt_tokens: Annotated[
-        int | None, typer.Option(help="Prompt length in tokens, with --base-url. Default: 256.")
-    ] = None,
-    output_tokens: Annotated[
-        int | None, typer.Option(help="Output length in tokens, with --base-url. Default: 128.")
-    ] = None,
+    prompt_tokens: PromptTokens = None,
+    output_tokens: OutputTokens = None,
     ttft: Annotated[str | None, typer.Option(help="TTFT objective, with --base-url. Default: 500ms.")] = None,
     tpot: Annotated[str | None, typer.Option(help="TPOT objective, with --base-url. Default: 50ms.")] = None,
     e2e: Annotated[str | None, typer.Option(help="E2E objective, with --base-url. Default: none.")] = None,
@@ -188,22 +186,7 @@ def ramp(
         raise ConfigError("--stream-guard, --no-guard: remove one of them")
     if trace is not None and (workload, prompt_tokens, output_tokens) != (None, None, None):
         raise ConfigError("--trace: has its lengths; remove --workload, --prompt-tokens and --output-tokens")
-    server = ServerOptions(
-        model=model,
-        api_key_file=api_key_file,
-        api=api,
-        engine=engine,
-        metrics_url=metrics_url or None,
-        header=header or None,
-        ca_file=ca_file,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        ttft=ttft,
-        tpot=tpot,
-        e2e=e2e,
-        itl=itl,
-        ratio=ratio,
-    )
+    server = ServerOptions.of(locals())
     loaded = configuration(config, base_url, server)
     chosen = one_target(loaded, target, adds_load=True)
     steps = StepOptions(

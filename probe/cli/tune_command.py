@@ -118,19 +118,7 @@ def tune(
     seconds = duration_of(start_timeout, "--start-timeout")
     options = TuneOptions(start, apply or [], base_url, port, any_host, ready_url, seconds, out, measure_all)
     options.check(knobs)
-    server = ServerOptions(
-        model=model,
-        api_key_file=api_key_file,
-        api=api,
-        header=header or None,
-        ca_file=ca_file,
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        ttft=ttft,
-        tpot=tpot,
-        e2e=e2e,
-        ratio=ratio,
-    )
+    server = ServerOptions.of(locals())
     made_by = command_line(NAME, context.obj or (), os.environ, variables_of(context.command))
     facts = facts_of(note or ())
     limits = RampOptions(workload, max_seconds, max_tokens, seed, None, is_guarded=True, command=made_by, facts=facts)

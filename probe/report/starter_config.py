@@ -9,6 +9,9 @@ from probe.config.config import Config
 from probe.config.headers import SecretHeader
 from probe.config.targets import TargetConfig
 
+_USUAL_PORT = 8000
+_LONGEST_NAME = 63
+
 
 def starter_config(config: Config, target: TargetConfig) -> str:
     """Return the configuration that watches this server; `config` was made from the command line. Has no secret."""
@@ -45,8 +48,7 @@ def starter_config(config: Config, target: TargetConfig) -> str:
 
 
 def _server(target: TargetConfig) -> dict[str, object]:
-    host = urlsplit(target.base_url).hostname or "server"
-    found: dict[str, object] = {"name": re.sub(r"[^A-Za-z0-9.-]", "-", host)[:63].strip(".-") or "server"}
+    found: dict[str, object] = {"name": _name(target.base_url)}
     found["base_url"] = target.base_url
     if target.model != "auto":
         found["model"] = target.model
@@ -63,6 +65,14 @@ def _server(target: TargetConfig) -> dict[str, object]:
     if target.headers:
         found["headers"] = {name: _header(name, value) for name, value in target.headers.items()}
     return found
+
+
+def _name(base_url: str) -> str:
+    """Return the host's name, and its port unless it is vLLM's own: two servers of one host need two names."""
+    parts = urlsplit(base_url)
+    port = f"-{parts.port}" if parts.port not in (None, _USUAL_PORT) else ""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", parts.hostname or "")[: _LONGEST_NAME - len(port)].strip(".-")
+    return (host or "server") + port
 
 
 def _header(name: str, value: str | SecretHeader) -> object:

@@ -39,6 +39,8 @@ def test_check_of_an_address_alone(tiny: Sim) -> None:
     assert done.status == 0, done.err + done.out
     assert f"{tiny.base_url.removeprefix('http://')} (mock-model): ok" in done.out
     assert "256 + 128 tokens" in done.out
+    done = measured("check", "--base-url", tiny.base_url, "--prompt-tokens", "32", "--output-tokens", "8")
+    assert "32 + 8 tokens" in done.out
 
 
 def test_check_as_json_is_a_list_also_for_one_server(tiny: Sim) -> None:

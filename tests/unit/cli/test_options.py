@@ -327,6 +327,13 @@ def test_a_workload_is_one_of_the_configuration() -> None:
         config.workload_name("long-prefil")
 
 
+def test_the_options_of_a_command_are_those_of_its_arguments_that_describe_the_server() -> None:
+    arguments = {"config": None, "model": "m", "header": [], "metrics_url": [URL], "prompt_tokens": 0, "as_json": True}
+    given = ServerOptions.of(arguments)
+    assert given == ServerOptions(model="m", metrics_url=[URL], prompt_tokens=0)
+    assert given.given() == ["--model", "--metrics-url", "--prompt-tokens"]
+
+
 def test_a_preset_needs_no_configuration_and_one_of_the_configuration_goes_before_it() -> None:
     config = configuration(None, URL, ServerOptions(prompt_tokens=7, api="chat"))
     assert config.workload_name("long-prefill") == "long-prefill"

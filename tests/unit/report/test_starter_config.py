@@ -24,6 +24,10 @@ def _written(base_url: str, folder: Path, options: ServerOptions) -> Path:
         ("http://127.0.0.1:8000", "127.0.0.1"),
         ("http://[::1]:8000", "1"),
         (f"http://{'a' * 62}.b.example:8000", "a" * 62),
+        ("http://127.0.0.1:8001", "127.0.0.1-8001"),
+        ("http://[::]:8001", "server-8001"),
+        ("https://gateway.example", "gateway.example"),
+        (f"http://{'a' * 62}.b.example:8001", "a" * 58 + "-8001"),
     ],
 )
 def test_it_is_accepted_with_the_hosts_name(base_url: str, name: str, tmp_path: Path) -> None:
