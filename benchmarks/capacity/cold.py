@@ -4,6 +4,7 @@
                         Names of benchmarks/capacity work too
     --seeds 0,1,2       the runs of each
     --users 0.2         live users, as a share of the true capacity; else none
+    --no-plans-ahead    schedule synchronously; else servers whose truth is vLLM's plan steps ahead, as it does on GPUs
     --without pulses    a heuristic to take away, or several with commas (switches.py)
     --processes 2
     --out FILE          the record; else none is written
@@ -17,26 +18,23 @@ verified.
 """
 
 import argparse
-import asyncio
 import json
 import math
 import platform
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import TypeVar
 
 from benchmarks.capacity import truth_file
-from benchmarks.capacity.play import play
+from benchmarks.capacity.play import Arithmetic, play
 from benchmarks.capacity.switches import SWITCHES, without
-from benchmarks.capacity.timed_cases import PREFIX, TIGHT
+from benchmarks.capacity.timed_cases import PREFIX, TIGHT, planned_ahead
 from benchmarks.timed import cases as timed
 from benchmarks.timed.cases import CASES
 from probe import __version__
@@ -50,8 +48,7 @@ from probe.core.workload import Workload
 
 _SWEEP_S, _SWEEP_SHARES = 60.0, [0.12 * step for step in range(1, 11)]
 _WRONG = 0.1
-_VERIFIED = "verified"
-_T = TypeVar("_T")
+_VERIFIED, _VLLM = "verified", "vllm"
 _BY_VLLM = Path(timed.__file__).with_name("truth.json")
 
 
@@ -68,6 +65,7 @@ class ColdRun:
     users: float
     truth_rps: float
     truth_by: str
+    plans_ahead: bool
     answer_rps: float | None
     lower_rps: float | None
     upper_rps: float | None
@@ -109,31 +107,26 @@ class ColdRun:
         )
 
 
-@dataclass(slots=True)
-class Arithmetic:
-    """Does a search's arithmetic, which takes its CPU time in virtual time too, and adds that up."""
-
-    seconds: float = field(default=0.0)
-
-    async def __call__(self, work: Callable[[], _T]) -> _T:
-        begun_s = time.process_time()
-        done = work()
-        took_s = time.process_time() - begun_s
-        self.seconds += took_s
-        await asyncio.sleep(took_s)
-        return done
-
-
 def true_rps(name: str, simulated: Mapping[str, truth_file.Known]) -> tuple[float, str]:
     """Return the true capacity of a case, and whose scheduler it is of."""
     by_vllm = json.loads(_BY_VLLM.read_text()).get(name.removeprefix(PREFIX))
-    return (by_vllm["requests_per_second"], "vllm") if by_vllm else (simulated[name].truth.rps, "simulator")
+    return (by_vllm["requests_per_second"], _VLLM) if by_vllm else (simulated[name].truth.rps, "simulator")
 
 
-def run(name: str, truth: tuple[float, str], seed: int, users: float = 0.0, taken: Sequence[str] = ()) -> ColdRun:
+def run(
+    name: str,
+    truth: tuple[float, str],
+    seed: int,
+    users: float = 0.0,
+    taken: Sequence[str] = (),
+    *,
+    plans_ahead: bool = True,
+) -> ColdRun:
     """Search once on a case of that truth (`true_rps`), beside users with this share of it."""
     truth_rps, truth_by = truth
     case, limits, think = truth_file.named(name), BudgetConfig(), Arithmetic()
+    if plans_ahead := plans_ahead and truth_by == _VLLM:  # the other truths are of synchronous servers
+        case = planned_ahead(case)
     budget = Budget(limits.tokens_per_run, limits.seconds, limits.over_objective_seconds)
     most = Spending(budget.seconds, budget.tokens)
     with without(taken):
@@ -147,6 +140,7 @@ def run(name: str, truth: tuple[float, str], seed: int, users: float = 0.0, take
         users=users,
         truth_rps=truth_rps,
         truth_by=truth_by,
+        plans_ahead=plans_ahead,
         answer_rps=found.requests_per_second,
         lower_rps=found.lower,
         upper_rps=found.upper,
@@ -176,11 +170,11 @@ def _words(step: StepSummary) -> str:
 
 
 def run_all(
-    jobs: Sequence[tuple[str, tuple[float, str], int, float, Sequence[str]]], processes: int
+    jobs: Sequence[tuple[str, tuple[float, str], int, float, Sequence[str]]], processes: int, *, plans_ahead: bool
 ) -> Iterator[ColdRun]:
     """Run all jobs and yield their results as they end."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(run, *job) for job in jobs]):
+        for done in as_completed([pool.submit(run, *job, plans_ahead=plans_ahead) for job in jobs]):
             yield done.result()
 
 
@@ -206,6 +200,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", default=list(CASES))
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--users", type=float, default=0.0)
+    parser.add_argument("--plans-ahead", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--without", default="")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
@@ -220,7 +215,7 @@ def main() -> int:
     seeds = map(int, options.seeds.split(","))
     jobs = [(name, true_rps(name, known), seed, options.users, taken) for seed, name in product(seeds, names)]
     runs = []
-    for done in run_all(jobs, options.processes):
+    for done in run_all(jobs, options.processes, plans_ahead=options.plans_ahead):
         print(done, flush=True)
         runs.append(done)
         if options.out:

@@ -6,10 +6,11 @@
     --processes 2
     --out FILE          the record; else none is written
 
-In virtual time. Users send Poisson traffic for 150 s, whose lengths are the workload's in the mean, spread evenly by
-up to 40 % to each side, or as the case has them; the server's page is read every second, as `kneewatch forecast` does.
-Each forecast is made twice, with the server's startup flags known and with none. Prints a line for each, and figures
-for each share: a lower bound counts as held if it is below the truth, and as within 10 % if it is.
+In virtual time, with steps planned ahead as by vLLM on GPUs. Users send Poisson traffic for 150 s, whose lengths are
+the workload's in the mean, spread evenly by up to 40 % to each side, or as the case has them; the server's page is
+read every second, as `kneewatch forecast` does. Each forecast is made twice, with the server's startup flags known
+and with none. Prints a line for each, and figures for each share: a lower bound counts as held if it is below the
+truth, and as within 10 % if it is.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from random import Random
 from statistics import median
 
 from benchmarks.capacity.cold import true_rps
-from benchmarks.capacity.timed_cases import timed_case
+from benchmarks.capacity.timed_cases import planned_ahead, timed_case
 from benchmarks.capacity.truth_file import read
 from benchmarks.timed.cases import CASES, MAX_MODEL_LEN
 from probe import __version__
@@ -90,7 +91,7 @@ def run(name: str, truth_rps: float, share: float, seed: int) -> list[Light]:
 
 def watched(name: str, truth_rps: float, share: float, seed: int) -> list[ServerSnapshot]:
     """Return the page of a case's server, every second, under a stranger's traffic at that share of the truth."""
-    case = timed_case(name)
+    case = planned_ahead(timed_case(name))
     server = VirtualServer(case.profile, seed=seed)
     chance, drawn = Random(f"{name}/{share}/{seed}"), lengths(case.workload, seed + 99)
     at_s = 0.0

@@ -48,6 +48,11 @@ def timed_case(name: str) -> Case:
     )
 
 
+def planned_ahead(case: Case) -> Case:
+    """Return the deployment with vLLM's asynchronous scheduling, its default on GPUs."""
+    return replace(case, profile=replace(case.profile, plans_ahead=True))
+
+
 def workload_of(name: str, case: timed.Case) -> Workload:
     """Return the case's requests as a workload of Kneewatch."""
     whole = sum(kind.weight for kind in case.kinds)

@@ -1,13 +1,14 @@
 """Kneewatch's simulated scheduler beside vLLM's own, step by step: equal arrivals, equal law. Runs in vLLM's Python.
 
-Both plan each step; vLLM's content sets the time. `.vllm/bin/python -m benchmarks.timed.twin_steps --model FOLDER
-[CASE ...]` prints for each case how many steps were equal and the first that was not. Exits 1 if there is one.
+Both plan each step, synchronously and, with `--ahead`, as vLLM's AsyncScheduler does; vLLM's content sets the time.
+`.vllm/bin/python -m benchmarks.timed.twin_steps --model FOLDER [CASE ...]` prints for each case how many steps were
+equal and the first that was not. Exits 1 if there is one.
 """
 
 import argparse
 import sys
-from collections import Counter
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -28,41 +29,50 @@ class Comparison:
     parted: str | None
 
 
-def compare(model: Path, case: Case, rate_rps: float, count: int, seed: int = 1) -> Comparison:
-    """Serve the same requests by both schedulers, until a step differs or all have ended."""
-    theirs, simulated = VirtualVllm(model, case), SimulatedEngine(profile(case))
+def compare(model: Path, case: Case, rate_rps: float, count: int, *, ahead: bool = False, seed: int = 1) -> Comparison:
+    """Serve the same requests by both schedulers, until a step differs or all have ended.
+
+    The loop is that of virtual_vllm.serve. The simulated one ends its step when the next is planned, in no time.
+    """
+    theirs = VirtualVllm(model, case, 2 if ahead else 1)
+    simulated = SimulatedEngine(replace(profile(case), plans_ahead=ahead))
     clock, arrivals = case.law.clock(Random(seed)), poisson(case, rate_rps, count, seed)
-    now_s, submitted, steps = 0.0, 0, 0
-    events: Counter[str] = Counter()
+    now_s = free_s = 0.0
+    submitted = steps = preemptions = 0
+    in_flight: deque[tuple[float, Step]] = deque()
     while True:
         while submitted < count and arrivals[submitted].at_s <= now_s:
             one = arrivals[submitted]
             theirs.submit(submitted, one.prompt_tokens, one.output_tokens)
             simulated.submit(prompt_tokens=one.prompt_tokens, output_tokens=one.output_tokens)
             submitted += 1
-        if not theirs.has_requests:
-            if submitted == count:
-                return Comparison(steps, events["preempted"], None)
-            now_s = arrivals[submitted].at_s
-            continue
-        step, planned = theirs.plan(), simulated.plan_step()
-        if not step.tokens:  # vLLM plans an empty step to report what has finished
+        if theirs.has_requests:
+            step, planned = theirs.plan(), simulated.plan_step()
+            if difference := _difference(step, planned):
+                return Comparison(steps, preemptions, difference)
+            if planned is not None:
+                simulated.complete_step()
+            if step.tokens:
+                steps, preemptions = steps + 1, preemptions + len(step.preempted)
+                mean_s = case.law.mean_s(len(step.tokens), step.total, step.cached, step.pairs)
+                free_s = max(now_s, free_s) + clock(mean_s, max(now_s, free_s))
+            in_flight.append((free_s if step.tokens else now_s, step))
+            if len(in_flight) < theirs.depth and (step.tokens or theirs.has_requests):
+                continue
+        if in_flight:
+            due_s, step = in_flight.popleft()
+            now_s = max(now_s, due_s)
             list(theirs.complete(step))
-            continue
-        difference = _difference(step, planned)
-        if difference:
-            return Comparison(steps, events["preempted"], difference)
-        steps += 1
-        events["preempted"] += len(step.preempted)
-        now_s += clock(case.law.mean_s(len(step.tokens), step.total, step.cached, step.pairs), now_s)
-        list(theirs.complete(step))
-        simulated.complete_step()
+        elif submitted < count:
+            now_s = arrivals[submitted].at_s
+        else:
+            return Comparison(steps, preemptions, None)
 
 
 def _difference(step: Step, planned: ScheduledStep | None) -> str:
     """Return how the simulated step differs from vLLM's, or nothing."""
-    if planned is None:
-        return f"simulated none, vLLM {len(step.tokens)} requests"
+    if planned is None:  # vLLM plans an empty step to report what has finished
+        return f"simulated none, vLLM {len(step.tokens)} requests" if step.tokens else ""
     simulated = dict(planned.scheduled)
     parts = []
     if simulated != step.tokens:
@@ -82,12 +92,14 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=list(CASES))
     parser.add_argument("--model", type=Path, required=True, help="folder of tests/integration/tiny_model.py")
     parser.add_argument("--requests", type=int, default=300)
+    parser.add_argument("--ahead", action="store_true", help="plan steps ahead")
     parser.add_argument("--rate", type=float, default=0.0, help="requests/s; else twice what the server can take")
     options = parser.parse_args()
     has_parted = False
     for name in options.cases:
         case = CASES[name]
-        found = compare(options.model, case, options.rate or _filling_rps(case), options.requests)
+        rate_rps = options.rate or _filling_rps(case)
+        found = compare(options.model, case, rate_rps, options.requests, ahead=options.ahead)
         has_parted |= found.parted is not None
         print(
             f"{name:14} {found.steps:6} equal steps, {found.preemptions} preemptions; {found.parted or 'all'}",

@@ -36,7 +36,10 @@ class DecodingBatch:
         return True
 
     def advance(self, tokens: int) -> list[EngineRequest]:
-        """Complete a step in which that many requests got a token. Stop and return those that got their last."""
+        """Complete a step in which that many requests got a token. Stop and return those that got their last.
+
+        As after `remove`, their blocks are the caller's to release.
+        """
         self._is_planned = False
         ended = self._ending.pop(self.step, [])  # in order of admission, as they began to decode
         self.step += 1
@@ -83,7 +86,7 @@ class DecodingBatch:
         return -(-tokens // self._size) - request.shared_blocks
 
     def _stop(self, request: EngineRequest) -> None:
-        """Free all that the request holds and bring its counts up to date."""
+        """Bring the counts of a request that holds its blocks alone from now on up to date."""
         del self.requests[request.number]
         request.blocks = self.blocks_of(request)
         self._crossing[(request.since - request.computed) % self._size] -= 1
@@ -91,4 +94,3 @@ class DecodingBatch:
         request.generated += moved
         request.computed += moved
         self.kv_tokens -= request.computed
-        self._blocks.release(request)

@@ -16,6 +16,9 @@ take blocks from all others, so each step advances it.
 Between steps at most one request is in the middle of its prompt, and it is the last one admitted: it took all the
 tokens that were left. Requests that decode are those of decoding_batch.py; KV memory is counted in kv_blocks.py.
 
+Where the profile plans ahead (vLLM's AsyncScheduler), a request that ends in a step keeps its place and blocks while
+the next one is planned, which may be empty. Where blocks are short, vLLM may preempt it, and this engine another one.
+
 With a prefix cache (prefix_cache.py), a request gets what the cache holds of its prompt when it is admitted. If several
 requests computed the common prefix at once, each but one frees its copy at the end of its prompt; in vLLM it keeps it.
 """
@@ -25,7 +28,7 @@ from collections import deque
 from probe.simulator.cost import Batch, Profile
 from probe.simulator.decoding_batch import DecodingBatch
 from probe.simulator.engine_request import EngineRequest
-from probe.simulator.engine_step import ScheduledStep, StepOutcome
+from probe.simulator.engine_step import ScheduledStep, StepOutcome, step_content
 from probe.simulator.kv_blocks import KvBlocks
 
 
@@ -41,6 +44,7 @@ class SimulatedEngine:
         self._decoding = DecodingBatch(self._blocks)  # the last one admitted is preempted first
         self._in_flight: ScheduledStep | None = None
         self._has_aborted = False  # a decoding request, in the step in flight
+        self._leaving: list[EngineRequest] = []  # ended, with their places while the next step is planned
         self._submitted = 0
 
     @property
@@ -64,6 +68,10 @@ class SimulatedEngine:
     def shared_blocks(self) -> int:
         """Blocks of the common prefix in use."""
         return self._blocks.prefix.in_use
+
+    @property
+    def is_occupied(self) -> bool:
+        return bool(self.running or self._leaving)
 
     @property
     def has_work(self) -> bool:
@@ -90,11 +98,9 @@ class SimulatedEngine:
         if number in self._decoding.requests:
             self._has_aborted = True
             self._decoding.remove(request)
-        elif request in self._prompts:
-            self._prompts.remove(request)
-            self._blocks.release(request)
         else:
-            self._waiting.remove(request)
+            (self._prompts if request in self._prompts else self._waiting).remove(request)
+        self._blocks.release(request)
         return True
 
     def cached_tokens(self, prompt_tokens: int, shared_tokens: int) -> int:
@@ -109,6 +115,7 @@ class SimulatedEngine:
         if self._in_flight is not None:
             raise RuntimeError("complete_step() must come before the next plan_step()")
         if not self.has_work:
+            self._leave()
             return None
         preempted: list[int] = []  # the last one admitted first
         batch = self._decoding
@@ -125,10 +132,11 @@ class SimulatedEngine:
         if self._waiting and not preempted:
             for request in self._admit(budget - sum(tokens for _, tokens in prefills), prefills):
                 (resumed if request.preemptions else admitted).append(request.number)
+        self._leave()
         self._in_flight = ScheduledStep(
             decoding,
             tuple((request.number, tokens) for request, tokens in prefills),
-            _content(len(decoding), kv_tokens, prefills),
+            step_content(len(decoding), kv_tokens, prefills),
             tuple(admitted),
             tuple(resumed),
             tuple(preempted),
@@ -145,21 +153,22 @@ class SimulatedEngine:
         if self._has_aborted:
             decoded = tuple(number for number in decoded if number in self._decoding.requests)
             self._has_aborted = False
-        finished = [request.number for request in self._decoding.advance(len(decoded))]
-        for number in finished:
-            del self._requests[number]
+        self._leaving = self._decoding.advance(len(decoded))
         prefilled: list[int] = []
         for number, tokens in plan.prefills:
             request = self._requests.get(number)
             if request is not None and self._advance(request, tokens):  # it may have been aborted during the step
                 prefilled.append(number)
                 if request.generated == request.output_tokens:
-                    finished.append(number)
-                    del self._requests[number]
-                    self._blocks.release(request)
+                    self._leaving.append(request)
                 else:
                     self._decoding.start(request)
-        return StepOutcome(decoded, tuple(prefilled), tuple(finished))
+        finished = tuple(request.number for request in self._leaving)
+        for number in finished:
+            del self._requests[number]
+        if not self._profile.plans_ahead:
+            self._leave()
+        return StepOutcome(decoded, tuple(prefilled), finished)
 
     def step(self) -> StepOutcome | None:
         """Plan and complete a step at once; None when there is no work."""
@@ -177,6 +186,7 @@ class SimulatedEngine:
 
     def skip(self, steps: int) -> tuple[int, ...]:
         """Run that many decode-only steps at once. Return the requests that got a token in each."""
+        self._leave()  # while nothing waits, their places are nobody's
         self._decoding.skip(steps)
         self._blocks.evict()
         return tuple(self._decoding.requests)
@@ -197,7 +207,7 @@ class SimulatedEngine:
     def _admit(self, budget: int, prefills: list[tuple[EngineRequest, int]]) -> list[EngineRequest]:
         """Start waiting requests within the limits, and append their first chunks to `prefills`."""
         started: list[EngineRequest] = []
-        while budget and self._waiting and self.running < self._profile.max_num_seqs:
+        while budget and self._waiting and self.running + len(self._leaving) < self._profile.max_num_seqs:
             request = self._waiting[0]
             if not self._blocks.admit(request):
                 break
@@ -222,26 +232,19 @@ class SimulatedEngine:
             self._blocks.publish(request)
         return True
 
+    def _leave(self) -> None:
+        for request in self._leaving:
+            self._blocks.release(request)
+        self._leaving = []
+
     def _preempt_last(self) -> int:
         if self._prompts:
             request = self._prompts.pop()
-            self._blocks.release(request)
         else:
             request = next(reversed(self._decoding.requests.values()))
             self._decoding.remove(request)
+        self._blocks.release(request)
         request.computed = 0
         request.preemptions += 1
         self._waiting.appendleft(request)
         return request.number
-
-
-def _content(decoding: int, kv_tokens: int, prefills: list[tuple[EngineRequest, int]]) -> Batch:
-    """Return what a step holds: a token each of `decoding` requests with `kv_tokens` in the cache, and the chunks."""
-    if not prefills:  # most steps
-        return Batch(decoding, decoding, kv_tokens)
-    return Batch(
-        sequences=decoding + len(prefills),
-        tokens=decoding + sum(tokens for _, tokens in prefills),
-        kv_tokens=kv_tokens + sum(request.computed for request, _ in prefills),
-        pairs=sum(tokens * (request.computed + tokens / 2) for request, tokens in prefills),
-    )

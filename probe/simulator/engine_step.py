@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from probe.simulator.cost import Batch
+from probe.simulator.engine_request import EngineRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +35,15 @@ class StepOutcome:
     def emitted(self) -> tuple[int, ...]:
         """All requests that got a token, in order of admission."""
         return self.decoded + self.prefilled
+
+
+def step_content(decoding: int, kv_tokens: int, prefills: list[tuple[EngineRequest, int]]) -> Batch:
+    """Return what a step holds: a token each of `decoding` requests with `kv_tokens` in the cache, and the chunks."""
+    if not prefills:  # most steps
+        return Batch(decoding, decoding, kv_tokens)
+    return Batch(
+        sequences=decoding + len(prefills),
+        tokens=decoding + sum(tokens for _, tokens in prefills),
+        kv_tokens=kv_tokens + sum(request.computed for request, _ in prefills),
+        pairs=sum(tokens * (request.computed + tokens / 2) for request, tokens in prefills),
+    )

@@ -8,8 +8,8 @@ from random import Random
 import pytest
 from virtual_time import virtually
 
-from benchmarks.capacity.cold import Arithmetic
 from benchmarks.capacity.light import Light, spread, summary, watched
+from benchmarks.capacity.play import Arithmetic
 from benchmarks.capacity.switches import SWITCHES, without
 from benchmarks.capacity.timed_cases import timed_case
 from benchmarks.timed.cases import CASES, MAX_MODEL_LEN

@@ -17,7 +17,8 @@ def test_every_step_is_vllms(vllm_python: str, tmp_path: Path) -> None:
     subprocess.run(build, check=True, timeout=120)
     compare = [vllm_python, "-m", "benchmarks.timed.twin_steps", "--model", str(tmp_path), "--requests", "50"]
     compare += ["small-kv", "long-prompts"]  # preemptions of decoding requests; chunks of prompts
-    done = subprocess.run(compare, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-    found = re.findall(r"(\d+) equal steps, (\d+) preemptions; all$", done.stdout, re.MULTILINE)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert [int(steps) > 150 and int(preemptions) > 0 for steps, preemptions in found] == [True, True], found
+    for how in ([], ["--ahead"]):
+        done = subprocess.run([*compare, *how], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
+        found = re.findall(r"(\d+) equal steps, (\d+) preemptions; all$", done.stdout, re.MULTILINE)
+        assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+        assert [int(steps) > 150 and int(preemptions) > 0 for steps, preemptions in found] == [True, True], found

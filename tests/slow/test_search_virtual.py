@@ -9,7 +9,7 @@ from simulated_servers import twin_of
 from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.cold import true_rps
 from benchmarks.capacity.play import play
-from benchmarks.capacity.timed_cases import PREFIX, timed_case
+from benchmarks.capacity.timed_cases import PREFIX, planned_ahead, timed_case
 from probe.capacity.model.hints import Hints, ModelSize
 from probe.capacity.model.twin import find_capacity
 from probe.capacity.search.search import Search
@@ -59,7 +59,7 @@ def test_a_search_finds_where_e2e_or_the_longest_gap_breaks(name: str) -> None:
 def test_a_step_planned_ahead_is_not_taken_for_the_work_of_prompts() -> None:
     """vLLM's asynchronous scheduling. A prompt's token cost 1.7 times what it does, and the knee was 17 % too low."""
     case = timed_case("noisy")
-    case = replace(case, profile=replace(case.profile, plans_ahead=True))
+    case = planned_ahead(case)
     truth_rps, _ = true_rps(PREFIX + "noisy", {})
     search = Search(case.workload, case.objectives, Hints(), explain=False, observe_s=20.0)
     played = play(case, truth_rps, 0, search, live_share=0.0)

@@ -1,4 +1,4 @@
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -30,13 +30,14 @@ def profiles(draw: st.DrawFn) -> Profile:
     """Small servers, from roomy to so tight that a second request must preempt the first."""
     seqs, block, length = draw(st.integers(1, 6)), draw(st.integers(1, 8)), draw(st.integers(2, 48))
     least = -(-length // block) + 1
-    return _profile(
+    drawn = _profile(
         seqs=seqs,
         block=block,
         blocks=draw(st.integers(least, 4 * least)),
         batched=draw(st.integers(seqs, seqs + 40)),
         length=length,
     )
+    return replace(drawn, plans_ahead=draw(st.booleans()))
 
 
 @dataclass(frozen=True)
@@ -117,13 +118,17 @@ class Audited:
             assert self.steps <= self.most_steps()
 
     def most_steps(self) -> int:
-        """The oldest running request moves in every step, and nothing ever takes its blocks."""
+        """The oldest running request moves in every step, and nothing ever takes its blocks.
+
+        Planned ahead, a step may be empty after one in which a request ended.
+        """
         chunk = self.profile.max_num_batched_tokens
-        return sum(-(-(self.prompts[n] + self.wanted[n]) // chunk) + self.wanted[n] for n in self.wanted)
+        moves = sum(-(-(self.prompts[n] + self.wanted[n]) // chunk) + self.wanted[n] for n in self.wanted)
+        return moves + len(self.wanted) * self.profile.plans_ahead
 
     def check_plan(self, plan: ScheduledStep) -> None:
         numbers = [number for number, _ in plan.scheduled]
-        assert numbers, "a step with nothing in it would repeat for ever"
+        assert numbers or self.profile.plans_ahead, "a step with nothing in it would repeat for ever"
         assert len(set(numbers)) == len(numbers)
         assert all(tokens > 0 for _, tokens in plan.scheduled)
         assert plan.batch.tokens <= self.profile.max_num_batched_tokens
@@ -135,8 +140,9 @@ class Audited:
         held = engine.held_blocks()
         assert engine.free_blocks >= 0
         assert all(blocks >= 0 for blocks in held.values())
-        assert engine.free_blocks + sum(held.values()) == profile.usable_blocks
-        assert engine.running <= profile.max_num_seqs
+        leaving = sum(request.blocks for request in engine._leaving)
+        assert engine.free_blocks + sum(held.values()) + leaving == profile.usable_blocks
+        assert engine.running + len(engine._leaving) <= profile.max_num_seqs
         assert all(request.blocks == 0 for request in engine._waiting)
         running = (*engine._decoding.requests.values(), *engine._prompts)
         queued = [request.number for request in (*running, *engine._waiting)]
@@ -220,6 +226,24 @@ def test_requests_beyond_max_num_seqs_wait_in_order() -> None:
     third = engine.plan_step()
     assert third is not None
     assert third.admitted == (2, 3)
+
+
+@pytest.mark.parametrize(("ahead", "admitted"), [(False, [0, 0, 2, 3]), (True, [0, 0, 3, 4])])
+def test_a_request_that_ends_in_a_step_keeps_its_place_while_the_next_is_planned(
+    *, ahead: bool, admitted: list[int]
+) -> None:
+    """Of two places, one is free after the second step; planned ahead, the third step does not know yet."""
+    engine = SimulatedEngine(replace(_profile(seqs=2), plans_ahead=ahead))
+    seen: dict[int, int] = {}
+    for output in (2, 3, 2, 2):
+        engine.submit(prompt_tokens=2, output_tokens=output)
+    for step in range(8):
+        plan = engine.plan_step()
+        if plan is not None:
+            seen |= dict.fromkeys(plan.admitted, step)
+            engine.complete_step()
+    assert list(seen.values()) == admitted
+    assert engine.free_blocks == _profile().usable_blocks
 
 
 def test_a_request_is_not_admitted_before_all_of_its_prompt_would_fit() -> None:
