@@ -93,10 +93,18 @@ def _problems(
         forecast, measured = (base, new) if base.is_forecast else (new, base)
         yield f"{forecast.name} is a forecast and {measured.name} was measured"
     if CAPACITY in base.sections and new.no_capacity is not None and not new.has_collapsed:
-        yield f"{new.name} was ended before it found a capacity"
+        yield f"{new.name} found no capacity, and does not show that there is none: {new.no_capacity}"
     if empty:
-        loads = " and ".join(f"{side.name} has {', '.join(side.sections) or 'no step'}" for side in (base, new))
-        yield f"nothing is in both: {loads}"
+        yield f"no load level was judged in both: {' and '.join(map(_loads, (base, new)))}"
+
+
+def _loads(side: Measurement) -> str:
+    """Return the load levels of a side, each with the reason where it was not judged."""
+    levels = [
+        name if section.unjudged is None else f"{name}, not judged ({section.unjudged})"
+        for name, section in side.sections.items()
+    ]
+    return f"{side.name} has {'; '.join(levels) or 'none'}"
 
 
 def _notes(base: Measurement, new: Measurement, shared: list[str]) -> Iterator[str]:

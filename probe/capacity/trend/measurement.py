@@ -43,7 +43,7 @@ class Measurement:
     lengths: Mapping[str, float] = field(default_factory=dict)
     is_forecast: bool = False
     no_capacity: str | None = None  # why none was found, if one was looked for
-    has_collapsed: bool = False  # the run could end as planned, and yet no capacity was found
+    has_collapsed: bool = False  # the run could end as planned and was judged, and yet no capacity was found
 
 
 def of_result(name: str, result: CapacityResult) -> Measurement:
@@ -65,8 +65,13 @@ def of_result(name: str, result: CapacityResult) -> Measurement:
         lengths=_lengths(result),
         is_forecast=capacity.mode == "forecast",
         no_capacity=None if capacity.requests_per_second is not None else f"{capacity.reason}",
-        has_collapsed=capacity.requests_per_second is None and result.stopped.by in ("done", "guard"),
+        has_collapsed=capacity.requests_per_second is None and _was_judged(result),
     )
+
+
+def _was_judged(result: CapacityResult) -> bool:
+    """Return whether the run says something of the server: steps of too few requests, or of a late client, do not."""
+    return result.stopped.by == "guard" or (result.stopped.by == "done" and any(step.valid for step in result.steps))
 
 
 def _load_name(step: StepSummary) -> str:

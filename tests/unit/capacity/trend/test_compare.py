@@ -123,7 +123,16 @@ def test_a_knee_that_is_gone_is_a_regression() -> None:
 def test_a_run_that_was_ended_before_it_found_anything_is_no_regression_and_not_comparable() -> None:
     found = _results(result(), result(capacity=no_knee(), stopped=Stopped("interrupt")))
     assert not [row for row in found.rows if row.section == CAPACITY]
-    assert found.problems == ("b.json was ended before it found a capacity",)
+    assert found.problems == (
+        "b.json found no capacity, and does not show that there is none: no step was valid: too_few_requests",
+    )
+
+
+def test_a_run_whose_levels_were_not_judged_is_no_regression_and_not_comparable() -> None:
+    unjudged = result(steps=[step(4, reason="too_few_requests")], capacity=no_knee("too_few_requests"))
+    found = _results(result(), replace(unjudged, stopped=Stopped("done")))
+    assert found.rows == ()
+    assert "b.json found no capacity, and does not show that there is none: too_few_requests" in found.problems
 
 
 def test_steps_that_the_base_had_broken_already_judge_nothing() -> None:
@@ -220,8 +229,14 @@ def test_nothing_in_common_is_not_comparable() -> None:
     base = result(steps=[step(1)], capacity=no_knee())
     new = result(steps=[step(2), step(4)], capacity=no_knee())
     assert _results(base, new).problems == (
-        "nothing is in both: a.json has concurrency 1 and b.json has concurrency 2, concurrency 4",
+        "no load level was judged in both: a.json has concurrency 1 and b.json has concurrency 2; concurrency 4",
     )
+
+
+def test_levels_of_too_few_requests_are_named_as_what_prevents_a_comparison() -> None:
+    unjudged = result(steps=[step(4, reason="too_few_requests")], capacity=no_knee("too_few_requests"))
+    (problem,) = _results(unjudged, result(steps=[step(4)], capacity=no_knee())).problems
+    assert "a.json has concurrency 4, not judged (too_few_requests) and b.json has concurrency 4" in problem
 
 
 def test_a_file_of_another_program_is_comparable_by_what_both_know() -> None:
