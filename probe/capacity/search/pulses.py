@@ -23,8 +23,8 @@ _MARGIN = 0.5  # of an objective: what is expected of a pulse stays below, and m
 _LONGEST_QUEUE_S = 1.2  # the guard takes a queue of three polls for an overload
 _KV_SHARE = 0.8  # of the KV cache: the rest is for users who come meanwhile
 # A request more in a step, relative to the step of a single one, until a pulse has shown it: more than on any server of
-# benchmarks/ (0.11 at most). Measured ones count as half as much again, since memory traffic and computing add up
-# differently in a larger batch.
+# benchmarks/ (0.11 at most), and _MARGIN makes up for twice as much; above that a first pulse of four may miss TPOT.
+# Measured ones count as half as much again, since memory traffic and computing add up differently in a larger batch.
 _UNKNOWN_SLOPE, _SLOPE_MARGIN = 0.15, 1.5
 
 
