@@ -12,6 +12,8 @@ from kneewatch_command import kneewatch
 from monitor import Monitor, Sim
 from process import eventually
 
+from probe.capacity.model.bottleneck import BOTTLENECKS
+
 pytestmark = [pytest.mark.long, pytest.mark.alone]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -60,7 +62,10 @@ def test_ramp_prints_what_the_page_shows(server: str, folder: Path) -> None:
     capacity = json.loads((folder / "result.json").read_text())["capacity"]
     assert capacity["lower"] <= high
     assert capacity["upper"] is None or capacity["upper"] >= low
-    assert "max_num_seqs" in printed["Bottleneck"]
+    # Which one it is depends on how fast this machine was; tests/slow/test_bottlenecks.py has which one is right.
+    gain = re.fullmatch(r"Bottleneck: +(\w+): capacity would be [\d.]+ % higher with.*", printed["Bottleneck"])
+    assert gain, printed["Bottleneck"]
+    assert gain[1] in BOTTLENECKS
 
 
 def test_compare_and_plan_read_its_result(server: str, folder: Path) -> None:
