@@ -63,7 +63,7 @@ class PeakOptions:
     target: str | None
 
     def check(self) -> None:
-        """Raise ConfigError for options of which no peak follows."""
+        """Raise ConfigError for options that do not give one peak."""
         given = {"--peak": self.requests_per_second, "--peak-output-tokens": self.output_tokens_per_second}
         stated = {option: rate for option, rate in given.items() if rate is not None}
         if len(stated) + (self.prometheus is not None) != 1:
@@ -164,11 +164,11 @@ def _unfit(result: CapacityResult) -> str | None:
         return f"the run did not end by itself: {result.stopped.by}{reason}"
     least, most, tokens = lower_end(capacity), capacity.upper, capacity.output_tokens_per_second
     if not 0 < least <= capacity.requests_per_second < math.inf:
-        return f"the lower end of its capacity is {number(capacity.lower)} requests/s, of which nothing follows"
+        return f"the lower end of its capacity is {number(capacity.lower)} requests/s, which no run writes"
     if most is not None and not capacity.requests_per_second <= most < math.inf:
-        return f"the upper end of its capacity is {number(most)} requests/s, of which nothing follows"
+        return f"the upper end of its capacity is {number(most)} requests/s, which no run writes"
     if tokens is not None and not 0 <= tokens < math.inf:
-        return f"its capacity is {number(tokens)} output tokens/s, of which nothing follows"
+        return f"its capacity is {number(tokens)} output tokens/s, which no run writes"
     return None
 
 

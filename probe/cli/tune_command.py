@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from probe.cli.output import NAME
-from probe.cli.parameters import Api, ApiKeyFile, BaseUrl, CaFile, Header, Json, Model, Note
+from probe.cli.parameters import Api, ApiKeyFile, CaFile, Header, Json, Model, Note
 
 
 def tune(
@@ -39,7 +39,7 @@ def tune(
             allow_from_autoenv=False,
         ),
     ] = None,
-    base_url: BaseUrl = None,
+    base_url: Annotated[str | None, typer.Option(help="Address of the server that --apply changes.")] = None,
     port: Annotated[
         int | None,
         typer.Option(

@@ -33,7 +33,7 @@ _HOST = "--host"
 
 @dataclass(frozen=True, slots=True)
 class TuneOptions:
-    """Options that say how the server is had with other settings. `start_timeout_s`: also for a change."""
+    """Options that say how the server gets other settings. `start_timeout_s`: also for a change."""
 
     start: str | None
     apply: Sequence[str]

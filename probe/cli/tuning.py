@@ -1,7 +1,7 @@
 """What `kneewatch tune` does: for each setting predict, measure its values one after the other, and decide.
 
-In: a server that can be had with other settings, and a capacity run. Out: a decision record, which is told of after
-each step. No parsing, no printing. The base is measured before and after the values of a setting; a chosen value is the
+In: a server that takes other settings, and a capacity run. Out: a decision record, passed to an observer after each
+step. No parsing, no printing. The base is measured before and after the values of a setting; a chosen value is the
 base of the next setting.
 """
 
@@ -30,9 +30,9 @@ class InterruptedTuningError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TuneObservers:
-    """Who hears of a tuning, and ends it. `on_record`: each new state of the record; `on_note`: what is done now.
+    """Callbacks of a tuning. `on_record`: each new state of the record; `on_note`: what is done now.
 
-    `is_over`: asked before each measurement.
+    `is_over`: asked before each measurement; True ends the tuning.
     """
 
     on_record: Callable[[TuneRecord], None]

@@ -90,7 +90,7 @@ class NamedTrace:
 def trace_of(requests: Iterable[TraceRequest], *, skipped: int = 0, is_cut: bool = False) -> Trace:
     """Return the trace of these requests, at least one, with times in whole microseconds.
 
-    Blocks are numbered anew, and only those kept that several prompts begin with. Without a time for each, none counts.
+    Blocks are renumbered, and only those kept that several prompts begin with. Without a time for each, none counts.
     """
     given = list(requests)
     if any(request.at_s is None for request in given):

@@ -1,7 +1,7 @@
 """Result files: those of `kneewatch ramp --json`, and for `kneewatch compare` those of other benchmarks.
 
-A file of another program is told by its keys; its reader makes a Measurement of it. Every ConfigError is one line with
-the file and the fix.
+A file of another program is recognised by its keys; its reader makes a Measurement of it. Every ConfigError is one
+line with the file and the fix.
 """
 
 from collections.abc import Callable, Mapping, Sequence
