@@ -33,17 +33,17 @@ def test_one_objective_is_enough(objectives: object) -> None:
 
 
 def test_a_twin_that_holds_no_rate_at_all_ends_soon() -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     assert find_capacity(TWIN, promise(0.001, 0.03), 10.0, requests=500) == 0.0
     assert find_capacity(twin_of(profile(SLOW), CHAT), promise(10.0, 0.001), 1.0, requests=500) == 0.0
-    assert time.monotonic() - begun < 20
+    assert time.process_time() - begun < 20
 
 
 def test_an_objective_that_nothing_breaks_ends_soon_and_far_above_the_guess() -> None:
     free = replace(TWIN, cost=StepCost(0.0, 0.0, 0.0), noise_ratio=0.0)
-    begun = time.monotonic()
+    begun = time.process_time()
     assert find_capacity(free, USUAL, 2.0, requests=500) > 400 * 2.0
-    assert time.monotonic() - begun < 30
+    assert time.process_time() - begun < 30
 
 
 @pytest.mark.parametrize(

@@ -505,16 +505,16 @@ def test_speaks_tls_to_a_server_that_does_not() -> None:
         ([STREAM_HEAD, HANG], "within 0.25 s", 0),
         ([STREAM_HEAD + chunked(token(1), end=False), HANG], "1 reads of an answer within 0.25 s", 1),
         ([STREAM_HEAD + chunked(*THREE_TOKENS[:2], end=False), HANG], "of an answer within", 2),
-        ([STREAM_HEAD, *[0.02, chunked(event({"choices": []}), end=False)] * 100], "within 0.25 s", 0),
-        ([STREAM_HEAD, *[0.02, chunked(b": ping\n\n", end=False)] * 100], "within 0.25 s", 0),
-        ([*[b"HTTP/1.1 100 Continue\r\n\r\n", 0.02] * 100], "no answer within", 0),
+        ([STREAM_HEAD, *[0.02, chunked(event({"choices": []}), end=False)] * 1000], "within 0.25 s", 0),
+        ([STREAM_HEAD, *[0.02, chunked(b": ping\n\n", end=False)] * 1000], "within 0.25 s", 0),
+        ([*[b"HTTP/1.1 100 Continue\r\n\r\n", 0.02] * 1000], "no answer within", 0),
     ],
     ids=["nothing", "half a head", "a head", "one token", "two tokens", "empty events", "pings", "100 continue"],
 )
 def test_never_waits_longer_than_the_timeout(script: Script, words: str, tokens: int) -> None:
     started = time.perf_counter()
     record = answer_to(script, timeout_s=TIMEOUT_S)
-    assert time.perf_counter() - started < 1.5
+    assert time.perf_counter() - started < 10.0, "each of these scripts goes on for at least 20 s"
     assert (record.outcome, words in str(record.detail)) == (Outcome.TIMEOUT, True), record.detail
     assert len(record.events) == tokens
 

@@ -119,6 +119,6 @@ def test_an_event_cut_off_by_the_end_is_returned() -> None:
 def test_a_line_without_an_end_takes_time_in_proportion_to_its_length() -> None:
     """A page that is no event stream may have no line ends; reading it must not hold up the event loop."""
     reads = [b"x" * 64 for i in range(16_384)]
-    started = time.perf_counter()
+    started = time.process_time()
     assert payloads([b"data: ", *reads]) == [b"x" * 64 * 16_384]
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5

@@ -1067,7 +1067,6 @@ def test_a_run_ends_with_its_window(host: Host) -> None:
         await watch.capacity()
         (result,) = sink.results
         assert result.stopped == Stopped("budget", "window")
-        assert result.cost.seconds < 2.0
         assert result.capacity.requests_per_second is None
         assert "the window of the schedule closed" in str(result.capacity.reason)
         assert server.driver.engine.running == 0
