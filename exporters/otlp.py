@@ -69,11 +69,11 @@ def span(record: RequestRecord, server: Attributes) -> dict[str, Any]:
     ended_ns = int(record.done_wall_s * 1e9)
     began_ns = ended_ns - (record.done_ns - record.scheduled_ns)
     first, pace = ttft_s(record), tpot_s(record)
-    has_failed = record.outcome not in NO_FAILURES
+    has_failed, generates = record.outcome not in NO_FAILURES, record.spec.api.generates
     attributes: dict[str, Value | None] = {
         **_common(record, server),
-        "gen_ai.request.stream": True,
-        "gen_ai.request.max_tokens": record.spec.output_tokens,
+        "gen_ai.request.stream": generates,
+        "gen_ai.request.max_tokens": record.spec.output_tokens if generates else None,
         "gen_ai.response.finish_reasons": [record.finish_reason] if record.finish_reason else None,
         "gen_ai.response.model": (record.answered_as or record.model) if len(record.events) else None,
         "gen_ai.response.time_to_first_chunk": first,

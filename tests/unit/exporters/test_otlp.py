@@ -64,6 +64,14 @@ def test_a_good_canary() -> None:
     }
 
 
+@pytest.mark.parametrize("api", [api for api in Api if not api.generates])
+def test_an_api_without_tokens_has_no_stream_and_no_length_to_ask_for(api: Api) -> None:
+    _, attributes = sent(canary(spec=spec(api=api)))
+    assert attributes["gen_ai.operation.name"] == api.value
+    assert attributes["gen_ai.request.stream"] is False
+    assert "gen_ai.request.max_tokens" not in attributes
+
+
 def test_its_ids_are_those_that_the_server_was_told() -> None:
     found = otlp.span(canary(), SERVER)
     assert (found["traceId"], found["spanId"]) == (TRACE.trace_id, TRACE.span_id)
