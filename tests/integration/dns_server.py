@@ -21,10 +21,11 @@ _BUFFER = 4096
 
 @dataclass(slots=True)
 class DnsServer:
-    """The server as the test sees it."""
+    """The server as the test sees it. `services`: the SRV records of names; they may change at any time."""
 
     resolv_conf: Path
     asked: set[str] = field(default_factory=set)
+    services: dict[str, list[str]] = field(default_factory=dict)
 
     def used_by(self, command: Sequence[str]) -> list[str]:
         """Return `command` as one that asks this server for names."""
@@ -72,12 +73,14 @@ def _answer(listener: socket.socket, server: DnsServer, known: Sequence[str]) ->
         except OSError:
             return
         query = dns.message.from_wire(data)
-        name = query.question[0].name.to_text().removesuffix(".")
+        name, kind = query.question[0].name.to_text().removesuffix("."), query.question[0].rdtype.name
         server.asked.add(name)
-        if name not in known:
+        if name not in known and name not in server.services:
             continue
         reply = dns.message.make_response(query)
-        if query.question[0].rdtype.name == "A":
+        if kind == "SRV" and name in server.services:
+            reply.answer.append(dns.rrset.from_text(f"{name}.", 1, "IN", "SRV", *server.services[name]))
+        if kind == "A" and name in known:
             reply.answer.append(dns.rrset.from_text(f"{name}.", 1, "IN", "A", "127.0.0.1"))
         with suppress(OSError):
             listener.sendto(reply.to_wire(), asker)

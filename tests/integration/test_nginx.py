@@ -2,47 +2,18 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from kneewatch_command import kneewatch, measured
-from monitor import Sim, answers
-from process import Process, free_port
+from monitor import Sim
+from nginx_proxy import nginx_before
 
 pytestmark = [pytest.mark.long, pytest.mark.alone]
 
 _LENGTHS = ("--prompt-tokens", "64", "--output-tokens", "64", "--ttft", "5s", "--tpot", "5s")
 _LEVELS = ("--concurrency", "2,4", "--requests-per-step", "24", "--confirm-seconds", "0")
-
-
-@contextmanager
-def _nginx(program: str, folder: Path, *servers: str) -> Iterator[str]:
-    """Run nginx in front of the servers; but for the addresses and files, the configuration is Debian's."""
-    folder.mkdir()
-    port = free_port()
-    upstream = "".join(f"server {urlsplit(url).netloc};" for url in servers)
-    temporary = "".join(
-        f"{kind}_temp_path {folder}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-    )
-    config = folder / "nginx.conf"
-    config.write_text(
-        f"worker_processes auto; pid {folder}/nginx.pid; daemon off; error_log {folder}/error.log;"
-        "events { worker_connections 768; }"
-        f"http {{ access_log {folder}/access.log; {temporary}"
-        "sendfile on; tcp_nopush on; types_hash_max_size 2048; default_type application/octet-stream; gzip on;"
-        f"upstream vllm {{ {upstream} }}"
-        f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://vllm; }} }} }}"
-    )
-    url = f"http://127.0.0.1:{port}"
-    process = Process([program, "-p", str(folder), "-e", f"{folder}/error.log", "-c", str(config)], folder / "log")
-    try:
-        process.ready(lambda: answers(f"{url}/health"), within_s=30)
-        yield url
-    finally:
-        process.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +27,7 @@ def test_a_server_behind_nginx_is_checked_and_measured_as_without(
     nginx: str, two: tuple[Sim, Sim], tmp_path: Path
 ) -> None:
     file = tmp_path / "result.json"
-    with _nginx(nginx, tmp_path / "nginx", two[0].base_url) as url:
+    with nginx_before(nginx, tmp_path / "nginx", two[0].base_url) as url:
         checked = kneewatch("check", "--base-url", url)
         done = measured("ramp", "--base-url", url, *_LENGTHS, *_LEVELS, "--json", file)
     assert checked.status == 0, checked.err
@@ -71,7 +42,7 @@ def test_a_server_behind_nginx_is_checked_and_measured_as_without(
 def test_two_servers_behind_nginx_are_named(nginx: str, two: tuple[Sim, Sim], tmp_path: Path) -> None:
     alone = kneewatch("ramp", "--base-url", two[0].base_url, *_LENGTHS, *_LEVELS)
     assert alone.status == 0, alone.err
-    with _nginx(nginx, tmp_path / "nginx", *(each.base_url for each in two)) as url:
+    with nginx_before(nginx, tmp_path / "nginx", *(each.base_url for each in two)) as url:
         done = kneewatch("ramp", "--base-url", url, *_LENGTHS, *_LEVELS)
     assert done.status == 1, done.err
     assert "several servers answer at this address" in done.out
@@ -92,7 +63,7 @@ def test_two_servers_behind_nginx_are_measured_as_one_by_the_pages_of_both(
         return json.loads(file.read_text())  # type: ignore[no-any-return]
 
     one = ramp(two[0].base_url, "6")
-    with _nginx(nginx, tmp_path / "nginx", *(each.base_url for each in two)) as url:
+    with nginx_before(nginx, tmp_path / "nginx", *(each.base_url for each in two)) as url:
         both = ramp(url, "6,12", *_pages(*two))
     assert both["stopped"] == {"by": "done", "reason": None}
     rate = both["capacity"]["requests_per_second"]
@@ -106,7 +77,7 @@ def test_without_the_page_of_each_server_behind_nginx_nothing_is_sent(
     nginx: str, two: tuple[Sim, Sim], tmp_path: Path
 ) -> None:
     pages = (*_pages(two[0]), "--metrics-url", "http://127.0.0.1:9/metrics")
-    with _nginx(nginx, tmp_path / "nginx", *(each.base_url for each in two)) as url:
+    with nginx_before(nginx, tmp_path / "nginx", *(each.base_url for each in two)) as url:
         done = kneewatch("ramp", "--base-url", url, *_LENGTHS, *_LEVELS, *pages)
     assert done.status == 2, done.out
     assert "http://127.0.0.1:9/metrics: no metrics of a server" in done.err
@@ -114,7 +85,7 @@ def test_without_the_page_of_each_server_behind_nginx_nothing_is_sent(
 
 
 def test_a_server_that_nginx_does_not_reach_is_an_error_of_the_server(nginx: str, tmp_path: Path) -> None:
-    with Sim(tmp_path / "sim", "tiny") as server, _nginx(nginx, tmp_path / "nginx", server.base_url) as url:
+    with Sim(tmp_path / "sim", "tiny") as server, nginx_before(nginx, tmp_path / "nginx", server.base_url) as url:
         server.__exit__()
         done = kneewatch("check", "--base-url", url, "--model", "mock-model")
     assert done.status == 1, done.err
