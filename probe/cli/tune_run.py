@@ -147,8 +147,9 @@ async def _measured(
         on_broken=print_error,
         interrupts=interruption.of_run,
     )
-    words = capacity_words(result.capacity) or f"no capacity: {result.capacity.reason}"
-    follow.console.print(f"  {words}; {result.capacity.mode}", markup=False)
+    if result.stopped.by != INTERRUPTED:
+        words = capacity_words(result.capacity) or f"no capacity: {result.capacity.reason}"
+        follow.console.print(f"  {words}; {result.capacity.mode}", markup=False)
     return result
 
 

@@ -27,14 +27,20 @@ from probe.report.workload_text import workload_lines
 
 def tune_markdown(record: TuneRecord) -> str:
     """Return the record in Markdown."""
-    chosen = ", ".join(f"{name} {value}" for name, value in record.settings.items())
     first = next(record.results, None)
-    answer = f"Chosen: {chosen}" if record.is_decided else f"Not decided, the best known is {chosen}"
+    answer = _answer(record, is_measured=first is not None)
     ended = f" Ended by: {cell(record.ended_by)}." if record.ended_by is not None else ""
     lines = [f"# Tuning of {cell(first.model if first else 'a server')}", "", f"**{cell(answer)}.**{ended}", ""]
     for each in record.decisions:
         lines += _decision_lines(each, record.tolerance)
     return "\n".join([*lines, *_conditions(record, first)])
+
+
+def _answer(record: TuneRecord, *, is_measured: bool) -> str:
+    if not is_measured:
+        return "Not decided: no value has been measured"
+    chosen = ", ".join(f"{name} {value}" for name, value in record.settings.items())
+    return f"Chosen: {chosen}" if record.is_decided else f"Not decided, the best known is {chosen}"
 
 
 def plan_words(decisions: Sequence[KnobDecision]) -> str:
@@ -150,7 +156,7 @@ def _conditions(record: TuneRecord, first: CapacityResult | None) -> list[str]:
         rows += [("Flags of the base", flags or "none known"), ("Valid for", f"workload {_lengths(context.workload)}")]
         rows += [*workload_lines(context.workload), ("Objectives", promises(objectives_of(context.objectives)))]
         rows += [(label, words) for label, words in provenance_lines(first) if label != "Made by"]
-    rows += [("Cost", f"{len(results)} capacity runs, {number(seconds)} s and {tokens:,} tokens of load")]
+    rows += [("Cost", f"{len(results)} complete capacity runs, {number(seconds)} s and {tokens:,} tokens of load")]
     return ["## Conditions", "", *table(("", "value"), rows), ""]
 
 

@@ -166,6 +166,14 @@ def test_an_interrupt_leaves_the_record_so_far(tmp_path: Path) -> None:
     assert "Ended by: interrupt" in tune_markdown(record)
 
 
+def test_an_interrupt_of_the_first_run_leaves_a_record_that_names_no_best_value(tmp_path: Path) -> None:
+    interrupted = replace(_found(10.0), stopped=Stopped("interrupt", "signal"))
+    record, _ = _tuned(tmp_path, ["max_num_seqs=16,32"], lambda _: interrupted)
+    text = tune_markdown(record)
+    assert "**Not decided: no value has been measured.** Ended by: interrupt." in text
+    assert "0 complete capacity runs" in text
+
+
 def test_a_result_that_was_complete_when_the_interrupt_came_is_in_the_record(tmp_path: Path) -> None:
     server = _Server()
     record, _ = _tuned(
