@@ -7,8 +7,9 @@ A row is the same when it has changed by no more than the tolerance. It is worse
 and, where both sides have an interval, the intervals do not overlap. Both conditions are needed: of fifty rows one or
 two do not overlap by chance, and a real change may be too small to matter. Where the intervals overlap in spite of a
 larger change, the measurements cannot tell: the row is unclear. A percentile of few requests has no upper end, and so
-overlaps with all that is above it. Steps at which the base had already broken an objective are shown but not judged:
-beyond the knee latencies are those of a growing queue, and differ from run to run.
+overlaps with all that is above it. At a step at which the base had already broken an objective nothing is worse, and
+what is better counts only if the new one broke none: beyond the knee latencies are those of a growing queue, and differ
+from run to run.
 """
 
 from collections.abc import Iterator, Mapping
@@ -117,8 +118,9 @@ def _notes(base: Measurement, new: Measurement, shared: list[str]) -> Iterator[s
             if (why := side.sections[name].unjudged) is not None:
                 yield f"{name} is void in {side.name} ({why})"
     for name in shared:
-        if base.sections[name].broken:
-            yield f"{name} judges nothing: {base.name} broke {', '.join(base.sections[name].broken)} there already"
+        if broken := base.sections[name].broken:
+            judged = "judges nothing" if new.sections[name].broken else "judges only what is better"
+            yield f"{name} {judged}: {base.name} broke {', '.join(broken)} there already"
 
 
 def _rows(name: str, base: ComparisonSection, new: ComparisonSection, tolerance: float) -> Iterator[ComparisonRow]:
@@ -128,7 +130,9 @@ def _rows(name: str, base: ComparisonSection, new: ComparisonSection, tolerance:
         after = new.values.get(metric)
         if after is None:
             continue
-        verdict = UNJUDGED if base.broken else verdict_of(before, after, tolerance)
+        verdict = verdict_of(before, after, tolerance)
+        if base.broken and (new.broken or verdict != BETTER):
+            verdict = UNJUDGED
         yield ComparisonRow(
             name, metric, before, after, after.value / before.value - 1 if before.value else None, verdict
         )

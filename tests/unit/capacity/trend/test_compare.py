@@ -146,6 +146,15 @@ def test_steps_that_the_base_had_broken_already_judge_nothing() -> None:
     assert _results(held, new).has_regressed
 
 
+def test_a_new_step_that_holds_what_the_base_had_broken_is_better_and_nothing_of_it_is_worse() -> None:
+    fast, slow = (Distribution(count=100, p50=each, p95=each, p99=each) for each in (0.1, 9.0))
+    base = result(steps=[step(4), replace(step(8, broken=("ttft",)), ttft_s=slow, itl_s=fast)])
+    found = _results(base, result(steps=[step(4), replace(step(8), ttft_s=fast, itl_s=slow)]))
+    verdicts = {row.metric: row.verdict for row in found.rows if row.section == "concurrency 8"}
+    assert (verdicts["TTFT p50"], verdicts["ITL p50"]) == ("better", "-")
+    assert "concurrency 8 judges only what is better: a.json broke ttft there already" in found.notes
+
+
 def test_void_steps_and_steps_of_one_side_are_named_and_not_compared() -> None:
     base, new = result(steps=[step(1), step(4), step(8)]), result(steps=[step(4, reason="client_bound"), step(8)])
     found = _results(base, new)
