@@ -46,11 +46,12 @@ def change_of(base: CapacityResult, new: CapacityResult) -> tuple[float | None, 
 
 
 def _verdict(base: CapacityResult, new: CapacityResult, tolerance: float) -> str:
-    before, after = _capacity(of_result("base", base)), _capacity(of_result("new", new))
-    if before is None or new.stopped.by in _NO_END:
+    sides = of_result("base", base), of_result("new", new)
+    before, after = map(_capacity, sides)
+    if before is None or new.stopped.by in _NO_END or any(side.is_forecast for side in sides):
         return UNCLEAR
     if after is None:
-        return WORSE if of_result("new", new).has_collapsed else UNCLEAR
+        return WORSE if sides[1].has_collapsed else UNCLEAR
     return verdict_of(before, after, tolerance)
 
 

@@ -41,6 +41,12 @@ def test_a_value_that_holds_no_load_is_worse_and_one_that_was_interrupted_is_unc
     assert verdict_beside([_found(10.0)], _found(20.0, by="interrupt"), 0.05) == "unclear"
 
 
+def test_a_run_that_ended_with_a_forecast_measured_nothing_that_decides() -> None:
+    told = replace(_found(20.0), capacity=Capacity("forecast", 20.0, lower=19.0, upper=21.0))
+    assert verdict_beside([_found(10.0)], told, 0.05) == "unclear"
+    assert verdict_beside([told], _found(10.0), 0.05) == "unclear"
+
+
 def test_a_lower_bound_above_the_base_is_better_and_one_below_it_is_unclear() -> None:
     above, below = (replace(_found(rps), capacity=Capacity("verified", rps, lower=rps * 0.95)) for rps in (13.0, 8.0))
     assert verdict_beside([_found(10.0)], above, 0.05) == "better"
