@@ -6,7 +6,7 @@ previous week's minimum, and only with a week of history. A fresh capacity measu
 forecasts differ too much to have one.
 
 One run may be disturbed: headroom that is low by last night's capacity and not by that of the night before, of the same
-server with the same flags, waits for the next run. A drop of 20 % is confirmed at once (KneewatchKneeDropped).
+server with the same flags, waits for the next run. A drop of 20 % is confirmed within two hours (KneewatchKneeDropped).
 
 A forecast may be 10 % wrong and more, as its bounds say. Where no run has measured the capacity, headroom is low if it
 is by the forecast's upper bound.

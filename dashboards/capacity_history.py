@@ -31,7 +31,7 @@ def _baseline() -> list[PlacedPanel]:
         panels.timeseries(
             "Shift",
             "The last capacity relative to its baseline, minus 1. Good: about zero. Runs differ by a few percent; at"
-            f" {-DROP_RATIO:.0%}, confirmed by a second run, an alert pages.",
+            f" {-DROP_RATIO:.0%}, confirmed by two more runs, an alert pages.",
             unit="percentunit",
             queries=[Query(capacity(names.KNEE_SHIFT, WORKLOAD), "{{mode}} {{workload}}")],
             width=6,

@@ -123,7 +123,7 @@ def _budget_and_capacity() -> list[PlacedPanel]:
         panels.timeseries(
             "Capacity against its baseline, lowest",
             "The last measured capacity relative to its baseline, minus 1, of the five targets that lost most. Good:"
-            f" about zero. Runs differ by a few percent; at {-DROP_RATIO:.0%}, confirmed by a second run, an alert"
+            f" about zero. Runs differ by a few percent; at {-DROP_RATIO:.0%}, confirmed by two more runs, an alert"
             f" pages.",
             unit="percentunit",
             queries=[_worst(trends.SHIFT, "bottomk")],

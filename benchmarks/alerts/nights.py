@@ -18,6 +18,7 @@ _NOT_RUN = 0.02  # share of nights in which the run is refused because of a lock
 _GUARDED = 0.02  # share of nights in which the guard ends the run before a knee is found
 _EMPIRICAL = 0.05
 _TAKES_S = 540.0
+_CONFIRMED_IN_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,10 @@ def starts(capacity: CapacityConfig, start_s: float, end_s: float) -> list[float
 
 
 def runs(rng: np.random.Generator, at: Sequence[float], rps: Callable[[float], float]) -> list[Run]:
-    """Return runs at these times on a server of capacity `rps(time)`. A drop is followed by a second run at once."""
+    """Return runs at these times on a server of capacity `rps(time)`.
+
+    A drop is followed by a second run at once, and by a third an hour later.
+    """
     history: list[CapacitySample] = []
     found: list[Run] = []
     for start_s in at:
@@ -58,6 +62,8 @@ def runs(rng: np.random.Generator, at: Sequence[float], rps: Callable[[float], f
         found.append(one)
         if needs_confirmation(history):
             found.append(_run(rng, one.end_s + 30, rps, history, confirms=True))
+            if needs_confirmation(history):
+                found.append(_run(rng, found[-1].end_s + _CONFIRMED_IN_S, rps, history, confirms=False))
     return found
 
 

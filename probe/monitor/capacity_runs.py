@@ -34,7 +34,7 @@ class RunSink(Protocol):
         """A capacity run ended."""
 
     def needs_confirmation(self, result: CapacityResult) -> bool:
-        """Return whether the last result is so far below the target's baseline that a second run has to confirm it."""
+        """Return whether the last result is so far below the target's baseline that another run has to confirm it."""
 
     def refused(self, target: str, reason: str) -> None:
         """A capacity run was not allowed to start."""
@@ -82,12 +82,16 @@ class CapacityRuns:
     def is_running(self) -> bool:
         return self._run is not None
 
-    async def capacity(self) -> None:
-        """Run once, and once more where the run ended by itself far below the baseline."""
+    async def capacity(self) -> bool:
+        """Run once, and once more where the run ended by itself far below the baseline.
+
+        Return whether it still has to be confirmed, by a run that is not made at once.
+        """
         first = await self._once()
-        if first is not None and first.stopped.by == "done" and self._sink.needs_confirmation(first):
-            _log.warning("capacity has dropped, it is measured again", target=self._target)
-            await self._once(confirms=first.id)
+        if first is None or not self._needs_confirmation(first):
+            return False
+        _log.warning("capacity has dropped, it is measured again", target=self._target)
+        return self._needs_confirmation(await self._once(confirms=first.id) or first)
 
     def inhibit(self, why: str | None) -> None:
         """Let no run begin and stop the one in progress; None: lift that."""
@@ -112,6 +116,9 @@ class CapacityRuns:
         # A forecast that is too low would keep away the runs that show it.
         if result.capacity.requests_per_second is not None and result.capacity.mode != "forecast":
             self.measured = result
+
+    def _needs_confirmation(self, result: CapacityResult) -> bool:
+        return result.stopped.by == "done" and self._sink.needs_confirmation(result)
 
     async def _once(self, confirms: str | None = None) -> CapacityResult | None:
         """Return the result of one run; None where it was refused or lost its lock. `confirms`: see CapacityResult."""

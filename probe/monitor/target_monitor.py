@@ -157,10 +157,13 @@ class TargetMonitor:
         """Scrape the GPUs' metrics."""
         await self._observer.scrape_gpus()
 
-    async def capacity(self) -> None:
-        """Run a guarded capacity run; where it ended by itself far below the baseline, a second one at once."""
+    async def capacity(self) -> bool:
+        """Run a guarded capacity run; where it ended by itself far below the baseline, a second one at once.
+
+        Return whether a drop still has to be confirmed by a later run.
+        """
         await self._flags.update()
-        await self._runs.capacity()
+        return await self._runs.capacity()
 
     async def forecast(self) -> float | None:
         """Forecast the capacity from live traffic, and hand it to the sink.

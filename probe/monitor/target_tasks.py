@@ -19,6 +19,9 @@ _log = structlog.get_logger()
 # answer may take another one, and asking for the model and an early timer add a few. So no canary is skipped because
 # the server is slow.
 _CANARIES_AT_ONCE = 3 * MAX_CANARIES
+# What disturbs one run often disturbs the next one at once, and hardly one an hour later; a nightly drop still pages
+# before the day's peak.
+_CONFIRMED_IN_S = 3600.0
 
 
 class TargetTasks:
@@ -66,11 +69,16 @@ class TargetTasks:
         await self._schedule.drop(target)
 
     async def capacity_run(self, monitor: TargetMonitor, prometheus: PrometheusConfig | None) -> None:
-        """Measure a target's capacity. One run at a time: two would measure each other's load, and share a client."""
+        """Measure a target's capacity, and once more within an hour where a drop has to be confirmed.
+
+        One run at a time: two would measure each other's load, and share a client.
+        """
+        name = monitor.config.name
         async with self._one_run:
             if self._schedule.is_running:
-                await self.recall(monitor.config.name, prometheus)
-                await monitor.capacity()
+                await self.recall(name, prometheus)
+                if await monitor.capacity() and self._schedule.is_running:
+                    self._schedule.bring_forward(TaskId("capacity", name), _CONFIRMED_IN_S)
 
     async def recall(self, target: str, prometheus: PrometheusConfig | None) -> None:
         """Load a target's capacity history from Prometheus if the store has none."""

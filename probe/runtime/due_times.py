@@ -41,7 +41,7 @@ class DueTimes(Protocol):
         ...
 
     def bring_forward(self, seconds: float) -> None:
-        """Make the task due in `seconds`, and then as usual."""
+        """Make the task due in `seconds` unless it is sooner, and then as usual."""
         ...
 
 
@@ -69,7 +69,7 @@ class Interval:
         self._due_ns += int((missed + apart) * self._seconds * 1e9)
 
     def bring_forward(self, seconds: float) -> None:
-        self._due_ns = self._clock.monotonic_ns() + int(seconds * 1e9)
+        self._due_ns = min(self._due_ns, self._clock.monotonic_ns() + int(seconds * 1e9))
 
 
 class Cron:
@@ -97,7 +97,7 @@ class Cron:
         self._due_s = self._next_s(max(self._clock.wall_s(), self._due_s))
 
     def bring_forward(self, seconds: float) -> None:
-        self._due_s = self._clock.wall_s() + seconds
+        self._due_s = min(self._due_s, self._clock.wall_s() + seconds)
 
     def _next_s(self, after_s: float) -> float:
         """Return the next due time after a wall time; infinite if there is none, as of 31 February."""

@@ -81,7 +81,7 @@ class Scheduler:
         self._add(_Task(task, work, Cron(self._clock, expression, timezone)))
 
     def bring_forward(self, task: TaskId, seconds: float) -> None:
-        """Make the next run of a task due in `seconds`."""
+        """Make the next run of a task due in `seconds`, unless it is due sooner."""
         scheduled = self._tasks[task]
         scheduled.due.bring_forward(seconds)
         if self.is_running:

@@ -277,7 +277,7 @@ def test_each_fault_fires_and_resolves_its_own_alerts_and_no_others(
         patient.case.harm(patient.server, patient.healing)
     try:
         eventually(
-            lambda: _healed(patients, receiver.notices) == len(patients), within_s=210, what="the alerts of each fault"
+            lambda: _healed(patients, receiver.notices) == len(patients), within_s=300, what="the alerts of each fault"
         )
         eventually(
             lambda: all(patient.is_over(receiver.notices) for patient in patients), within_s=210, what="their ends"

@@ -15,7 +15,8 @@ tickets are notice enough, and the next change has to be measured from the new l
 
 The methods, with the thresholds that benchmarks/shift.py measured (docs/shifts.md has the results):
 
-confirmed_drop  two runs, the second right after the first, both 20 % below the baseline. For a page.
+confirmed_drop  three runs in a row, all 20 % below the baseline. For a page. The second is made right after the first,
+                and the third an hour later: what disturbs a run for a while may well disturb the one after it.
 median_of_3     the median of the last three runs is 6.5 % below it, and each of the three at least a third of that.
                 Without the second condition most false shifts come from two bad nights in three; it costs little, since
                 after a shift all three are low. If the baseline is noisier than 3 %, 2.2 of its standard deviations
@@ -50,6 +51,7 @@ from probe.core.shift import CapacitySample, Shift
 
 CONFIRMED_DROP, MEDIAN_OF_3, MANN_WHITNEY, RISE = METHODS = ("confirmed_drop", "median_of_3", "mann_whitney", "rise")
 LASTS_RUNS = 14
+_DROPPED_RUNS = 3
 _RECENT = 5
 _WITNESS = 1 / 3
 _RANKS_RATIO, _RANKS_P = 0.05, 0.001
@@ -71,9 +73,9 @@ def detect_shift(history: Sequence[CapacitySample]) -> Shift | None:
 
 
 def needs_confirmation(history: Sequence[CapacitySample]) -> bool:
-    """Return whether the newest sample is a drop that a second run has to confirm at once."""
+    """Return whether the newest sample is a drop that another run has to confirm."""
     comparable = _comparable(history)
-    return bool(comparable) and not comparable[-1].confirms and _replay(comparable).is_unconfirmed
+    return bool(comparable) and _replay(comparable).is_unconfirmed
 
 
 def _replay(samples: Sequence[CapacitySample]) -> "ChangeDetector":
@@ -106,17 +108,14 @@ class ChangeDetector:
         self._follows_shift = False
         self._not_to_learn = 0  # how many of the recent runs were made before a shift had ended
         self._shifted: list[LogSample] = []  # the runs since the shift began
+        self._dropped = 0  # consecutive runs that had dropped
         # A rise has two tests of its own, so that neither keeps the other firing.
         self._fired = dict.fromkeys((CONFIRMED_DROP, MEDIAN_OF_3, MANN_WHITNEY, "rise of 3", "rise of 5"), False)
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Whether the newest sample is so far below the baseline that it needs a second run, and had none."""
-        return (
-            self.reference is not None
-            and self.reference.has_dropped(self.recent[-1])
-            and not self._fired[CONFIRMED_DROP]
-        )
+        """Whether the newest sample is so far below the baseline that it needs another run."""
+        return self._dropped > 0 and not self._fired[CONFIRMED_DROP]
 
     def fired(self) -> dict[str, bool]:
         """Return for each method whether it reports a shift."""
@@ -126,8 +125,7 @@ class ChangeDetector:
     def add(self, sample: CapacitySample) -> None:
         """Add the next run's sample."""
         latest = log_sample(sample)
-        before = self.recent[-1] if self.recent else None
-        confirms = sample.confirms and before is not None
+        confirms = sample.confirms and bool(self.recent)
         if confirms:
             self.recent.pop()
         elif len(self.recent) == _RECENT:
@@ -135,7 +133,7 @@ class ChangeDetector:
         self.recent.append(latest)
         if self.reference is None:
             return
-        self._test(self.reference, before)
+        self._test(self.reference)
         self._follow(self.reference, latest, confirms=confirms)
 
     def _learn(self, sample: LogSample) -> None:
@@ -150,15 +148,16 @@ class ChangeDetector:
         is_enough = len(self._baseline) >= MIN_BASELINE
         self.reference = compute_reference(self._baseline, follows_shift=self._follows_shift) if is_enough else None
 
-    def _test(self, norm: Reference, before: LogSample | None) -> None:
+    def _test(self, norm: Reference) -> None:
         """Run every method on the recent samples."""
         fired, latest = self._fired, self.recent[-1]
+        self._dropped = self._dropped + 1 if norm.has_dropped(latest) else 0
         if fired[CONFIRMED_DROP]:
             fired[CONFIRMED_DROP] = latest.high - norm.fall_from <= math.log(1 - DROP_RATIO / 2)
             if norm.is_back(latest):
                 self.recent = deque([latest], maxlen=_RECENT)
         else:
-            fired[CONFIRMED_DROP] = before is not None and norm.has_dropped(before) and norm.has_dropped(latest)
+            fired[CONFIRMED_DROP] = self._dropped >= _DROPPED_RUNS
         falls = [norm.fall_from - sample.high for sample in self.recent]
         rises = [sample.low - norm.rise_from for sample in self.recent]
         fired[MEDIAN_OF_3] = _has_median_shifted(falls, norm.stray, fired=fired[MEDIAN_OF_3])
@@ -192,7 +191,7 @@ class ChangeDetector:
             self._shifted.append(latest)
         if len(self._shifted) >= LASTS_RUNS:
             self._baseline, self._follows_shift = self._shifted[:-_RECENT], True
-            self.since_s, self._shifted = None, []
+            self.since_s, self._shifted, self._dropped = None, [], 0
             self._fired = dict.fromkeys(self._fired, False)
             self._set_reference()
 

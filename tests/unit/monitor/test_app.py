@@ -274,7 +274,10 @@ def test_a_knee_is_compared_with_its_baseline_also_after_a_restart(tmp_path: Pat
     assert _said(app, "knee_shifted") == [0.0] * 4
     again = _night(9, 31.0, confirms=low.id)
     app.measurements.result(again)
-    assert not app.measurements.needs_confirmation(again)
+    assert app.measurements.needs_confirmation(again)
+    later = _night(9, 30.5)
+    app.measurements.result(later)
+    assert not app.measurements.needs_confirmation(later)
     app.measurements.store.close()
     restarted = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
     for one in (app, restarted):

@@ -167,6 +167,20 @@ def test_a_run_can_be_brought_forward() -> None:
     assert work.ended == 1
 
 
+def test_what_is_due_sooner_is_not_put_off() -> None:
+    heard, work, other = Heard(), Work(), Work()
+
+    def plan(schedule: Scheduler) -> None:
+        schedule.cron(CANARY, "* * * * *", "UTC", work)
+        schedule.bring_forward(CANARY, 3600.0)
+        schedule.every(TaskId("canary", "b"), 60.0, other)
+        schedule.bring_forward(TaskId("canary", "b"), 3600.0)
+
+    _during(90.0, heard, plan)
+    assert work.ended >= 1
+    assert other.ended >= 1
+
+
 @pytest.mark.parametrize(("zone", "hour_utc"), [("UTC", 4), ("Europe/Berlin", 3), ("Asia/Tokyo", 19)])
 def test_a_cron_expression_is_read_in_its_time_zone(zone: str, hour_utc: int) -> None:
     assert [when.hour for when in _cron_runs("0 4 * * *", days=2, zone=zone)] == [hour_utc, hour_utc]

@@ -88,9 +88,11 @@ def test_ten_percent_more_is_a_rise_and_nothing_else() -> None:
     assert found.ratio == pytest.approx(0.1)
 
 
-def test_a_third_less_twice_is_a_page_the_first_time_is_not() -> None:
+def test_a_third_less_in_three_runs_in_a_row_is_a_page_and_in_two_is_not() -> None:
     assert fired(judged([*month(), 27.0])) == set()
-    assert "confirmed_drop" in fired(judged([*month(), 27.0, 28.0]))
+    assert fired(judged([*month(), 27.0, 28.0])) == set()
+    assert "confirmed_drop" not in fired(judged([*month(), 27.0, 28.0, 38.0, 27.0, 28.0]))
+    assert "confirmed_drop" in fired(judged([*month(), 27.0, 28.0, 27.0]))
 
 
 def test_a_shift_ends_when_the_knee_is_back_more_than_half_the_way() -> None:
@@ -101,7 +103,7 @@ def test_a_shift_ends_when_the_knee_is_back_more_than_half_the_way() -> None:
 
 
 def test_a_page_ends_when_a_run_is_back_by_more_than_half_the_way() -> None:
-    page = [*month(), 30.0, 30.0]
+    page = [*month(), 30.0, 30.0, 30.0]
     assert "confirmed_drop" in fired(judged([*page, 33.0]))
     assert "confirmed_drop" not in fired(judged([*page, 37.0]))
     assert "confirmed_drop" not in fired(judged([*page, 37.0, 33.0]))
@@ -141,23 +143,37 @@ def test_outliers_in_the_baseline_do_not_spoil_it() -> None:
     assert fired(found) == {"median_of_3"}
 
 
-# The second run of a night.
+# The further runs of a night.
 
 
-def test_a_drop_of_a_fifth_asks_for_a_second_run_and_a_second_run_for_no_third() -> None:
+def test_a_drop_of_a_fifth_asks_for_a_second_run_and_a_third_before_it_is_a_page() -> None:
     night = figures([*month(), 31.0])
     assert needs_confirmation(night)
     assert not needs_confirmation(figures([*month(), 33.0]))
     again = replace(night[-1], at_s=night[-1].at_s + 300, confirms=True)
-    assert not needs_confirmation([*night, again])
-    assert "confirmed_drop" in fired(detect_shift([*night, again]))
+    assert needs_confirmation([*night, again])
+    assert fired(detect_shift([*night, again])) == set()
+    later = replace(night[-1], at_s=night[-1].at_s + 3900)
+    assert not needs_confirmation([*night, again, later])
+    assert "confirmed_drop" in fired(detect_shift([*night, again, later]))
+
+
+@pytest.mark.parametrize("repeated", [33.0, 40.0])
+def test_a_run_that_contradicts_a_drop_ends_the_questions(repeated: float) -> None:
+    night = figures([*month(), 31.0])
+    again = figures([repeated], at_s=night[-1].at_s + 300, confirms=True)
+    assert not needs_confirmation([*night, *again])
+    low = figures([31.0], at_s=night[-1].at_s + 86400)
+    assert needs_confirmation([*night, *again, *low])
+    assert "confirmed_drop" not in fired(detect_shift([*night, *again, *low]))
 
 
 def test_a_drop_that_is_known_asks_for_no_more_runs() -> None:
     """Else a page would double the load of every night until somebody mends the server."""
     assert needs_confirmation(figures([*month(), 30.0]))
-    assert not needs_confirmation(figures([*month(), 30.0, 30.0]))
+    assert needs_confirmation(figures([*month(), 30.0, 30.0]))
     assert not needs_confirmation(figures([*month(), 30.0, 30.0, 30.0]))
+    assert not needs_confirmation(figures([*month(), 30.0, 30.0, 30.0, 30.0]))
     assert needs_confirmation(figures([*month(), 30.0, 40.0, 30.0]))
 
 
@@ -170,6 +186,12 @@ def test_a_night_that_was_measured_twice_counts_once_with_its_second_run() -> No
     twice = figures([*month(), 35.0, 31.0, 33.0])
     assert fired(detect_shift([*twice[:-1], replace(twice[-1], confirms=True)])) == set()
     assert fired(detect_shift(twice)) == {"median_of_3"}
+
+
+def test_a_drop_that_has_become_the_baseline_asks_for_no_more_runs() -> None:
+    lasting = figures([*month(), *month(30.0, 14)])
+    assert detect_shift(lasting).baseline.follows_shift  # type: ignore[union-attr]
+    assert not needs_confirmation(lasting)
 
 
 def test_without_a_baseline_nothing_asks_for_a_second_run() -> None:
@@ -256,11 +278,11 @@ def test_a_shift_that_lasts_two_weeks_is_the_next_baseline_and_says_so() -> None
 
 
 def test_a_week_of_trouble_is_not_learnt() -> None:
-    """The baseline had twelve runs when it began; afterwards it goes on with those and with new ones."""
+    """The baseline had thirteen runs when it was reported; afterwards it goes on with those and with new ones."""
     begun = month(days=15)
-    during = [judged([*begun, *[30.0] * runs]).baseline for runs in range(2, 14)]
-    assert {baseline.count for baseline in during} == {12}
-    assert {judged([*begun, *[30.0] * 7, *month(days=runs)]).baseline.count for runs in range(1, 7)} == {12}
+    during = [judged([*begun, *[30.0] * runs]).baseline for runs in range(3, 14)]
+    assert {baseline.count for baseline in during} == {13}
+    assert {judged([*begun, *[30.0] * 7, *month(days=runs)]).baseline.count for runs in range(1, 7)} == {13}
     found = judged([*begun, *[30.0] * 7, *month(days=30)])
     assert fired(found) == set()
     assert found.baseline.count == 28
