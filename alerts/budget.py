@@ -1,6 +1,6 @@
 """Recording rules that count requests, and those for the remaining error budgets. Pure.
 
-Out: a group that records each minute how many requests of each SLI were judged and how many were bad, a group that
+Out: rules that record each minute how many requests of each SLI were judged and how many were bad, a group that
 sums the minutes, one that sums those over the objective's window, and one of the remaining budgets. Each
 Sli.budget_record is 1 minus the ratio of bad requests in the objective's window to those allowed: 1 is an untouched
 budget, 0 a spent one, below 0 overspent.
@@ -44,31 +44,26 @@ def step_s(scale: float) -> float:
     return max(_RECORD_AT_LEAST_S, _RECORD_EVERY_S * scale)
 
 
-def requests_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
-    """Return the rules that record requests."""
+def request_rules(one: Sli, scale: float = 1.0) -> list[Recording]:
+    """Return the rules that record an SLI's requests."""
     every = duration(step_s(scale))
-    rules: list[Recording] = []
-    for one in kept:
-        rules += [
-            Recording(one.total_record(every), one.total_grown(every)),
-            Recording(one.bad_record(every), one.bad_grown(every)),
-        ]
-    return RuleGroup("kneewatch-slo-requests", step_s(scale), rules)
+    return [
+        Recording(one.total_record(every), one.total_grown(every)),
+        Recording(one.bad_record(every), one.bad_grown(every)),
+    ]
 
 
-def shares_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
+def share_rules(one: Sli, scale: float = 1.0) -> list[Recording]:
     """Return the rules that record the share of bad requests over the windows of the pair that must be sustained.
 
     If a target was watched for a part of the longer window, its requests in the rest count as good.
     """
     (pair,) = (pair for pair in PAIRS if pair.is_sustained)
     short_s, long_s = pair.short_s * scale, pair.long_s * scale
-    rules = []
-    for one in kept:
-        for window_s, judged in ((short_s, total(one, short_s, scale)), (long_s, padded_total(one, long_s, scale))):
-            expr = f"{bad(one, window_s, scale)}\n  / ({judged} > 0)"
-            rules.append(Recording(one.error_record(duration(window_s)), expr))
-    return RuleGroup("kneewatch-slo-shares", step_s(scale), rules)
+    return [
+        Recording(one.error_record(duration(window_s)), f"{bad(one, window_s, scale)}\n  / ({judged} > 0)")
+        for window_s, judged in ((short_s, total(one, short_s, scale)), (long_s, padded_total(one, long_s, scale)))
+    ]
 
 
 def bad(one: Sli, window_s: float, scale: float, matcher: str = "") -> str:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from alerts.acute import acute_group
 from alerts.alert_labels import PLAIN_LABELS, AlertLabels
-from alerts.capacity import capacity_group
+from alerts.capacity import capacity_group, stale_group
 from alerts.disaggregated import disaggregated_group
-from alerts.gpu import gpu_group
-from alerts.health import health_group
+from alerts.gpu import gpu_group, gpu_tickets_group
+from alerts.health import health_group, instrument_group
 from alerts.links import DEFAULT, Links
 from alerts.objectives import objective_groups
 from alerts.operator import Manifest
@@ -39,11 +39,14 @@ def render(
     groups = [
         *objective_groups(window_scale),
         capacity_group(window_scale),
+        stale_group(window_scale),
         acute_group(window_scale),
         pressure_group(window_scale),
         disaggregated_group(window_scale),
         gpu_group(window_scale),
+        gpu_tickets_group(window_scale),
         health_group(window_scale),
+        instrument_group(window_scale),
         user_mix_group(window_scale),
         trends_group(window_scale),
     ]

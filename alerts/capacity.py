@@ -24,8 +24,9 @@ from probe.observe.guard import ASLEEP
 _LABELS = ("target", "model", "workload")
 # Less than 5 minutes, when a sample becomes stale. Capacity is measured at night, headroom over a quarter of an hour.
 _INTERVAL_S = 240.0
-# What a run leaves stays for hours: samples so far apart show it, at a fortieth of the cost of each scrape of 15 days.
-_LOOKED_AT_S = 600.0
+# What a run leaves stays for hours: samples so far apart show it, at an eightieth of the cost of each scrape of 15
+# days. A ticket after two days may be as much later.
+_LOOKED_AT_S = _STALE_INTERVAL_S = 1200.0
 # Weekends are quiet, and the next Monday is not.
 _PEAK_S = 7 * DAY_S
 _BELOW = f"target_model_workload:{PREFIX}knee_dropped_below_peak:rps"
@@ -54,8 +55,13 @@ _WEEKLY = _Schedule(DAY_S, RAREST_SCHEDULE_S, 15 * DAY_S, "every week or more of
 def capacity_group(scale: float = 1.0) -> RuleGroup:
     """Return the alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
     dropped = [_dropped(scale, page=True), _dropped(scale, page=False)]
-    rules = [_load(), _below_peak(scale), *dropped, _down(scale), _stale(scale), *headroom_rules(scale)]
+    rules = [_load(), _below_peak(scale), *dropped, _down(scale), *headroom_rules(scale)]
     return RuleGroup("kneewatch-capacity", max(1.0, _INTERVAL_S * scale), rules)
+
+
+def stale_group(scale: float = 1.0) -> RuleGroup:
+    """Return the alert on capacities that are no longer measured; `scale` as above."""
+    return RuleGroup("kneewatch-capacity-stale", max(1.0, _STALE_INTERVAL_S * scale), [_stale(scale)])
 
 
 def _load() -> Recording:
@@ -73,7 +79,7 @@ def _below_peak(scale: float) -> Recording:
 
 
 def _dropped(scale: float, *, page: bool) -> Alert:
-    """Alert on a drop that a second run, right after the first, has confirmed.
+    """Alert on a drop that two more runs have confirmed.
 
     A page remains one when a later run of the drop measures a little more than the peak: each return would be a ring.
     """
@@ -97,7 +103,7 @@ def _dropped(scale: float, *, page: bool) -> Alert:
         summary=f"{{{{ $labels.target }}}}: capacity has dropped by {DROP_RATIO:.0%} or more"
         + (", below the users' peak" if page else ""),
         description=(
-            f"{_capacity_and_baseline()}. Two consecutive runs measured {DROP_RATIO:.0%} or more below that baseline."
+            f"{_capacity_and_baseline()}. Three consecutive runs measured {DROP_RATIO:.0%} or more below that baseline."
             f" {impact} (peak: {peak_now} requests/s).{if_moved(scale)}"
         ),
     )

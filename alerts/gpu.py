@@ -52,10 +52,15 @@ def _relayed(name: str, more: str = "") -> str:
 
 
 def gpu_group(scale: float = 1.0) -> RuleGroup:
-    """Return the alerts for targets whose GPUs are read; `scale` shortens windows and waiting times."""
+    """Return the alerts on XIDs, for targets whose GPUs are read; `scale` shortens windows and waiting times."""
     rules: list[Recording | Alert] = [_new_xid(scale), _xid(scale, page=True), _xid(scale, page=False)]
-    rules += [_throttling(scale), _memory(scale), _missing(scale), _unread(scale)]
     return RuleGroup("kneewatch-gpu", max(1.0, 60 * scale), rules)
+
+
+def gpu_tickets_group(scale: float = 1.0) -> RuleGroup:
+    """Return the alerts on GPUs of which none is a page; `scale` as above."""
+    rules = [_throttling(scale), _memory(scale), _missing(scale), _unread(scale)]
+    return RuleGroup("kneewatch-gpu-tickets", max(1.0, 120 * scale), rules)
 
 
 def _new_xid(scale: float) -> Recording:

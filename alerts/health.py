@@ -27,11 +27,16 @@ _INSTANCE_GONE_S = 1800.0
 
 
 def health_group(scale: float = 1.0) -> RuleGroup:
-    """Return the alerts on Kneewatch itself; `scale` shortens their waiting times, but not the canary intervals."""
+    """Return the alerts on whether it watches; `scale` shortens their waiting times, but not the canary intervals."""
     rules: list[Recording | Alert] = [*heartbeats(scale), _gone(scale), _silent(scale), _vanished(scale)]
     rules += [_instance_gone(scale), _unreadable(scale), _passive(scale)]
-    rules += [*instrument_alerts(scale), *discovery_alerts(scale)]
     return RuleGroup("kneewatch-health", max(1.0, 60 * scale), rules)
+
+
+def instrument_group(scale: float = 1.0) -> RuleGroup:
+    """Return the alerts on how Kneewatch works, of which none is a page; `scale` as above."""
+    rules = [*instrument_alerts(scale), *discovery_alerts(scale)]
+    return RuleGroup("kneewatch-instrument", max(1.0, 120 * scale), rules)
 
 
 def _gone(scale: float) -> Alert:

@@ -1,19 +1,23 @@
 """Alerts on the burn rate of the error budgets, and the rules that they need. Pure.
 
-A group of what is promised, one that records requests, groups of pages and tickets, and a group of remaining error
-budgets. None names a target: objectives come from series (promises.py), so one text serves every configuration.
+A group of what is promised, groups that record requests and where they burn a budget, groups of pages and tickets, and
+groups of remaining error budgets. None names a target: objectives come from series (promises.py), so one text serves
+every configuration.
 
 A target has one alert for each objective and severity. Whether canaries or users burn the budget, and in which pair of
 windows, is recorded for each SLI (burn_conditions.py), so the next one is no second notification.
 """
 
+from collections.abc import Iterable
+
 from alerts import sli
 from alerts.alert_labels import by, on
-from alerts.budget import budget_group, requests_group, shares_group, sums_group, windows_group
+from alerts.budget import budget_group, request_rules, share_rules, step_s, sums_group, windows_group
 from alerts.burn_conditions import condition
 from alerts.burn_text import description, summary
 from alerts.promises import OBJECTIVES, WINDOW, promise_rules
 from alerts.rules import Alert, Recording, RuleGroup
+from alerts.sli import Sli
 from probe.core import objectives as slo
 
 # A slow burn is a failure now and then, with gaps, and five failures of an hour may page hours before six hours exceed
@@ -22,26 +26,45 @@ from probe.core import objectives as slo
 # latency, which is seldom near its limit by chance.
 AVAILABILITY_KEEP_S = 10800.0
 _LATENCY_KEEP_S = 7200.0
+# Twice a minute, so that a page is not a minute behind the records that it reads.
+_PAGE_S = 30.0
 # The long windows of tickets change slowly. Less than 5 minutes, when a sample becomes stale.
-_INTERVAL_S = {"page": 30.0, "ticket": 240.0}
+_TICKET_S = 240.0
 _PROMISES_S = 60.0
+# A group for each: Mimir accepts 20 rules in one, and an SLI has five.
+_MINUTES = {"canaries": sli.USUAL, "canaries-e2e-itl": sli.UNUSUAL, "users": sli.USERS}
 
+_SEVERITIES = ("page", "ticket")
 _EVERY = (*sli.CANARIES, *sli.USERS)
 _NAMES = {slo.AVAILABILITY: "Availability", **{name: name.upper() for name in slo.LATENCIES}}
 
 
 def objective_groups(scale: float = 1.0) -> list[RuleGroup]:
     """Return recording rules and burn alerts for all targets; `scale` shortens every window."""
-    groups = [
+    pages, tickets = ([_alert(objective, severity, scale) for objective in OBJECTIVES] for severity in _SEVERITIES)
+    return [
         RuleGroup("kneewatch-slo-objectives", max(1.0, _PROMISES_S * scale), promise_rules()),
-        requests_group(_EVERY, scale),
-        shares_group(_EVERY, scale),
+        *(_minutes_group(name, kept, scale) for name, kept in _MINUTES.items()),
+        RuleGroup("kneewatch-slo-page", max(1.0, _PAGE_S * scale), pages),
+        RuleGroup(
+            "kneewatch-slo-ticket",
+            max(1.0, _TICKET_S * scale),
+            [*(condition(one, "ticket", scale) for one in _EVERY), *tickets],
+        ),
+        *(group(_EVERY, scale) for group in (sums_group, windows_group, budget_group)),
     ]
-    for severity, interval_s in _INTERVAL_S.items():
-        rules: list[Recording | Alert] = [condition(one, severity, scale) for one in _EVERY]
-        rules += [_alert(objective, severity, scale) for objective in OBJECTIVES]
-        groups.append(RuleGroup(f"kneewatch-slo-{severity}", max(1.0, interval_s * scale), rules))
-    return [*groups, *(group(_EVERY, scale) for group in (sums_group, windows_group, budget_group))]
+
+
+def _minutes_group(name: str, kept: Iterable[Sli], scale: float) -> RuleGroup:
+    """Return the rules that record requests, their shares over windows, and where these page.
+
+    In this order and in one group, each reads what the one before has just recorded, and none is evaluated more often
+    than that changes.
+    """
+    rules: list[Recording] = []
+    for one in kept:
+        rules += [*request_rules(one, scale), *share_rules(one, scale), condition(one, "page", scale)]
+    return RuleGroup(f"kneewatch-slo-{name}", step_s(scale), rules)
 
 
 def _alert(objective: str, severity: str, scale: float) -> Alert:

@@ -133,7 +133,8 @@ ITL = _of_canaries("itl", 'outcome="ok"', is_usual=False)
 USERS_TTFT = _of_users_latency("ttft", names.USERS_TTFT)
 USERS_TPOT = _of_users_latency("tpot", names.USERS_TPOT)
 USERS_E2E = _of_users_latency("e2e", names.USERS_E2E)
-CANARIES = (AVAILABILITY, TTFT, TPOT, E2E, ITL)
+USUAL, UNUSUAL = (AVAILABILITY, TTFT, TPOT), (E2E, ITL)
+CANARIES = (*USUAL, *UNUSUAL)
 # Without ITL: a server counts gaps, and does not say which was a request's longest.
 USERS = (USERS_AVAILABILITY, USERS_TTFT, USERS_TPOT, USERS_E2E)
 ALL = CANARIES  # the SLIs of a target with canaries

@@ -65,7 +65,12 @@ def _write_rules(folder: Path, groups: Iterable[Group], case: str) -> None:
 
 
 def _can_matter(rule: Mapping[str, str], case: str) -> bool:
-    """Report whether the rule can have a result: one that records canaries or users needs a series of them."""
+    """Report whether the rule can have a result: one that records canaries or users needs a series of them.
+
+    A case may have the records themselves, which no rule then adds to.
+    """
+    if "record" in rule and f"series: '{rule['record']}{{" in case:
+        return False
     recorded = re.match(r"\w+:kneewatch_(canary|users)_(?:availability|ttft|tpot|e2e|itl)_", rule.get("record", ""))
     return recorded is None or any(series in case for series in _SERIES[recorded[1]])
 

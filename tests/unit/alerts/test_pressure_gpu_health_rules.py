@@ -11,8 +11,8 @@ import pytest
 
 from alerts import xid
 from alerts.alert_labels import PLAIN_LABELS
-from alerts.gpu import gpu_group
-from alerts.health import health_group
+from alerts.gpu import gpu_group, gpu_tickets_group
+from alerts.health import health_group, instrument_group
 from alerts.instrument import instrument_alerts
 from alerts.links import DEFAULT, PROBE
 from alerts.pressure import pressure_group
@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[3]
 GROUPS: tuple[Callable[[float], RuleGroup], ...] = (
     pressure_group,
     gpu_group,
+    gpu_tickets_group,
     health_group,
+    instrument_group,
 )
 
 
