@@ -14,7 +14,7 @@ from probe.core import objectives as slo
 from probe.core.failure_log import Since
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome
-from probe.core.snapshot import UserLoad
+from probe.core.snapshot import Gpu, GpuSnapshot, UserLoad
 from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.figures import when
 from probe.report.html import ago, good_share
@@ -82,6 +82,15 @@ def test_client_bound_and_aborted_canaries_are_not_slow() -> None:
 )
 def test_the_state_of_a_target(shown: TargetStatus, state: str) -> None:
     assert row(shown).state == state
+
+
+@pytest.mark.parametrize(("xid", "state"), [(0.0, "good"), (43.0, "good"), (94.0, "degraded"), (79.0, "degraded")])
+def test_a_target_is_not_good_beside_an_error_of_its_gpu(xid: float, state: str) -> None:
+    """43 is an error of a program."""
+    card = Gpu({"gpu": "0", "modelName": "H100"}, {"DCGM_FI_DEV_XID_ERRORS": xid})
+    shown = row(status(up=True, recent=[record()], gpus=GpuSnapshot(0, 0.0, "dcgm", (card,))))
+    assert shown.state == state
+    assert shown.wrong == ([f"GPU 0: its last error was XID {xid:.0f}"] if state == "degraded" else [])
 
 
 def test_a_failing_target_shows_since_when() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -342,6 +343,18 @@ def test_the_waterfall_shows_which_objective_was_missed() -> None:
     assert kinds == [["slow_wait", "tokens"], ["wait", "slow_tokens"], ["slow_wait", "slow_tokens"]]
     assert [each["said"] for each in drawn["rows"]] == ["missed TTFT", "missed TPOT", "missed TTFT and TPOT"]
     assert "0 failed, 3 missed an objective" in drawn["words"]
+
+
+def test_each_verdict_of_the_waterfall_has_a_colour_and_words_of_its_own() -> None:
+    late = replace(record(), sent_ns=record().scheduled_ns + 50_000_000)
+    each = [late, record(ttft_s=0.9), record(gap_s=0.2), record(outcome=Outcome.TIMEOUT)]
+    drawn = _target(status(up=True, recent=each)).data["waterfall"]["rows"]
+    kinds = {kind for one in drawn for kind, *_ in one["pieces"]}
+    script = (Path(__file__).parents[3] / "probe/report/page/waterfall.js").read_text()
+    paints = dict(re.findall(r"(\w+): ([\w.\[\]]+)", script.split("  return {")[1].partition("}")[0]))
+    words = set(re.findall(r"(\w+): \"", script.split("KINDS = {")[1].partition("}")[0]))
+    assert paints.keys() == words == kinds == {"late", "wait", "tokens", "slow_wait", "slow_tokens", "failed"}
+    assert len(set(paints.values())) == len(paints)
 
 
 # What comes from outside.
