@@ -34,7 +34,7 @@ def test_a_forecast_from_light_loads_covers_the_truth_of_a_recorded_server() -> 
     """One of the forecasts that the tests below have of all five recordings."""
     recording = read(next(file for file in FILES if file.name == "engine.json.gz"))
     steps = light(recording)[0]
-    found = forecast(stitched(steps), recording.workload, recording.objectives, NO_HINTS)
+    found = forecast(stitched(steps), recording.workload, recording.objectives, NO_HINTS, requests=1000)
     judgement = Judged(recording.name, "forecast 1", found, truth(recording))
     assert judgement.covered
     assert abs(judgement.error or 1.0) < 0.25

@@ -11,7 +11,6 @@ import pytest
 from benchmarks.capacity.cases import CASES, Case
 from benchmarks.capacity.play import Played, play
 from probe.capacity.run.job import Budget
-from probe.capacity.search import knee_estimate, search_state
 from probe.capacity.search.search import Search
 from probe.core.errors import TargetError
 from probe.core.objectives import Objective, Objectives
@@ -26,13 +25,8 @@ PLENTY = Budget(10**9, 1800, 20)
 BROKEN_AT_S = 50.0  # after it watched for 20 s, in a trial
 
 
-@pytest.fixture(autouse=True)
-def _short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the simulations: these faults do not depend on the last digit."""
-    monkeypatch.setattr(knee_estimate, "_FINAL", 1000)
-    monkeypatch.setattr(search_state, "_ON_THE_WAY", 1000)
-    for module in (knee_estimate, search_state):
-        monkeypatch.setattr(module, "QUICK_REQUESTS", 400)
+# These faults do not depend on the last digit.
+pytestmark = pytest.mark.usefixtures("short_simulations")
 
 
 def _as_it_is(_: float, snapshot: ServerSnapshot) -> ServerSnapshot:

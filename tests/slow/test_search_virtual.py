@@ -16,8 +16,10 @@ from probe.capacity.search.search import Search
 from probe.core.objectives import Objective, Objectives
 from probe.simulator.cost import Batch
 
+# The tolerances below allow for it; how near whole searches come is measured by `make bench-capacity`.
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("short_simulations")]
 
-@pytest.mark.long
+
 def test_a_low_max_num_seqs_is_found_without_harm_to_users() -> None:
     case = CASES["tiny"]
     hints = Hints(max_num_seqs=8, gpu="NVIDIA L4", model=ModelSize(1e9))
@@ -38,7 +40,6 @@ def test_a_low_max_num_seqs_is_found_without_harm_to_users() -> None:
     assert abs(math.log(found.roofline.prefill_ratio * peak_tokens_s / read_tokens_s)) < 0.15
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["e2e", "itl"])
 def test_a_search_finds_where_e2e_or_the_longest_gap_breaks(name: str) -> None:
     """The limit lies between what one request takes and what a request takes at the knee of the other objectives."""
@@ -55,7 +56,6 @@ def test_a_search_finds_where_e2e_or_the_longest_gap_breaks(name: str) -> None:
     assert played.spoilt <= 0.02 * played.users
 
 
-@pytest.mark.long
 def test_a_step_planned_ahead_is_not_taken_for_the_work_of_prompts() -> None:
     """vLLM's asynchronous scheduling. A prompt's token cost 1.7 times what it does, and the knee was 17 % too low."""
     case = timed_case("noisy")
