@@ -130,6 +130,7 @@ def _config(servers: dict[str, FaultySim]) -> dict[str, object]:
         "workload": "short",
         "concurrency": [4, 8, 12],
         "step": "2s",
+        "confirm": "2s",  # as long as a step: the highest level is not repeated, for most of a minute
         "schedule": {"cron": "* * * * *"},
     }
     return {
