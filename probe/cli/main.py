@@ -47,7 +47,7 @@ app = typer.Typer(
     epilog="Variables set options too: KNEEWATCH_RAMP_SEED is --seed of ramp.",
 )
 app.command()(monitor_commands.run)
-app.command(short_help="Send one canary of each kind, and its question.")(monitor_commands.check)
+app.command(short_help="Send one canary of each kind to each target.")(monitor_commands.check)
 app.command(short_help="Examine a server: what it serves, whether it is healthy, what limits it.")(
     doctor_commands.doctor
 )

@@ -80,7 +80,7 @@ def check(
     output_tokens: OutputTokens = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each canary.")] = False,
 ) -> None:
-    """Send one canary of each kind, and its question, to each target.
+    """Send one canary of each kind to each target, and the question of canary.known_answer.
 
     Exit status: 0 objectives met, 1 missed, 2 could not measure.
     """

@@ -39,10 +39,10 @@ class StartError(TargetError):
 
 
 class TunedServer(Protocol):
-    """A server that can be had with other settings."""
+    """A server whose settings are changed."""
 
     def serving(self, settings: Settings, log: Path) -> AbstractAsyncContextManager[None]:
-        """Have the server with these settings while the block runs. Raises StartError."""
+        """Run the server with these settings while the block lasts. Raises StartError."""
         ...
 
     async def restore(self, settings: Settings, log: Path) -> None:
