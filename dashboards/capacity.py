@@ -15,10 +15,10 @@ from dashboards.queries import (
     MEASURED,
     WORKLOAD,
     age,
-    at_capacity,
     capacity,
+    capacity_now,
+    capacity_over_time,
     largest,
-    named,
     pace,
     quantile,
     user_requests,
@@ -26,6 +26,7 @@ from dashboards.queries import (
 from dashboards.queries import TARGET as ONE
 from dashboards.variables import chosen
 from exporters import names
+from exporters.names import Series
 
 TITLE = "Kneewatch / Capacity"
 
@@ -55,16 +56,6 @@ def capacity_dashboard(links: Links, intervals: Intervals) -> str:
     )
 
 
-def _interval(selector: str) -> str:
-    """Return capacity and its bounds, each with the label `bound`."""
-    parts = (
-        (names.CAPACITY_RPS, "capacity"),
-        (names.CAPACITY_RPS_LOWER, "lower bound"),
-        (names.CAPACITY_RPS_UPPER, "upper bound"),
-    )
-    return "\nor ".join(named("bound", bound, capacity(series, selector)) for series, bound in parts)
-
-
 def _capacity_now() -> list[PlacedPanel]:
     return [
         panels.stat(
@@ -72,7 +63,7 @@ def _capacity_now() -> list[PlacedPanel]:
             "Requests per second that the server sustains within every objective. Good: at its baseline, and well above"
             " the peak of user traffic. At least: no load missed an objective.",
             unit="reqps",
-            queries=at_capacity(names.CAPACITY_RPS),
+            queries=capacity_now(),
             steps=[(None, GREEN)],
             width=6,
             no_value="unknown",
@@ -126,7 +117,7 @@ def _capacity_over_time() -> list[PlacedPanel]:
             "Requests per second within every objective, measured by capacity runs, with bounds. Good: flat, with close"
             " bounds. Without an upper bound, no load missed an objective: the value is a lower bound.",
             unit="reqps",
-            queries=[Query(_interval(MEASURED), "{{bound}} {{mode}} {{workload}}")],
+            queries=capacity_over_time(MEASURED),
             width=12,
             no_value=_NEVER,
             alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
@@ -136,11 +127,15 @@ def _capacity_over_time() -> list[PlacedPanel]:
             "The same, forecast from user traffic without any probe load. Good: near the measured capacity. The less"
             " traffic there is, the less certain the forecast.",
             unit="reqps",
-            queries=[Query(_interval(FORECAST), "{{bound}} {{mode}} {{workload}}")],
+            queries=capacity_over_time(FORECAST),
             width=12,
             no_value="no forecast: too little traffic so far",
         ),
     ]
+
+
+def _by_workload(series: Series) -> Query:
+    return Query(capacity(series, WORKLOAD), "{{mode}} {{workload}}")
 
 
 def _knee() -> list[PlacedPanel]:
@@ -150,17 +145,17 @@ def _knee() -> list[PlacedPanel]:
             "The knee in requests in flight, for runs in a closed loop; no data for runs at request rates, and"
             " where no load missed an objective. Good: as last week, and well above the number running by day.",
             unit="short",
-            queries=[*at_capacity(names.KNEE_CONCURRENCY), Query(largest(names.SERVER_RUNNING), "running now")],
+            queries=[_by_workload(names.KNEE_CONCURRENCY), Query(largest(names.SERVER_RUNNING), "running now")],
             width=8,
             no_value=f"{_NEVER} in a closed loop",
         ),
         panels.timeseries(
             "Output tokens at capacity",
             "Output tokens per second at capacity, and now. Good: a wide distance between them. Long answers reach this"
-            " limit before the one of requests. At least: no load missed an objective.",
+            " limit before the one of requests.",
             unit="short",
             queries=[
-                *at_capacity(names.CAPACITY_TOKENS),
+                _by_workload(names.CAPACITY_TOKENS),
                 Query(pace(names.SERVER_GENERATION_TOKENS), "the server now"),
             ],
             width=8,

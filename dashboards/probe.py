@@ -10,7 +10,7 @@ from dashboards.intervals import Intervals
 from dashboards.pieces import GREEN, GREY, RED, YELLOW, PanelRow, PlacedPanel, Query
 from dashboards.probe_discovery import discovery
 from dashboards.probe_tasks import scrapes, tasks
-from dashboards.queries import RATE, largest, pace, percentiles, quantile
+from dashboards.queries import RATE, age_when_scraped, largest, pace, percentiles, quantile
 from dashboards.queries import TARGET as ONE
 from exporters import names
 
@@ -43,8 +43,8 @@ def _running() -> list[PlacedPanel]:
 
 
 def _configuration_and_tasks() -> list[PlacedPanel]:
-    late = f"time() - min by (task, target) ({names.TASK_LAST_SUCCESS.name})"
-    overdue = f"({late}) > bool on (task, target) 5 * max by (task, target) ({names.TASK_INTERVAL.name})"
+    late = age_when_scraped(names.TASK_LAST_SUCCESS, by="task, target")
+    overdue = f"{late} > bool on (task, target) 5 * max by (task, target) ({names.TASK_INTERVAL.name})"
     return [
         panels.stat(
             "Configuration file",

@@ -2,7 +2,7 @@
 
 from dashboards import panels
 from dashboards.pieces import GREEN, PlacedPanel, Query
-from dashboards.queries import RATE, age, counted, largest
+from dashboards.queries import RATE, age_when_scraped, counted, largest
 from dashboards.queries import TARGET as ONE
 from exporters import names
 
@@ -16,10 +16,10 @@ def _task_runs() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Time since each task ran",
-            "Kneewatch's heartbeat for the target. Good: a saw tooth no higher than twice the task's interval. A line"
-            " that climbs is a task that hangs; its values are out of date.",
+            "Kneewatch's heartbeat for the target, as old as it was when Prometheus scraped it. Good: no higher than"
+            " twice the task's interval. A line that climbs is a task that hangs; its values are out of date.",
             unit="s",
-            queries=[Query(age(names.TASK_LAST_SUCCESS, ONE, "task"), "{{task}}")],
+            queries=[Query(age_when_scraped(names.TASK_LAST_SUCCESS, ONE, "task"), "{{task}}")],
             alerts=["KneewatchProbeSilent", "KneewatchProbeGone", "KneewatchTargetVanished"],
         ),
         panels.timeseries(

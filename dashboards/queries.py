@@ -86,6 +86,12 @@ def age(series: Series, selector: str = TARGET, by: str = "") -> str:
     return f"time() - max{_by(by)}({series.name}{_in(selector)} > 0)"
 
 
+def age_when_scraped(series: Series, selector: str = "", by: str = "") -> str:
+    """Return the seconds since the oldest of the timestamps at the last scrape, however long ago that was."""
+    stamps = f"{series.name}{_in(selector)}"
+    return f"max{_by(by)}(timestamp({stamps}) - {stamps})"
+
+
 def burn(sli: Sli, selector: str = "", window: str = "1h") -> str:
     """Return the burn rate of the error budget by target, of its worst workload."""
     wanted = f'objective="{sli.objective}"' + (f",{TARGET}" if selector else "")
@@ -113,13 +119,30 @@ def faulty_gpus(selector: str = 'target!=""') -> str:
     return f"(count by (target) ({last} {faults})\nor 0 * count by (target) ({last}))"
 
 
-def at_capacity(series: Series) -> list[Query]:
-    """Return queries for a capacity series. Without an upper bound, no load missed an objective: "at least" this."""
-    value, upper = capacity(series, WORKLOAD), capacity(names.CAPACITY_RPS_UPPER, WORKLOAD)
+def capacity_now() -> list[Query]:
+    """Return queries for the capacity. Without an upper bound, no load missed an objective: "at least" this."""
+    value, upper = capacity(names.CAPACITY_RPS, WORKLOAD), capacity(names.CAPACITY_RPS_UPPER, WORKLOAD)
     return [
         Query(f"{value}\nand {upper}", "{{mode}} {{workload}}"),
         Query(f"{value}\nunless {upper}", "at least, {{mode}} {{workload}}"),
     ]
+
+
+def capacity_over_time(selector: str) -> list[Query]:
+    """Return queries for capacity and its bounds, each with the label `bound`.
+
+    An upper bound that the last result lacks is named apart: the legend gives its last value beside a newer capacity.
+    """
+    upper = capacity(names.CAPACITY_RPS_UPPER, selector)
+    last = upper.replace("})", "} @ end())")
+    parts = (
+        (capacity(names.CAPACITY_RPS, selector), "capacity"),
+        (capacity(names.CAPACITY_RPS_LOWER, selector), "lower bound"),
+        (f"{upper} and {last}", "upper bound"),
+        (f"{upper} unless {last}", "earlier upper bound"),
+    )
+    expr = "\nor ".join(named("bound", bound, part) for part, bound in parts)
+    return [Query(expr, "{{bound}} {{mode}} {{workload}}")]
 
 
 def gpu_rate(field: str, unit: float) -> str:

@@ -2,7 +2,7 @@
 
 from dashboards import panels
 from dashboards.pieces import GREEN, RED, YELLOW, PlacedPanel, Query
-from dashboards.queries import CANARY, MODEL, RATE, largest, pace, percentiles
+from dashboards.queries import CANARY, MODEL, RATE, TARGET, largest, pace, percentiles
 from exporters import names
 
 _NOT_EXPORTED = "the server does not export it"
@@ -92,12 +92,10 @@ def _client_and_server() -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "Network and gateway",
-            "The canaries' TTFT minus the server's: matched compares canaries that ran alone on the server; mean"
-            " compares all requests, so it includes the difference of their prompts. Good: matched is flat, at a few"
-            " milliseconds.",
+            "The TTFT of canaries that ran alone on the server, minus the server's own of the same requests. Good:"
+            " flat, at a few milliseconds.",
             unit="s",
-            queries=[Query(largest(names.TTFT_GAP, by="method"), "{{method}}")],
-            minimum=None,
+            queries=[Query(largest(names.TTFT_GAP, f'{TARGET},method="matched"'), "canary minus server")],
             no_value="no canary ran alone",
         ),
         panels.timeseries(

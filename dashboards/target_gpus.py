@@ -103,7 +103,7 @@ def _faults() -> list[PlacedPanel]:
             unit="none",
             queries=[
                 Query(f"max({gpu_value('DEV_XID_ERRORS')})", "last XID"),
-                Query(f"max({gpu_value('DEV_UNCORRECTABLE_REMAPPED_ROWS')})", "rows remapped", is_on_right_axis=True),
+                Query(f"max({gpu_value('DEV_UNCORRECTABLE_REMAPPED_ROWS')})", "remapped", is_on_right_axis=True),
                 Query(f"max({gpu_value('DEV_ECC_DBE_VOL_TOTAL')})", "double-bit", is_on_right_axis=True),
             ],
             width=6,

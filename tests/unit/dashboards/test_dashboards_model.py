@@ -277,3 +277,20 @@ def test_a_panel_about_what_many_have_not_says_so(panel: dict[str, Any]) -> None
         assert "no GPU metrics" in panel["fieldConfig"]["defaults"]["noValue"]
     if all("_users_" in expr for expr in asked):
         assert panel["fieldConfig"]["defaults"]["noValue"]
+
+
+def test_a_task_is_as_old_as_it_was_when_scraped() -> None:
+    """At a scrape every minute, each task that runs more often would else be overdue most of the time."""
+    by_title = {panel["title"]: panel["targets"] for _, panel in PANELS}
+    for name in ("Overdue tasks", "Time since each task ran"):
+        (target,) = by_title[name]
+        assert "timestamp(kneewatch_task_last_success_timestamp_seconds{" in target["expr"]
+        assert not re.search(r"\btime\(\)", target["expr"])
+
+
+def test_an_upper_bound_that_the_last_result_lacks_is_an_earlier_one() -> None:
+    (target,) = next(panel["targets"] for _, panel in PANELS if panel["title"] == "Measured capacity")
+    parts = {re.findall(r'"bound", "([^"]+)"', part)[0]: part for part in target["expr"].split("\nor ")}
+    assert "and max" in parts["upper bound"]
+    assert "unless max" in parts["earlier upper bound"]
+    assert all(parts[name].count("@ end()") == 1 for name in ("upper bound", "earlier upper bound"))

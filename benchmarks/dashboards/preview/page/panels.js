@@ -119,7 +119,7 @@ function valuesPanel(panel, body) {
   const draw = () => body.replaceChildren(element("div", { class: several ? "values several" : "values" }, ...panel.values.map((one) => {
     const { text, color: paint } = shown(one.value, one.field);
     const big = number ? text : one.name;
-    const made = element("div", { class: big.length > 12 ? "value wordy" : "value" }, element("strong", {}, big), name && number ? element("span", {}, one.name) : null);
+    const made = element("div", { class: big.length > 12 || /\S{9}/.test(big) ? "value wordy" : "value" }, element("strong", {}, big), name && number ? element("span", {}, one.name) : null);
     if (colorMode.startsWith("background")) made.classList.add("filled");
     if (paint) made.style.setProperty("--paint", paint);
     return made;
