@@ -1,7 +1,7 @@
 """Searches that start cold, on servers of known timing in virtual time: `python -m benchmarks.capacity.cold`.
 
-    NAME                names of benchmarks/timed/cases.py, and with -tight (timed_cases.py); else the ten without.
-                        Names of benchmarks/capacity work too
+    NAME                names of benchmarks/timed/cases.py, its mixtures too, and with -tight (timed_cases.py); else the
+                        ten. Names of benchmarks/capacity work too
     --seeds 0,1,2       the runs of each
     --users 0.2         live users, as a share of the true capacity; else none
     --no-plans-ahead    schedule synchronously; else servers whose truth is vLLM's plan steps ahead, as it does on GPUs
@@ -36,7 +36,7 @@ from benchmarks.capacity.play import Arithmetic, play
 from benchmarks.capacity.switches import SWITCHES, without
 from benchmarks.capacity.timed_cases import PREFIX, TIGHT, planned_ahead
 from benchmarks.timed import cases as timed
-from benchmarks.timed.cases import CASES
+from benchmarks.timed.cases import ALL, CASES
 from probe import __version__
 from probe.capacity.run.job import Budget
 from probe.capacity.search.search import Search
@@ -205,9 +205,10 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    names = [PREFIX + name if name.removesuffix(TIGHT) in CASES else name for name in options.names]
+    names = [PREFIX + name if name.removesuffix(TIGHT) in ALL else name for name in options.names]
     known = truth_file.read()
-    if missing := truth_file.stale(names, known):
+    of_vllm = json.loads(_BY_VLLM.read_text())
+    if missing := truth_file.stale([name for name in names if name.removeprefix(PREFIX) not in of_vllm], known):
         parser.error(f"no truth of {', '.join(missing)}; python -m benchmarks.capacity --truth {' '.join(missing)}")
     taken = [name for name in options.without.split(",") if name]
     if absent := [name for name in taken if name not in SWITCHES]:
