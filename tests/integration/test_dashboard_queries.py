@@ -83,7 +83,6 @@ def _configuration(folder: Path, works: str, tells: str, gpus: str) -> dict[str,
         "schedule": {"cron": "* * * * *"},
         "concurrency": [1, 2],
         "step": "3s",
-        "confirm": "3s",  # as long as a step: the highest level is not repeated, for most of a minute
     }
     common = {"objectives": "chat", "scrape": "1s"}
     canary = {"every": "2s", "workload": "short", "timeout": "5s"}
@@ -246,7 +245,7 @@ def test_no_panel_is_empty_once_canaries_users_and_a_capacity_run_are_done(
 def _none_left(left: Callable[[], Collection[str]]) -> None:
     """Wait until no query is left that is empty."""
     try:
-        # A run starts at the full minute; two scrapes after it its series have a rate.
+        # A run starts at the full minute and takes most of one; two scrapes after it its series have a rate.
         eventually(lambda: not left(), within_s=240, what="an answer to every query", every_s=2)
     except AssertionError:
         empty = sorted(left())
