@@ -12,18 +12,21 @@ from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.request import RequestRecord
-from probe.core.result import CapacityResult, Phase
+from probe.core.result import Capacity, CapacityResult, Phase, RunContext
 from probe.core.snapshot import ServerSnapshot
 from probe.core.target_status import TargetStatus
 from probe.core.workload import Workload
-from probe.monitor.capacity_workload import named_workload, workload_since_start
+from probe.monitor.capacity_workload import lacking_lengths, named_workload, users_workload_of
 from probe.monitor.live_forecast import forecast_result, live_forecast, made_of
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import workload
 from probe.observe.cross_checks import CrossChecker
+from probe.observe.length_history import lengths_since_start
 from probe.observe.server_observer import most_tokens
 from probe.observe.server_state import ServerState
+from probe.observe.user_mix import MIN_REQUESTS
 from probe.report.diagnosis import Diagnosis
+from probe.report.setting_findings import RequestLengths, request_lengths
 from probe.scrape.scraper import Scraper
 
 CANARIES = 3
@@ -62,10 +65,13 @@ class _Examination:
         self._checker = CrossChecker(self._state, self._objectives)
         self._records: list[RequestRecord] = []
         self._server: ServerSnapshot | None = None  # None after a failed scrape
+        self._first: ServerSnapshot | None = None  # from before the first canary
         self._error: str | None = None
 
     async def watch(self, seconds: float) -> None:
         """Read the server's metrics each second, and send the canaries meanwhile."""
+        await self._read()
+        self._first = self._server
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read_for(seconds))
@@ -109,31 +115,21 @@ class _Examination:
         finally:
             self._state.end(began_ns, self._clock.monotonic_ns())
 
-    def _capacity_load(self) -> Workload:
-        """Return the workload of capacity; the canary's where it is that of users and too little is known of them."""
-        canary, flags = self._target.canary.workload, self._target.capacity.server.startup_flags
-        name = self._target.capacity.workload or canary
-        try:
-            return workload_since_start(self._config, self._target, name, self._server, flags)
-        except TargetError:
-            return named_workload(self._config, self._target, canary)
-
     async def result(self, seconds: float, left_s: float) -> Diagnosis:
-        """Return the diagnosis, with a forecast if that takes at most `left_s`."""
-        model = self._records[0].model
-        load = self._capacity_load()
-        context = context_of(self._server, load, self._objectives, self._target.capacity.server)
-        forecast: CapacityResult | None = None
+        """Return the diagnosis, with those forecasts that take at most `left_s` together."""
+        canary = self._target.canary.workload
+        load = named_workload(self._config, self._target, self._target.capacity.workload or canary)
+        context = self._context(load)
+        forecast = for_users = None
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
-                hints = hints_of(self._target.capacity)
-                found = await live_forecast(self._state.history, load, self._objectives, hints)
-            made = made_of(context, self._target.capacity.server)
-            forecast = forecast_result(self._target.name, model, context, found, self._clock.wall_s(), made=made)
+                forecast = await self._forecast(load)
+                if self._state.user_totals.requests and load.api.generates:
+                    for_users = await self._forecast_for_users(load)
         status = TargetStatus(
             name=self._target.name,
             base_url=self._target.base_url,
-            model=model,
+            model=self._records[0].model,
             objectives=self._objectives,
             up=self._records[-1].is_up,
             recent=tuple(reversed(self._records)),
@@ -143,4 +139,35 @@ class _Examination:
             users=self._state.users(),
             forecast=forecast,
         )
-        return Diagnosis(status, self._state.user_totals, seconds, context.flags, context.flag_sources)
+        lengths = self._lengths()
+        return Diagnosis(
+            status, self._state.user_totals, seconds, context.flags, context.flag_sources, lengths, for_users
+        )
+
+    def _lengths(self) -> RequestLengths | None:
+        """Return the mean request of users, or of all before the first canary."""
+        return request_lengths(self._state.user_totals, self._first) if self._first is not None else None
+
+    async def _forecast_for_users(self, load: Workload) -> CapacityResult:
+        """Return the forecast for the lengths that users sent meanwhile, or all before the first canary."""
+        recent = self._state.lengths.recent()
+        if recent is None or min(recent.prompts.count, recent.outputs.count) < MIN_REQUESTS:
+            recent = lengths_since_start(self._first) if self._first is not None else None
+        flags = self._target.capacity.server.startup_flags
+        users = users_workload_of(recent, load, flags) if recent is not None else None
+        if users is None:
+            none = Capacity(mode="forecast", reason=f"not enough evidence: {lacking_lengths(recent)}")
+            return self._result(load, none)
+        return await self._forecast(users)
+
+    async def _forecast(self, load: Workload) -> CapacityResult:
+        found = await live_forecast(self._state.history, load, self._objectives, hints_of(self._target.capacity))
+        return self._result(load, found)
+
+    def _result(self, load: Workload, found: Capacity) -> CapacityResult:
+        context, model = self._context(load), self._records[0].model
+        made = made_of(context, self._target.capacity.server)
+        return forecast_result(self._target.name, model, context, found, self._clock.wall_s(), made=made)
+
+    def _context(self, load: Workload) -> RunContext:
+        return context_of(self._server, load, self._objectives, self._target.capacity.server)

@@ -2,21 +2,24 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
 from probe.capacity.trend.headroom import largest_share
 from probe.core import objectives as slo
 from probe.core.request import RequestRecord
+from probe.core.result import CapacityResult
 from probe.core.snapshot import ServerSnapshot, UserTotals
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
+from probe.observe.user_mix import USERS
 from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import number, percent
 from probe.report.forecast_text import forecast_rate
 from probe.report.markdown import cell, table
 from probe.report.record_json import record_json
-from probe.report.setting_findings import RequestLengths, request_lengths, setting_findings
+from probe.report.setting_findings import RequestLengths, setting_findings
 from probe.report.terminal import canary_words
 from probe.report.workload_text import workload_words
 
@@ -33,6 +36,8 @@ class Diagnosis:
     seconds: float
     flags: Mapping[str, str]
     flag_sources: Mapping[str, str]
+    lengths: RequestLengths | None = None  # the mean request
+    for_users: CapacityResult | None = None  # the forecast for users' lengths, if users sent requests
 
     @property
     def is_healthy(self) -> bool:
@@ -40,9 +45,9 @@ class Diagnosis:
         return all(slo.met(record, self.status.objectives).get(slo.ALL, False) for record in self.status.recent)
 
     @property
-    def lengths(self) -> RequestLengths | None:
-        """The mean request of the server's users."""
-        return request_lengths(self.users, self.status.server) if self.status.server is not None else None
+    def has_users(self) -> bool:
+        """Whether users sent requests of which a forecast can be made."""
+        return bool(self.users.requests) and all(record.spec.api.generates for record in self.status.recent)
 
     @property
     def missing_flags(self) -> Sequence[str]:
@@ -72,7 +77,7 @@ def diagnosis_markdown(found: Diagnosis) -> str:
 
 
 def _lines(found: Diagnosis) -> list[tuple[str, str]]:
-    return [*_server(found), *_health(found), *_users(found), *_capacity(found.status), *_found(found)]
+    return [*_server(found), *_health(found), *_users(found), *_capacity(found), *_found(found)]
 
 
 def _server(found: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -121,31 +126,48 @@ def _users(found: Diagnosis) -> Iterator[tuple[str, str]]:
             f"{number(load.requests_per_second)} requests/s, {number(load.output_tokens_per_second)} output tokens/s"
         )
     if lengths is not None:
-        when = "" if lengths.is_recent else " since the server's start"
+        when = "" if lengths.is_recent else " since the server's start, canaries of other programs included"
         mean = f"{number(round(lengths.prompt_tokens))} + {number(round(lengths.output_tokens))} tokens"
         words += f"; {mean} in the mean request{when}"
     yield "Users", words
 
 
-def _capacity(status: TargetStatus) -> Iterator[tuple[str, str]]:
-    forecast = status.forecast
-    if forecast is None:
+def _capacity(found: Diagnosis) -> Iterator[tuple[str, str]]:
+    status, for_users = found.status, found.for_users
+    if status.forecast is None:
         yield "Capacity", "unknown: computing it takes longer than this command may; run `kneewatch forecast`"
         return
-    if forecast.capacity.requests_per_second is None:
-        has_queue = status.server is not None and status.server.waiting is not None
-        by_stream = "`kneewatch ramp --stream-guard` measures it by load guarded by its own answers"
-        how = "`kneewatch ramp` measures it by guarded load" if has_queue else by_stream
-        yield "Capacity", f"unknown: {forecast.capacity.reason}; {how}"
-        return
+    has_queue = status.server is not None and status.server.waiting is not None
+    yield "Capacity", _forecast(status.forecast, "ramp" if has_queue else "ramp --stream-guard")
+    if for_users is not None:
+        is_mix_known = for_users.context.workload.get("name") == USERS
+        yield "For users", _forecast(for_users, f"ramp --workload {USERS}" if is_mix_known else None)
+    elif found.has_users:
+        yield "For users", "unknown: computing it takes longer than this command may"
+    known = (one for one in (for_users, status.forecast) if one and one.capacity.requests_per_second is not None)
+    for forecast in islice(known, 1):
+        yield from _headroom(status, forecast)
+
+
+def _forecast(result: CapacityResult, command: str | None) -> str:
+    """Return a forecast and what it is for, or why there is none. `command` measures it; None: nothing does."""
+    capacity, load = result.capacity, workload_words(result.context.workload)
+    if capacity.requests_per_second is None:
+        if command is None:
+            return f"unknown: {capacity.reason}"
+        how = "load guarded by its own answers" if "--stream-guard" in command else "guarded load"
+        return f"unknown: {capacity.reason}; `kneewatch {command}` measures it by {how}"
+    return f"{forecast_rate(capacity, 'requests/s')} of {load}; forecast, {capacity.reason}"
+
+
+def _headroom(status: TargetStatus, forecast: CapacityResult) -> Iterator[tuple[str, str]]:
     capacity = forecast.capacity
-    rate = forecast_rate(capacity, "requests/s")
-    yield "Capacity", f"{rate} of {workload_words(forecast.context.workload)}; forecast, {capacity.reason}"
     used = largest_share(status.users, capacity)
     if used is not None:
         least = "at least " if capacity.is_lower_bound else ""
         left = f"{least}{percent(max(1 - used.ratio, 0.0))}"
-        yield "Headroom", f"{left}: users send {number(used.live)} {used.unit}; forecast, not measured"
+        whole = f"the capacity for workload {forecast.context.workload.get('name')}"
+        yield "Headroom", f"{left} of {whole}: users send {number(used.live)} {used.unit}; forecast, not measured"
     if capacity.limiting:
         yield "Limited by", capacity.limiting
     if capacity.bottleneck:
@@ -160,7 +182,6 @@ def _found(found: Diagnosis) -> Iterator[tuple[str, str]]:
 def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
     """Return the diagnosis as JSON. Rates per second, lengths in tokens, times in seconds."""
     status, lengths = found.status, found.lengths
-    forecast = status.forecast.capacity if status.forecast is not None else None
     return {
         "base_url": status.base_url,
         "model": status.model,
@@ -177,12 +198,17 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
             "mean_prompt_tokens": lengths.prompt_tokens if lengths else None,
             "mean_output_tokens": lengths.output_tokens if lengths else None,
         },
-        "capacity": {
-            name: getattr(forecast, name, None)
-            for name in ("mode", "requests_per_second", "lower", "upper", "limiting", "bottleneck", "reason")
-        },
+        "capacity": _capacity_json(status.forecast),
+        "capacity_for_users": _capacity_json(found.for_users),
         "findings": [{"words": each.words, "is_problem": each.is_problem} for each in found.findings()],
     }
+
+
+def _capacity_json(forecast: CapacityResult | None) -> dict[str, Any]:
+    capacity = forecast.capacity if forecast is not None else None
+    names = ("mode", "requests_per_second", "lower", "upper", "limiting", "bottleneck", "reason")
+    workload = forecast.context.workload.get("name") if forecast is not None else None
+    return {"workload": workload, **{name: getattr(capacity, name, None) for name in names}}
 
 
 def _server_json(server: ServerSnapshot | None, error: str | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from plain_records import failure, poll, record
 from probe.core.result import Capacity
 from probe.core.snapshot import UserLoad, UserTotals
 from probe.report.diagnosis import Diagnosis, diagnosis_json, diagnosis_markdown, diagnosis_words
+from probe.report.setting_findings import RequestLengths
 
 FLAGS = {"max_num_seqs": "64"}
 
@@ -21,6 +22,7 @@ def _diagnosis(**changes: object) -> Diagnosis:
         seconds=40.0,
         flags=FLAGS,
         flag_sources=dict.fromkeys(FLAGS, "process"),
+        lengths=RequestLengths(60.0, 100.0, 20.0, is_recent=True),
     )
 
 
@@ -37,12 +39,36 @@ def test_a_forecast_and_the_headroom_that_it_leaves() -> None:
     found = Capacity("forecast", 3.0, 2.5, 3.5, limiting="tpot", bottleneck="weights", reason="experimental")
     words = diagnosis_words(_diagnosis(forecast=result(capacity=found)))
     assert "Capacity:   3 requests/s (2.5 to 3.5) of workload " in words
-    assert "Headroom:   50 %: users send 1.5 requests/s; forecast, not measured" in words
+    assert "Headroom:   50 % of the capacity for workload short: users send 1.5 requests/s; forecast" in words
     assert "Limited by: tpot" in words
     assert "Bottleneck: weights;" in words
     none = Capacity("forecast", reason="not enough evidence")
     quiet = diagnosis_words(_diagnosis(forecast=result(capacity=none)))
     assert "Capacity:   unknown: not enough evidence; `kneewatch ramp` measures it" in quiet
+
+
+def test_users_have_a_capacity_of_their_own_and_headroom_is_of_that() -> None:
+    named = result(capacity=Capacity("forecast", 3.0, 2.5, 3.5, reason="experimental"))
+    users = replace(named.context, workload={"name": "users", "prompt_tokens": 900, "output_tokens": 20})
+    found = replace(
+        _diagnosis(forecast=named),
+        for_users=replace(named, context=users, capacity=replace(named.capacity, requests_per_second=2.0)),
+    )
+    words = diagnosis_words(found)
+    assert "Capacity:   3 requests/s (2.5 to 3.5) of workload short" in words
+    assert "For users:  2 requests/s (2.5 to 3.5) of workload users (900 + 20 tokens); forecast" in words
+    assert "Headroom:   25 % of the capacity for workload users: users send 1.5 requests/s" in words
+    told = diagnosis_json(found)
+    assert (told["capacity"]["workload"], told["capacity_for_users"]["workload"]) == ("short", "users")
+    unknown = replace(named, context=users, capacity=Capacity("forecast", reason="not enough evidence"))
+    words = diagnosis_words(replace(found, for_users=unknown))
+    assert "For users:  unknown: not enough evidence; `kneewatch ramp --workload users` measures it" in words
+    words = diagnosis_words(replace(found, for_users=replace(unknown, context=named.context)))
+    assert "For users:  unknown: not enough evidence\n" in words  # nor could a run send what is not known
+    assert "Headroom:   50 % of the capacity for workload short" in words
+    late = diagnosis_words(replace(found, for_users=None))
+    assert "For users:  unknown: computing it takes longer than this command may" in late
+    assert "For users" not in diagnosis_words(replace(found, for_users=None, users=UserTotals(0.0, 0.0, 0.0)))
 
 
 def test_without_a_queue_on_its_page_a_server_is_measured_by_the_stream() -> None:
