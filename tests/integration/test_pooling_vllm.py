@@ -113,6 +113,7 @@ def test_fixed_rates_of_embeddings(pooling: PoolingVllm, tmp_path: Path) -> None
     done = kneewatch(
         *("ramp", "--base-url", pooling.base_url, "--api", "embeddings", "--prompt-tokens", "64", "--e2e", "20s"),
         *("--rates", "4,8", "--requests-per-step", "24", "--confirm-seconds", "0", "--json", file),
+        within_s=600,
     )
     result = json.loads(file.read_text())
     assert done.status == 0, done.out + done.err

@@ -44,7 +44,7 @@ def _config(folder: Path, target: dict[str, Any]) -> Path:
 
 def _ramp(file: Path) -> dict[str, Any]:
     result = file.with_name("result.json")
-    done = measured("ramp", "-c", file, *_LEVELS, "--json", result)
+    done = measured("ramp", "-c", file, *_LEVELS, "--out", result, within_s=600)
     assert done.status == 0, done.out + done.err
     return json.loads(result.read_text())  # type: ignore[no-any-return]
 

@@ -13,8 +13,8 @@ import httpx
 class Users:
     """`count` users from a thread of their own, all of them gone at the end of the block. A context manager.
 
-    `fields`: of each request's body, over the usual ones. `largest_id`: above all token ids of prompts. `answered`,
-    `output_tokens`: of their requests that were answered so far.
+    `fields`: of each request's body, over the usual ones; None leaves one out. `largest_id`: above all token ids of
+    prompts. `answered`, `output_tokens`: of their requests that were answered so far.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Users:
                 "max_tokens": self._asked_tokens,
                 "ignore_eos": True,
             }
-            body |= self._fields
+            body = {name: value for name, value in (body | self._fields).items() if value is not None}
             with contextlib.suppress(httpx.HTTPError):  # the server may be ill: that is what the test is about
                 answer = await client.post(self._url, json=body, headers=self._headers)
                 if answer.is_success:
