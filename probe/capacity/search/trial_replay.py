@@ -18,7 +18,7 @@ from probe.simulator.cost import scaled
 from probe.simulator.simulated_request import SimulatedRequest
 
 _SETTLE_RESIDENCES = 3.0  # mean request durations until the live users of a replay are as many as usual
-_FRONT_REPLAYS = 3  # of each candidate: their mean, as users' arrivals are random
+_FRONT_REPLAYS = 3  # of each candidate: their mean, as users' arrivals are random; without users one
 
 
 def with_front_end(bare: Twin, estimate: FrontEndEstimate) -> Twin:
@@ -73,7 +73,8 @@ class TrialReplays:
     def ttfts_behind(self, bare: Twin, estimate: FrontEndEstimate, trial: Trial) -> Sequence[float]:
         """Return each request's TTFT behind a front end: the mean of some replays, since users' arrivals are random."""
         twin = self._at_speed_of(trial, with_front_end(bare, estimate))
-        played = [self.requests(twin, trial, seed) for seed in range(_FRONT_REPLAYS)]
+        has_users = self.model.live_rps > 0 or any(arrived.count for arrived in trial.user_arrivals)
+        played = [self.requests(twin, trial, seed) for seed in range(_FRONT_REPLAYS if has_users else 1)]
         return [fmean(request.ttft_s for request in same) + twin.added_s for same in zip(*played, strict=True)]
 
     def _at_speed_of(self, trial: Trial, twin: Twin) -> Twin:

@@ -73,10 +73,12 @@ def shortcoming(state: SearchState, knee: KneeEstimate) -> str | None:
 
 def trials_lacking(state: SearchState, knee: KneeEstimate) -> int:
     """Return how many more trials near the knee would verify it, about; 0 if load would not help."""
-    if _unknown(state, knee) is not None or knee.least_half > SURE:
+    if is_crowded(state, knee) or knee.least_half > SURE:
         return 0
     if _span_s(state) < _LEAST_SPAN_S:
         return math.ceil((_LEAST_SPAN_S - _span_s(state)) / _TRIAL_S)
+    if _unknown(state, knee) is not None:
+        return 0  # with as many trials as others need, the model is still wrong
     parts = len(state.model.informative_parts)
     if parts < FEWEST_PARTS:
         return FEWEST_PARTS - parts

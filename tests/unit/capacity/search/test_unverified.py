@@ -196,3 +196,15 @@ def test_a_model_whose_tpot_is_not_the_servers_verifies_nothing(factor: float, m
         assert found.reason is not None
         assert found.reason.startswith(f"TPOT was {factor:.2f} times what the model of this server says")
         assert "--max-seconds" not in found.reason, "more load would not help"
+
+
+def test_a_model_whose_tpot_is_off_gets_the_trials_that_others_need_and_no_more() -> None:
+    search, begin_s, rates = _search(0.27), 0, []
+    search.state.correction = {"tpot": 1.13}
+    while (plan := search.next_step()) is not None and len(rates) < 9:
+        window = begin_s * 10**9, (begin_s + 25) * 10**9
+        search.step_finished(_MANY, StepRun(plan, (), window, (), is_cut_short=False), [], None)
+        begin_s += 25
+        rates.append(plan.load)
+    assert rates == [pytest.approx(rate) for rate in (5.0, 7.25, 9.5, 3.5)]
+    assert str(search.capacity([_MANY], DONE).reason).startswith("TPOT was 1.13 times")
