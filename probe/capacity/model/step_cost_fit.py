@@ -23,7 +23,6 @@ MIN_BATCH = 1.5  # with fewer requests in a step, its cost does not show what an
 _MIN_WINDOWS_FOR_SPEED = 4  # with fewer, their mean does not show how fast the server was
 _ROUNDS = 2
 _IGNORED_DRIFT = 0.03  # up to here segments get no speeds of their own
-_CLEARLY = 0.9  # of the misfit: a server that plans ahead has less
 _FAR = 5.0  # expected errors: a hiccup is no more than that
 _MAX_SLOWDOWN = 0.7  # as a logarithm: twice as slow, or twice as fast
 
@@ -103,7 +102,7 @@ def fit(
     if plans_ahead is not None:
         return fitted(ahead=plans_ahead)
     before, after = fitted(ahead=False), fitted(ahead=True)
-    return after if after.misfit < _CLEARLY * before.misfit else before
+    return min(after, before, key=lambda found: found.misfit)
 
 
 def fitted_model(
