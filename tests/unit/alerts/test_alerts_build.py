@@ -8,6 +8,7 @@ import yaml
 
 from alerts import build
 from alerts.links import RUNBOOKS, Links
+from benchmarks.alerts.rules import seconds_of
 from exporters import names
 from probe.config.config_file import load_config
 
@@ -120,3 +121,14 @@ def test_nothing_is_used_that_prometheus_2_42_does_not_know() -> None:
     assert all(set(group) == {"name", "interval", "rules"} for group in groups)
     known = {"alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations"}
     assert all(set(rule) <= known for rule in RULES)
+
+
+def test_a_page_is_evaluated_every_minute_or_more_often() -> None:
+    """But for a dropped knee, which a run of minutes finds at night."""
+    slow = {
+        rule["alert"]
+        for group in yaml.safe_load(build.render()[build.FILE])["groups"]
+        for rule in group["rules"]
+        if rule.get("labels", {}).get("severity") == "page" and seconds_of(group["interval"]) > 60
+    }
+    assert slow == {"KneewatchKneeDropped"}
