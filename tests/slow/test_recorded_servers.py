@@ -11,7 +11,7 @@ from benchmarks.real.judge import Judged, judged
 from benchmarks.real.recording import read, stitched
 from benchmarks.real.truth import light, truth
 from probe.capacity.model.forecast import forecast
-from probe.capacity.model.hints import NO_HINTS
+from probe.capacity.model.hints import NO_HINTS, Hints
 
 # Long prompts come out too low by more than their intervals say (docs/capacity.md): what decoding costs is hardly seen.
 TOO_LOW = "prompts"
@@ -69,3 +69,18 @@ def test_searches_come_within_a_quarter_of_the_truth(found: list[Judged]) -> Non
     errors = [each.error for each in found if each.what.startswith("search") and each.error is not None]
     assert errors
     assert max(map(abs, errors)) < 0.25
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("load", ["users 14.3", "users 23.4"])
+def test_a_forecast_from_the_metrics_of_an_h100_is_near_its_knee(load: str) -> None:
+    """Users were `vllm bench serve`, by which 26.0 requests/s held and p95 TPOT was at its objective at 28.6."""
+    recording = read(FILES[0].parent / "gpu/h100-7b.json.gz")
+    (taken,) = (each for each in recording.taken if each.name == load)
+    found = forecast(taken.readings, recording.workload, recording.objectives, Hints(max_num_seqs=256))
+    assert (found.mode, found.fitted_server is not None and found.fitted_server.plans_ahead) == ("forecast", True)
+    assert found.requests_per_second == pytest.approx(28.6, rel=0.15)
+    assert found.upper is not None
+    assert found.lower is not None
+    assert found.upper > 26.0
+    assert found.lower < 28.6

@@ -109,12 +109,18 @@ def _percentiles(name: str, latency: Distribution) -> Iterator[tuple[str, Value]
 
 
 def _lengths(result: CapacityResult) -> dict[str, float]:
-    """Return the mean tokens of a request as the server counted them, over the valid steps."""
+    """Return the mean tokens of an answered request as the server counted them, over the valid steps.
+
+    Older results have rates only. In a short step these tell other lengths, since prompts that began in it may end
+    after it.
+    """
     steps = [step for step in result.steps if step.valid and step.throughput_rps > 0]
     rate = sum(step.throughput_rps for step in steps)
     if not rate:
         return {}
-    return {
-        "prompt tokens": sum(step.prompt_tokens_per_second for step in steps) / rate,
-        "output tokens": sum(step.output_tokens_per_second for step in steps) / rate,
-    }
+    prompts, answers = 0.0, 0.0
+    for step in steps:
+        counted, lengths = step.tokens.counted_prompts.mean, step.tokens.counted_answers.mean
+        prompts += step.prompt_tokens_per_second if counted is None else counted * step.throughput_rps
+        answers += step.output_tokens_per_second if lengths is None else lengths * step.throughput_rps
+    return {"prompt tokens": prompts / rate, "output tokens": answers / rate}

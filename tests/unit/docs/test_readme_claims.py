@@ -55,7 +55,10 @@ CLAIMS: dict[str, tuple[str, ...] | str] = {
     "`vllm bench serve`": OF_OTHERS,
     "blackbox_exporter": OF_OTHERS,
     "vLLM's own `/metrics`": OF_OTHERS,
-    "It has not run on a GPU": ("integration/test_real_vllm.py::test_an_address_alone_is_enough_for_a_canary",),
+    "On a GPU it has run": (
+        "slow/test_recorded_servers.py::test_a_forecast_from_the_metrics_of_an_h100_is_near_its_knee",
+        "integration/test_real_vllm.py::test_an_address_alone_is_enough_for_a_canary",
+    ),
     "A search and a forecast can be wrong": (
         "slow/test_search_faults.py::test_a_budget_that_ends_before_the_knee_leaves_a_forecast_and_never_a_verified_figure",
     ),

@@ -23,6 +23,7 @@ from probe.capacity.trend.measurement import (
 from probe.core.percentiles import distribution
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.step import Arrivals, Distribution, RequestCounts, StepPlan
+from probe.core.token_counts import SentTokens, TokenCounts
 
 TOLERANCE = 0.05
 
@@ -262,3 +263,12 @@ def test_a_file_of_another_program_is_comparable_by_what_both_know() -> None:
     assert found.differs == {"model": ("m", "n")}
     longer = compare(ours, replace(theirs, lengths={"prompt tokens": 140.0}), TOLERANCE)
     assert longer.problems == ("prompt tokens are 128 on average in a.json and 140 in b.json",)
+
+
+def test_lengths_are_those_of_the_answers_and_not_of_what_began_or_ended_in_a_short_step() -> None:
+    edge = replace(step(4), prompt_tokens_per_second=0.9 * 128 * step(4).throughput_rps)
+    counted = SentTokens(counted_prompts=TokenCounts(mean=128.0), counted_answers=TokenCounts(mean=64.0))
+    lengths = of_result("a.json", result(steps=[replace(edge, tokens=counted)])).lengths
+    assert lengths == pytest.approx({"prompt tokens": 128.0, "output tokens": 64.0})
+    older = of_result("a.json", result(steps=[edge])).lengths
+    assert older["prompt tokens"] == pytest.approx(0.9 * 128)
