@@ -15,8 +15,8 @@ from dashboards.queries import (
     MEASURED,
     WORKLOAD,
     age,
+    at_capacity,
     capacity,
-    capacity_now,
     capacity_over_time,
     largest,
     pace,
@@ -26,7 +26,6 @@ from dashboards.queries import (
 from dashboards.queries import TARGET as ONE
 from dashboards.variables import chosen
 from exporters import names
-from exporters.names import Series
 
 TITLE = "Kneewatch / Capacity"
 
@@ -63,7 +62,7 @@ def _capacity_now() -> list[PlacedPanel]:
             "Requests per second that the server sustains within every objective. Good: at its baseline, and well above"
             " the peak of user traffic. At least: no load missed an objective.",
             unit="reqps",
-            queries=capacity_now(),
+            queries=at_capacity(names.CAPACITY_RPS),
             steps=[(None, GREEN)],
             width=6,
             no_value="unknown",
@@ -134,10 +133,6 @@ def _capacity_over_time() -> list[PlacedPanel]:
     ]
 
 
-def _by_workload(series: Series) -> Query:
-    return Query(capacity(series, WORKLOAD), "{{mode}} {{workload}}")
-
-
 def _knee() -> list[PlacedPanel]:
     return [
         panels.timeseries(
@@ -145,17 +140,17 @@ def _knee() -> list[PlacedPanel]:
             "The knee in requests in flight, for runs in a closed loop; no data for runs at request rates, and"
             " where no load missed an objective. Good: as last week, and well above the number running by day.",
             unit="short",
-            queries=[_by_workload(names.KNEE_CONCURRENCY), Query(largest(names.SERVER_RUNNING), "running now")],
+            queries=[*at_capacity(names.KNEE_CONCURRENCY), Query(largest(names.SERVER_RUNNING), "running now")],
             width=8,
             no_value=f"{_NEVER} in a closed loop",
         ),
         panels.timeseries(
             "Output tokens at capacity",
             "Output tokens per second at capacity, and now. Good: a wide distance between them. Long answers reach this"
-            " limit before the one of requests.",
+            " limit before the one of requests. At least: no load missed an objective.",
             unit="short",
             queries=[
-                _by_workload(names.CAPACITY_TOKENS),
+                *at_capacity(names.CAPACITY_TOKENS),
                 Query(pace(names.SERVER_GENERATION_TOKENS), "the server now"),
             ],
             width=8,

@@ -119,9 +119,11 @@ def faulty_gpus(selector: str = 'target!=""') -> str:
     return f"(count by (target) ({last} {faults})\nor 0 * count by (target) ({last}))"
 
 
-def capacity_now() -> list[Query]:
-    """Return queries for the capacity. Without an upper bound, no load missed an objective: "at least" this."""
-    value, upper = capacity(names.CAPACITY_RPS, WORKLOAD), capacity(names.CAPACITY_RPS_UPPER, WORKLOAD)
+def at_capacity(series: Series) -> list[Query]:
+    """Return queries for a series of the capacity. "At least": the last result has no upper bound, as no load broke an
+    objective.
+    """
+    value, upper = capacity(series, WORKLOAD), _at_the_end(capacity(names.CAPACITY_RPS_UPPER, WORKLOAD))
     return [
         Query(f"{value}\nand {upper}", "{{mode}} {{workload}}"),
         Query(f"{value}\nunless {upper}", "at least, {{mode}} {{workload}}"),
@@ -134,7 +136,7 @@ def capacity_over_time(selector: str) -> list[Query]:
     An upper bound that the last result lacks is named apart: the legend gives its last value beside a newer capacity.
     """
     upper = capacity(names.CAPACITY_RPS_UPPER, selector)
-    last = upper.replace("})", "} @ end())")
+    last = _at_the_end(upper)
     parts = (
         (capacity(names.CAPACITY_RPS, selector), "capacity"),
         (capacity(names.CAPACITY_RPS_LOWER, selector), "lower bound"),
@@ -143,6 +145,11 @@ def capacity_over_time(selector: str) -> list[Query]:
     )
     expr = "\nor ".join(named("bound", bound, part) for part, bound in parts)
     return [Query(expr, "{{bound}} {{mode}} {{workload}}")]
+
+
+def _at_the_end(selector: str) -> str:
+    """Return an aggregated selector at the end of the range, for every point of it."""
+    return selector.replace("})", "} @ end())")
 
 
 def gpu_rate(field: str, unit: float) -> str:
