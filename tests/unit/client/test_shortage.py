@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import gc
 import os
 import resource
 import socket
@@ -24,6 +25,7 @@ CLOCK = SystemClock()
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
+    gc.collect()  # what tests before this one left open would be closed meanwhile
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
