@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probe.capacity.model.fit_data import Floats
+from probe.capacity.model.prompt_mix import Floats
 
 _LARGE = 2.0  # errors above it count by their size and no longer by its square
 _MOST_STEPS = 200

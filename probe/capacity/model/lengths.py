@@ -11,7 +11,7 @@ from probe.core.token_length import LognormalLength, TokenLength, mean_length, q
 from probe.core.workload import Workload
 
 MIN_REQUESTS = 10  # of live traffic, to compare its lengths
-_QUANTILES = 7
+_QUANTILES = 20
 _SAME_LENGTHS = 0.15
 
 

@@ -13,8 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from probe.capacity.model.fit_data import TERMS, FitData, Floats, computed_tokens
+from probe.capacity.model.fit_data import TERMS, FitData, computed_tokens
 from probe.capacity.model.least_squares import least_squares
+from probe.capacity.model.prompt_mix import Floats
 from probe.capacity.model.windows import MetricsWindow
 from probe.simulator.cost import StepCost
 

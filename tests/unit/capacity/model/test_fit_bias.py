@@ -8,7 +8,6 @@ import pytest
 from simulated_servers import CHAT, FAST, polled, profile, restarted, twin_of, watched
 
 from probe.capacity.model.fit_bias import Segments, estimate_bias, without_bias
-from probe.capacity.model.lengths import prompt_lengths
 from probe.capacity.model.step_cost_fit import fit
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.snapshot import Histogram, ServerSnapshot
@@ -60,14 +59,14 @@ def test_a_rehearsal_has_as_many_requests_and_about_as_full_a_batch() -> None:
 
 
 @pytest.mark.long
-def test_the_fit_of_a_step_s_cost_model_is_nearer_without_its_bias() -> None:
-    """Of steps as long as those with 40 requests and a prompt, at three lucks."""
+def test_a_fit_is_nearer_without_its_bias() -> None:
+    """Of one that takes prompts for much shorter and much longer ones than there are, at two lucks."""
     off = []
-    for seed in range(3):
+    for seed in range(2):
         snapshots = [watched(KNOWN, CHAT, rate, 40.0, seed=10 * seed + round(rate)) for rate in (6.0, 12.0, 18.0)]
 
         def cost_model(segments: Segments) -> StepCost | None:
-            found = fit(segments, 2048, prompt_lengths(CHAT))
+            found = fit(segments, 2048, [10.0, 2000.0])
             return found.cost if found is not None else None
 
         found = cost_model(list(map(windows, snapshots)))
@@ -75,7 +74,7 @@ def test_the_fit_of_a_step_s_cost_model_is_nearer_without_its_bias() -> None:
         by = estimate_bias(replace(TWIN, cost=found), snapshots, [1.0, 1.0, 1.0], _chat, cost_model)
         fair = StepCost(*(max(term - less, 0.0) for term, less in zip(astuple(found), by, strict=True)))
         off.append([abs(cost.per_token_s / FAST.per_token_s - 1) for cost in (found, fair)])
-    assert sum(after for _, after in off) < sum(before for before, _ in off)
+    assert sum(after for _, after in off) < 0.8 * sum(before for before, _ in off)
 
 
 def test_stretches_that_say_nothing_are_left_empty() -> None:

@@ -9,8 +9,9 @@ from scipy.optimize import least_squares as scipys
 from simulated_servers import CHAT, FAST, SLOW, WORDY, profile, watched, workload
 
 from probe.capacity.model import least_squares as ours
-from probe.capacity.model.fit_data import TERMS, FitData, Floats
+from probe.capacity.model.fit_data import TERMS, FitData
 from probe.capacity.model.lengths import prompt_lengths
+from probe.capacity.model.prompt_mix import Floats
 from probe.capacity.model.windows import windows
 
 pytestmark = pytest.mark.slow

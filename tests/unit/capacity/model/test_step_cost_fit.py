@@ -15,8 +15,9 @@ from simulated_servers import CHAT, FAST, SLOW, WORDY, profile, watched, without
 from probe.capacity.model.lengths import prompt_lengths
 from probe.capacity.model.step_cost_fit import MIN_WINDOWS, StepCostModel, _drift, fit
 from probe.capacity.model.windows import MetricsWindow, windows
+from probe.core.request_mix import Part
 from probe.core.snapshot import ServerSnapshot
-from probe.core.workload import Workload
+from probe.core.workload import Workload, mixed
 from probe.simulator.cost import Batch, StepCost
 
 pytestmark = pytest.mark.slow
@@ -189,11 +190,21 @@ def test_of_a_single_stretch_no_drift_is_known() -> None:
     assert _drift(np.array([0.5, 0.1]), [1, 1]) == 0.0
 
 
-@pytest.mark.parametrize("name", ["fast", "slow", "wordy"])
+MIXTURE = mixed(
+    "mixture",
+    CHAT.api,
+    (Part("chats", workload(160, 180).prompt_tokens, 180, share=0.9), Part("documents", 2800, 48, share=0.1)),
+)
+
+
+@pytest.mark.parametrize("name", ["fast", "slow", "wordy", "mixture"])
 @pytest.mark.parametrize("ahead", [False, True])
 def test_prompts_cost_no_more_where_steps_are_planned_ahead(name: str, *, ahead: bool) -> None:
-    """vLLM's asynchronous scheduling: first tokens come a step later, which hardly shows where prompts take long."""
-    cost, asked, rate = KNOWN[name]
+    """vLLM's asynchronous scheduling: first tokens come a step later, which hardly shows where prompts take long.
+
+    Among nine chats, a document of two chunks fills steps in which others wait.
+    """
+    cost, asked, rate = {**KNOWN, "mixture": (FAST, MIXTURE, 14.0)}[name]
     seen = windows(watched(replace(profile(cost), plans_ahead=ahead), asked, rate, 45.0))
     found = fit([seen], 2048, prompt_lengths(asked))
     assert found is not None
