@@ -28,6 +28,7 @@ BEGUN_S = START_S - 8 * DAY_S
 _NIGHTS_BEFORE = 40
 # Per month: restarts of each server, restarts of Kneewatch, and scrape failures that last one to four minutes.
 _SERVER_RESTARTS, _KNEEWATCH_RESTARTS, _GAPS = 4, 3, 5
+_APART = 20  # ticks between interruptions of the monitor
 
 
 def config() -> Config:
@@ -179,6 +180,8 @@ class Month:
             down[tick : tick + lasts] = True
             restarts.append(tick + lasts)
         for at_s in self._calm(None, _GAPS):
-            tick = int(np.searchsorted(times, at_s))
-            gaps[tick : tick + int(self._rng.integers(4, 17))] = True
+            tick, lasts = int(np.searchsorted(times, at_s)), int(self._rng.integers(4, 17))
+            # Two that adjoin would be one of more than five minutes, which is a Kneewatch that is gone.
+            if not (gaps | down)[max(tick - _APART, 0) : tick + lasts + _APART].any():
+                gaps[tick : tick + lasts] = True
         return Watch(times, down, gaps, restarts, every)
