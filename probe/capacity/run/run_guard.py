@@ -36,6 +36,8 @@ _TOO_LONG_OLD_S = WORKER_LOST_S - _OLD_S + GUARD_S
 CLIENT_LATE = "client_late"
 # After an overload: how long the server may take to empty its queue before load goes on.
 _CALM_S = 30.0
+# Polls in a row without a queue: what the engine had planned when the load ended may have late first tokens still.
+_CALM_POLLS = 2
 _RESTARTED = Stopped("guard", SERVER_RESTARTED)
 # After a restart: if there are several servers, the old one answers again within so many polls.
 _AGAIN_POLLS = 6
@@ -98,8 +100,10 @@ class RunGuard:
         `send_one` sends a request alone; by the stream only its answer shows that the queue is gone.
         """
         ends = self._clock.monotonic_ns() + int(_CALM_S * 1e9)
+        calm, needed = 0, 1 if self._stream is not None else _CALM_POLLS
         while not self._switch.is_on:
-            if await self._is_calm(send_one):
+            calm = calm + 1 if await self._is_calm(send_one) else 0
+            if calm >= needed:
                 break
             if self._clock.monotonic_ns() > ends:
                 self._switch.stop("guard", self.tripped)

@@ -238,6 +238,18 @@ def test_preemptions_of_before_do_not_end_the_next_step() -> None:
     assert ran.result.steps[1].valid
 
 
+@pytest.mark.parametrize("counted_s", [15.1, 15.3])
+def test_what_an_overload_still_does_when_its_queue_is_gone_ends_no_run(counted_s: float) -> None:
+    """As the first tokens of steps that were planned when the load ended."""
+
+    def values(now_s: float) -> dict[str, Any]:
+        return {"waiting": 99.0 if 5.0 <= now_s < 15.0 else 0.0, "preemptions": 10.0 if now_s >= counted_s else 0.0}
+
+    ran = _run(Scripted([_open(20, seconds=30), _open(5)]), values)
+    assert [step.tripped for step in ran.result.steps] == ["queue", None]
+    assert ran.result.stopped == Stopped("done", "that is all")
+
+
 def test_a_server_that_stays_busy_after_an_overload_ends_the_run() -> None:
     load_plan = Scripted([_open(20, seconds=30), _open(5)])
     ran = _run(load_plan, _overloaded(5.0, INF))
