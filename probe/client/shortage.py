@@ -22,7 +22,8 @@ def shortage(error: BaseException) -> str | None:
     """
     found: BaseException | None = error
     while found is not None:
-        if isinstance(found, socket.gaierror):
+        # glibc's lookup has EINVAL for any error of the system it met.
+        if isinstance(found, socket.gaierror) or (isinstance(found, OSError) and found.errno == errno.EINVAL):
             return _shortage_now()
         if isinstance(found, OSError) and found.errno in _WORDS:
             return _words(found.errno)

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import gc
 import os
 import resource
 import socket
@@ -25,7 +24,6 @@ CLOCK = SystemClock()
 
 @contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    gc.collect()  # what tests before this one left open would be closed meanwhile
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
@@ -62,7 +60,7 @@ def _no_file() -> str:
 )
 def test_without_descriptors_the_client_is_at_fault(where: Endpoint) -> None:
     found = _sent(where)
-    assert found.outcome is Outcome.CLIENT_BOUND
+    assert found.outcome is Outcome.CLIENT_BOUND, found.detail
     assert "file descriptors; raise the limit (ulimit -n)" in str(found.detail)
     assert found.is_up is None
 
