@@ -736,7 +736,7 @@ def test_without_steps_in_the_configuration_a_run_searches(host: Host) -> None:
         assert result.cost.requests == server.generated - 1
         assert server.driver.engine.running == 0
 
-    capacity = {"mode": "verify", "observe": "100ms", "budget": {"seconds": 2.0}}
+    capacity = {"mode": "verify", "observe": "100ms", "budget": {"seconds": 6.0}}
     _against(host, work, capacity=capacity)
 
 
