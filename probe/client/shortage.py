@@ -3,7 +3,6 @@
 import errno
 import os
 import resource
-import socket
 
 _WORDS = {
     errno.EMFILE: "Kneewatch has used up its {limit} file descriptors; raise the limit (ulimit -n)",
@@ -11,6 +10,17 @@ _WORDS = {
     errno.ENOBUFS: "this machine has no memory for a connection; free some, or raise net.ipv4.tcp_mem",
     errno.ENOMEM: "this machine has no memory for a connection; free some, or raise the container's memory limit",
     errno.EADDRNOTAVAIL: "this machine has no address or port for the connection; widen net.ipv4.ip_local_port_range",
+}
+
+# What the network answers. A socket existed by then, so no descriptor was missing.
+_ANSWERS = {
+    None,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.ETIMEDOUT,
+    errno.EPIPE,
 }
 
 
@@ -22,11 +32,11 @@ def shortage(error: BaseException) -> str | None:
     """
     found: BaseException | None = error
     while found is not None:
-        # glibc's lookup has EINVAL for any error of the system it met.
-        if isinstance(found, socket.gaierror) or (isinstance(found, OSError) and found.errno == errno.EINVAL):
-            return _shortage_now()
         if isinstance(found, OSError) and found.errno in _WORDS:
             return _words(found.errno)
+        # glibc's lookup leaves the number of whatever error of the system it met last: EINVAL, EBUSY, others.
+        if isinstance(found, OSError) and found.errno not in _ANSWERS and (lacking := _shortage_now()):
+            return lacking
         found = found.__cause__ or found.__context__
     return None
 

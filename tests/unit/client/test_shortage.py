@@ -105,3 +105,30 @@ def test_models_and_metrics_name_the_shortage() -> None:
 def test_each_shortage_has_words(error: Exception, words: str | None) -> None:
     found = shortage(error)
     assert found is None if words is None else words in str(found)
+
+
+_UNCLEAR = [
+    OSError(errno.EINVAL, "x"),
+    OSError(errno.EBUSY, "x"),
+    socket.gaierror(-3, "Temporary failure in name resolution"),
+]
+_ANSWERED = [
+    OSError(errno.ECONNREFUSED, "x"),
+    OSError(errno.EHOSTUNREACH, "x"),
+    OSError("Multiple exceptions: [Errno 99] no address, [Errno 111] refused"),
+    TimeoutError(),
+]
+
+
+@pytest.mark.parametrize("error", _UNCLEAR)
+def test_an_unclear_error_is_a_shortage_while_no_file_can_be_opened(error: OSError) -> None:
+    with no_descriptor_left():
+        found = shortage(error)
+    assert "ulimit -n" in str(found)
+    assert shortage(error) is None
+
+
+@pytest.mark.parametrize("error", _ANSWERED)
+def test_what_the_network_answered_is_no_shortage(error: OSError) -> None:
+    with no_descriptor_left():
+        assert shortage(error) is None
