@@ -14,7 +14,7 @@ from alerts.operator import Manifest
 from alerts.pressure import pressure_group
 from alerts.rules import to_yaml
 from alerts.trends import trends_group
-from alerts.user_mix import user_mix_group
+from alerts.user_mix import user_mix_groups
 from probe.report.files import write_files
 
 FILE, MANIFEST_FILE = "kneewatch.rules.yml", "kneewatch.prometheusrule.yml"
@@ -47,7 +47,7 @@ def render(
         gpu_tickets_group(window_scale),
         health_group(window_scale),
         instrument_group(window_scale),
-        user_mix_group(window_scale),
+        *user_mix_groups(window_scale),
         trends_group(window_scale),
     ]
     remarks = [_GENERATED, *_rehearsal(window_scale)]

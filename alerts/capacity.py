@@ -30,6 +30,7 @@ _LOOKED_AT_S = _STALE_INTERVAL_S = 1200.0
 # Weekends are quiet, and the next Monday is not.
 _PEAK_S = 7 * DAY_S
 _BELOW = f"target_model_workload:{PREFIX}knee_dropped_below_peak:rps"
+_UNMEASURED = f"target:{PREFIX}capacity_unmeasured:interval_seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,21 @@ _WEEKLY = _Schedule(DAY_S, RAREST_SCHEDULE_S, 15 * DAY_S, "every week or more of
 def capacity_group(scale: float = 1.0) -> RuleGroup:
     """Return the alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
     dropped = [_dropped(scale, page=True), _dropped(scale, page=False)]
-    rules = [_load(), _below_peak(scale), *dropped, _down(scale), *headroom_rules(scale)]
+    rules = [_load(), _below_peak(scale), *dropped, _down(scale), _stale(scale), *headroom_rules(scale)]
     return RuleGroup("kneewatch-capacity", max(1.0, _INTERVAL_S * scale), rules)
 
 
 def stale_group(scale: float = 1.0) -> RuleGroup:
-    """Return the alert on capacities that are no longer measured; `scale` as above."""
-    return RuleGroup("kneewatch-capacity-stale", max(1.0, _STALE_INTERVAL_S * scale), [_stale(scale)])
+    """Return the rule that finds capacities that are no longer measured; `scale` as above.
+
+    It costs too much to be an alert: one that is evaluated so rarely is in no query for most of the time.
+    """
+    unmeasured = f"{_unmeasured(_DAILY, scale)}\nor {_unmeasured(_WEEKLY, scale)}"
+    return RuleGroup("kneewatch-capacity-stale", _stale_every_s(scale), [Recording(_UNMEASURED, unmeasured)])
+
+
+def _stale_every_s(scale: float) -> float:
+    return max(1.0, _STALE_INTERVAL_S * scale)
 
 
 def _load() -> Recording:
@@ -149,7 +158,7 @@ def _stale(scale: float) -> Alert:
     missed = either(*(_missed(each, scale) for each in (_DAILY, _WEEKLY)))
     return Alert(
         name="KneewatchCapacityStale",
-        expr=f"{_unmeasured(_DAILY, scale)}\nor {_unmeasured(_WEEKLY, scale)}",
+        expr=f"last_over_time({_UNMEASURED}[{duration(2 * _stale_every_s(scale))}])",
         for_s=600 * scale,
         keep_s=KEEP_S * scale,
         severity="ticket",

@@ -41,13 +41,16 @@ _OF_USERS = 0.8  # of the tokens that were looked up: others are canaries, whose
 _FOR_S = 3 * HOUR_S
 _KEEP_S = 6 * HOUR_S
 _AT_LEAST_S = 15.0
+_ALERT_EVERY_S = 240.0  # less than 5 minutes, when a sample becomes stale: no query would find the alert
 
 
-def user_mix_group(scale: float = 1.0) -> RuleGroup:
+def user_mix_groups(scale: float = 1.0) -> list[RuleGroup]:
     """Return the rules for all targets; `scale` shortens windows and waiting times."""
     rules = _Rules(scale)
-    recordings = [*rules.hourly(), *rules.of_day(), *rules.moved()]
-    return RuleGroup("kneewatch-users", rules.every_s, [*recordings, rules.alert()])
+    return [
+        RuleGroup("kneewatch-users", rules.every_s, [*rules.hourly(), *rules.of_day(), *rules.moved()]),
+        RuleGroup("kneewatch-users-moved", max(_AT_LEAST_S, _ALERT_EVERY_S * scale), [rules.alert()]),
+    ]
 
 
 def if_moved(scale: float) -> str:
@@ -119,7 +122,7 @@ class _Rules:
         )
         return Alert(
             name="KneewatchUserMixMoved",
-            expr=f"max {by('target')} (abs({MOVED})) >= 0",
+            expr=f"max {by('target')} (abs(last_over_time({MOVED}[{duration(2 * self.every_s)}]))) >= 0",
             for_s=_FOR_S * self._scale,
             keep_s=_KEEP_S * self._scale,
             severity="ticket",

@@ -132,3 +132,14 @@ def test_a_page_is_evaluated_every_minute_or_more_often() -> None:
         if rule.get("labels", {}).get("severity") == "page" and seconds_of(group["interval"]) > 60
     }
     assert slow == {"KneewatchKneeDropped"}
+
+
+def test_an_alert_is_evaluated_before_its_last_sample_is_stale() -> None:
+    """Otherwise queries of ALERTS, such as that of the status page, find it for five minutes of each interval."""
+    slow = {
+        rule["alert"]
+        for group in yaml.safe_load(build.render()[build.FILE])["groups"]
+        for rule in group["rules"]
+        if "alert" in rule and seconds_of(group["interval"]) >= 300
+    }
+    assert slow == set()
