@@ -294,3 +294,14 @@ def test_an_upper_bound_that_the_last_result_lacks_is_an_earlier_one() -> None:
     assert "and max" in parts["upper bound"]
     assert "unless max" in parts["earlier upper bound"]
     assert all(parts[name].count("@ end()") == 1 for name in ("upper bound", "earlier upper bound"))
+
+
+def test_a_legend_of_labels_has_room_for_them() -> None:
+    """Its table has two values beside each name, and cuts a name that is too long for what is left."""
+    narrow = {
+        panel["title"]
+        for _, panel in PANELS
+        if panel["type"] == "timeseries" and panel["gridPos"]["w"] < 8
+        if any("{{" in target["legendFormat"] for target in panel["targets"])
+    }
+    assert narrow == set()
