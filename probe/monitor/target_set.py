@@ -97,12 +97,12 @@ class TargetSet:
             await asyncio.sleep(0)
             if self._is_closing:
                 return  # nothing would close it
+            is_added = False
             with _logged("a target cannot be watched", target.name):
-                try:
-                    self._add(target, i / len(new))
-                except Exception:
-                    await self._remove(target.name)
-                    raise
+                self._add(target, i / len(new))
+                is_added = True
+            if not is_added:
+                await self._remove(target.name)
         self.monitors = {name: self.monitors[name] for name in desired if name in self.monitors}
         for name in self._desired.config.discoveries:
             self._report(name)

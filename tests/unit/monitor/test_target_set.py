@@ -11,12 +11,17 @@ from structlog.testing import capture_logs
 from probe.config.config_file import load_config
 from probe.core.clock import SystemClock
 from probe.monitor.app import App
+from probe.runtime.scheduler import TaskId
 
 
 def _file(path: Path, *targets: dict[str, Any]) -> Path:
     workloads = {"short": {"prompt_tokens": 8}}
     path.write_text(yaml.safe_dump({"store": {}, "workloads": workloads, "targets": list(targets)}))
     return path
+
+
+async def _nothing() -> None:
+    pass
 
 
 def test_the_log_names_the_fields_that_replaced_a_monitor_and_not_their_values(tmp_path: Path) -> None:
@@ -44,6 +49,32 @@ def test_the_log_names_the_fields_that_replaced_a_monitor_and_not_their_values(t
         with capture_logs() as logs:
             assert await app.reload() is None
         assert "a target's monitor is replaced" not in {line["event"] for line in logs}
+
+    asyncio.run(run())
+
+
+def test_a_target_that_cannot_be_added_is_removed_again_and_the_others_stay(tmp_path: Path) -> None:
+    async def run() -> None:
+        kept, broken, last = (
+            {"name": n, "base_url": f"http://127.0.0.1:{p}"} for n, p in (("a", 9), ("b", 10), ("c", 11))
+        )
+        file = _file(tmp_path / "kneewatch.yml", kept)
+        app = App(load_config(file), SystemClock(), file)
+        before = dict(app.monitors)
+        taken = TaskId("canary", "b")
+        app._schedule.every(taken, 60.0, _nothing)  # the last thing that adding a target does fails
+        _file(file, kept, broken, last)
+        with capture_logs() as logs:
+            assert await app.reload() is None
+        assert [(line["target"], str(line["exc_info"])) for line in logs if line["log_level"] == "error"] == [
+            ("b", "canary:b is scheduled already")
+        ]
+        assert app.monitors.keys() == {"a", "c"}
+        assert app.monitors["a"] is before["a"]
+        assert {task.target for task in app._schedule.tasks} == {"a", "c"}
+        assert 'target="b"' not in app.measurements.page.render("")[0].decode()
+        assert await app.reload() is None
+        assert app.monitors.keys() == {"a", "b", "c"}
 
     asyncio.run(run())
 
