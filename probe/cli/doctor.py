@@ -1,6 +1,7 @@
 """What `kneewatch doctor` does: watch a server for some seconds, send it a few canaries, and forecast. No printing."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
@@ -34,6 +35,7 @@ LONGEST_S = 60.0
 _READ_EVERY_S = 1.0
 _SCRAPE_S = 3.0
 _CANARY_S = 20.0  # a canary that takes longer has failed
+_LATE = "this machine has not computed it within the minute of this command; `kneewatch forecast` waits for it"
 
 
 async def diagnose(
@@ -67,6 +69,7 @@ class _Examination:
         self._server: ServerSnapshot | None = None  # None after a failed scrape
         self._first: ServerSnapshot | None = None  # from before the first canary
         self._error: str | None = None
+        self._cores = asyncio.Semaphore(len(os.sched_getaffinity(0)))  # a forecast takes one
 
     async def watch(self, seconds: float) -> None:
         """Read the server's metrics each second, and send the canaries meanwhile."""
@@ -116,16 +119,15 @@ class _Examination:
             self._state.end(began_ns, self._clock.monotonic_ns())
 
     async def result(self, seconds: float, left_s: float) -> Diagnosis:
-        """Return the diagnosis, with those forecasts that take at most `left_s` together."""
+        """Return the diagnosis. A forecast that takes longer than `left_s` has no figure."""
         canary = self._target.canary.workload
         load = named_workload(self._config, self._target, self._target.capacity.workload or canary)
         context = self._context(load)
-        forecast = for_users = None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(left_s):
-                forecast = await self._forecast(load)
-                if self._state.user_totals.requests and load.api.generates:
-                    for_users = await self._forecast_for_users(load)
+        until_s = asyncio.get_running_loop().time() + left_s
+        # Headroom is of the capacity for users, so that comes first where there is one core.
+        for_users, forecast = await asyncio.gather(
+            self._forecast_for_users(load, until_s), self._forecast(load, until_s)
+        )
         status = TargetStatus(
             name=self._target.name,
             base_url=self._target.base_url,
@@ -148,8 +150,13 @@ class _Examination:
         """Return the mean request of users, or of all before the first canary."""
         return request_lengths(self._state.user_totals, self._first) if self._first is not None else None
 
-    async def _forecast_for_users(self, load: Workload) -> CapacityResult:
-        """Return the forecast for the lengths that users sent meanwhile, or all before the first canary."""
+    async def _forecast_for_users(self, load: Workload, until_s: float) -> CapacityResult | None:
+        """Return the forecast for the lengths that users sent meanwhile, or all before the first canary.
+
+        None if users sent nothing.
+        """
+        if not (self._state.user_totals.requests and load.api.generates):
+            return None
         recent = self._state.lengths.recent()
         if recent is None or min(recent.prompts.count, recent.outputs.count) < MIN_REQUESTS:
             recent = lengths_since_start(self._first) if self._first is not None else None
@@ -158,10 +165,14 @@ class _Examination:
         if users is None:
             none = Capacity(mode="forecast", reason=f"not enough evidence: {lacking_lengths(recent)}")
             return self._result(load, none)
-        return await self._forecast(users)
+        return await self._forecast(users, until_s)
 
-    async def _forecast(self, load: Workload) -> CapacityResult:
-        found = await live_forecast(self._state.history, load, self._objectives, hints_of(self._target.capacity))
+    async def _forecast(self, load: Workload, until_s: float) -> CapacityResult:
+        """Return the forecast; without a figure if it is not there at `until_s` (the event loop's time)."""
+        found, hints = Capacity(mode="forecast", reason=_LATE), hints_of(self._target.capacity)
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(until_s), self._cores:
+                found = await live_forecast(self._state.history, load, self._objectives, hints)
         return self._result(load, found)
 
     def _result(self, load: Workload, found: Capacity) -> CapacityResult:

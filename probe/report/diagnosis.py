@@ -45,11 +45,6 @@ class Diagnosis:
         return all(slo.met(record, self.status.objectives).get(slo.ALL, False) for record in self.status.recent)
 
     @property
-    def has_users(self) -> bool:
-        """Whether users sent requests of which a forecast can be made."""
-        return bool(self.users.requests) and all(record.spec.api.generates for record in self.status.recent)
-
-    @property
     def missing_flags(self) -> Sequence[str]:
         """The flags that a forecast needs and that are unknown."""
         return [name for name in _LIMITS if name not in self.flags]
@@ -134,16 +129,13 @@ def _users(found: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def _capacity(found: Diagnosis) -> Iterator[tuple[str, str]]:
     status, for_users = found.status, found.for_users
-    if status.forecast is None:
-        yield "Capacity", "unknown: computing it takes longer than this command may; run `kneewatch forecast`"
-        return
     has_queue = status.server is not None and status.server.waiting is not None
-    yield "Capacity", _forecast(status.forecast, "ramp" if has_queue else "ramp --stream-guard")
+    ramp = "ramp" if has_queue else "ramp --stream-guard"
+    if status.forecast is not None:
+        yield "Capacity", _forecast(status.forecast, ramp)
     if for_users is not None:
         is_mix_known = for_users.context.workload.get("name") == USERS
-        yield "For users", _forecast(for_users, f"ramp --workload {USERS}" if is_mix_known else None)
-    elif found.has_users:
-        yield "For users", "unknown: computing it takes longer than this command may"
+        yield "For users", _forecast(for_users, f"{ramp} --workload {USERS}" if is_mix_known else None)
     known = (one for one in (for_users, status.forecast) if one and one.capacity.requests_per_second is not None)
     for forecast in islice(known, 1):
         yield from _headroom(status, forecast)
