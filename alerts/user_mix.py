@@ -115,14 +115,16 @@ class _Rules:
         ]
 
     def alert(self) -> Alert:
+        recent = f"[{duration(2 * self.every_s)}]"
         each = (
-            f"{{{{ with printf `max by (kind) ({MOVED}{{{OF_TARGET}}})` $labels.cluster $labels.namespace"
+            f"{{{{ with printf `max by (kind) (last_over_time({MOVED}{{{OF_TARGET}}}{recent}))` $labels.cluster"
+            " $labels.namespace"
             " $labels.target | query }}{{ range $i, $one := . }}{{ if $i }}, {{ end }}{{ $one.Labels.kind }}"
             " {{ $one.Value | humanizePercentage }}{{ end }}{{ else }}unknown{{ end }}"
         )
         return Alert(
             name="KneewatchUserMixMoved",
-            expr=f"max {by('target')} (abs(last_over_time({MOVED}[{duration(2 * self.every_s)}]))) >= 0",
+            expr=f"max {by('target')} (abs(last_over_time({MOVED}{recent}))) >= 0",
             for_s=_FOR_S * self._scale,
             keep_s=_KEEP_S * self._scale,
             severity="ticket",
