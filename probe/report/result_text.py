@@ -5,6 +5,7 @@ from math import isclose
 
 from probe.capacity.trend.headroom import headroom as left_of
 from probe.capacity.trend.headroom import largest_share
+from probe.core.request import Outcome
 from probe.core.result import Capacity, CapacityResult, Roofline
 from probe.core.snapshot import differing_flags
 from probe.core.text import one_line
@@ -47,6 +48,8 @@ _ASSUMED_CHANGE = {
     "front_end": "without the front end's time",
 }
 _IMPOSSIBLE = 1.05  # ratio to a hardware limit above which the configured model or GPU must be wrong
+# This machine was too late to judge a step.
+_LATE = Outcome.CLIENT_BOUND.value
 # What to do if no knee was found, by what ended the run.
 _NEXT_RUN = {
     "other_server": "set metrics_url to the page of the server at base_url, then measure again",
@@ -55,6 +58,7 @@ _NEXT_RUN = {
     "replicas_changed": "measure while the number of replicas does not change",
     "rate_limited": "raise the rate limit of Kneewatch's key, or measure behind the gateway",
     "done": "measure load levels of your choice with --concurrency or --rates",
+    _LATE: "measure from a quieter machine, or with more --workers",
     "guard": "retry when the server is idle, or start with less load",
     "budget": "raise the budget that ran out: --max-seconds, --max-tokens, or budget in the configuration",
     "interrupt": "let a run finish",
@@ -127,6 +131,8 @@ def advice(result: CapacityResult) -> str:
     capacity = result.capacity
     if capacity.requests_per_second is None:
         why = result.stopped.reason if result.stopped.reason in _NEXT_RUN else result.stopped.by
+        if why == "done" and result.steps and all(step.reason == _LATE for step in result.steps):
+            why = _LATE
         return failure_advice(result) or f"{_NEXT_RUN.get(why or '', _NEXT_RUN['done'])}."
     if result.stopped.by in ("interrupt", "error"):
         return "let a run finish before you plan with this."

@@ -129,6 +129,10 @@ def test_headroom_is_what_users_leave(users_rps: float | None, left: float | Non
         (result(capacity=VERIFIED, stopped=Stopped("interrupt", "signal")), "let a run finish"),
         (result(capacity=no_knee(), stopped=Stopped("budget", "seconds")), "--max-seconds"),
         (result(capacity=no_knee(), stopped=Stopped("done")), "--rates"),
+        (
+            result(steps=[step(4, reason="client_bound")], capacity=no_knee("client_bound"), stopped=Stopped("done")),
+            "a quieter machine",
+        ),
         (result(capacity=no_knee(), stopped=Stopped("guard", "queue")), "when the server is idle"),
         (result(capacity=no_knee(), stopped=Stopped("error", "worker_lost")), "measure again"),
     ],
