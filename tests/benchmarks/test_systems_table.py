@@ -28,10 +28,20 @@ def test_the_example_is_a_configuration_with_a_target_for_each_system() -> None:
         "router",
         "production-stack",
         "envoy",
+        "kserve",
         "ray-serve",
         "llama-cpp",
         "dynamo",
         "transformers",
     }
-    for title in ("LiteLLM", "vllm-router", "Envoy", "Ray Serve", "llama.cpp", "Dynamo", "transformers serve"):
+    for title in (
+        "LiteLLM",
+        "vllm-router",
+        "Envoy",
+        "KServe",
+        "Ray Serve",
+        "llama.cpp",
+        "Dynamo",
+        "transformers serve",
+    ):
         assert f"\n## {title}" in PAGE or any(title in line for line in PAGE.splitlines() if line.startswith("## "))

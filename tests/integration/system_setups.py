@@ -77,6 +77,12 @@ def _ray_serve(folder: Path) -> Iterator[Placed]:
 
 
 @contextmanager
+def _kserve(folder: Path) -> Iterator[Placed]:
+    with _sims(folder, 1) as servers, systems.kserve(folder / "gateway", servers[0]) as url:
+        yield Placed(f"{url}/openai", _pages(servers))
+
+
+@contextmanager
 def _llama_cpp(folder: Path) -> Iterator[Placed]:
     folder.mkdir(parents=True)
     with systems.llama_cpp(folder / "server") as url:
@@ -117,6 +123,7 @@ SETUPS: Mapping[str, tuple[str, Setup]] = {
     "Envoy (two servers, both pages)": ("envoy", _router(systems.envoy)),
     "vLLM with two data-parallel engines": ("vllm", _vllm_data_parallel),
     "Hugging Face `transformers serve`": ("transformers", _transformers),
+    "KServe (a model that relays, the server's page)": ("kserve", _kserve),
     "Ray Serve": ("ray-serve", _ray_serve),
     "llama.cpp": ("llama.cpp", _llama_cpp),
     "NVIDIA Dynamo (frontend and mocker)": ("dynamo", _dynamo),

