@@ -26,8 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 OPERATORS = ["PodMonitor", "PrometheusRule"]
 
 Manifests = Callable[[str], list[dict[str, Any]]]
-FOUND = ["discovery", "fleet", "kserve", "litellm", "production-stack"]
-MONITORS = ["base", "overlays/prometheus-operator", *(f"overlays/{name}" for name in FOUND)]
+FOUND = ["discovery", "fleet", "gateway", "kserve", "litellm", "production-stack", "ray-serve", "vllm-router"]
+GIVEN = ["llama-cpp", "prometheus-operator", "transformers"]
+MONITORS = ["base", *(f"overlays/{name}" for name in [*FOUND, *GIVEN])]
 JOBS = ["overlays/bench", "overlays/job"]
 RESULTS = "overlays/results"  # a volume and nothing else
 WITH_PODS = sorted([*MONITORS, *JOBS, "overlays/sidecar"])
@@ -98,7 +99,9 @@ def test_a_token_is_there_only_with_rights_that_need_one(manifests: Manifests, f
 def test_the_rights_are_those_that_the_configuration_needs(manifests: Manifests, name: str, tmp_path: Path) -> None:
     rendered = manifests(f"overlays/{name}")
     config = checks.configuration(rendered, tmp_path)
-    asked = {t.discover.kubernetes.namespace for t in config.templates if t.discover.kubernetes is not None}
+    discovers = [*(t.discover for t in config.templates), *(t.metrics_discovery for t in config.servers)]
+    asked = {each.kubernetes.namespace for each in discovers if each is not None and each.kubernetes is not None}
+    assert asked
     assert config.lease is not None
     assert checks.rights(rendered) == {
         **{(namespace, "pods"): {"list", "watch"} for namespace in asked},
@@ -394,20 +397,53 @@ def test_the_dashboards_are_those_of_the_base(manifests: Manifests, deploy: Path
         # pkg/constants/constants.go of kserve/kserve
         ("kserve", {"serving.kserve.io/inferenceservice": "llama-8b", "component": "predictor"}, 8080),
         ("litellm", {"app.kubernetes.io/name": "vllm", "app.kubernetes.io/instance": "llama-8b"}, 8000),
+        ("gateway", {"app.kubernetes.io/name": "vllm", "app.kubernetes.io/instance": "llama-8b"}, 8000),
+        # docs/environment/kubernetes.md of vllm-project/router
+        ("vllm-router", {"app": "vllm-worker", "role": "inference"}, 8000),
+        # ray-operator/controllers/ray/utils/constant.go of ray-project/kuberay
+        (
+            "ray-serve",
+            {"ray.io/cluster": "llama-8b-x1", "ray.io/node-type": "worker", "ray.io/group": "llama-8b"},
+            8080,
+        ),
     ],
 )
 def test_the_selectors_mean_pods_as_those_projects_make_them(
     manifests: Manifests, tmp_path: Path, name: str, labels: dict[str, str], port: int
 ) -> None:
-    (template,) = checks.configuration(manifests(f"overlays/{name}"), tmp_path).templates
-    kubernetes = template.discover.kubernetes
-    assert kubernetes is not None
-    asked = dict(requirement.split("=") for requirement in (kubernetes.selector or "").split(","))
-    assert checks.selects(asked, labels)
-    assert kubernetes.port == port
+    config = checks.configuration(manifests(f"overlays/{name}"), tmp_path)
+    discovers = [*(t.discover for t in config.templates), *(t.metrics_discovery for t in config.servers)]
+    found = [each.kubernetes for each in discovers if each is not None]
+    assert found
+    for kubernetes in found:
+        assert kubernetes is not None
+        asked = dict(requirement.split("=") for requirement in (kubernetes.selector or "").split(","))
+        assert checks.selects(asked, labels)
+        assert kubernetes.port == port
 
 
-@pytest.mark.parametrize("name", ["litellm", "production-stack"])
+@pytest.mark.parametrize("name", ["gateway", "litellm", "production-stack", "vllm-router"])
 def test_no_load_goes_through_a_gateway(manifests: Manifests, tmp_path: Path, name: str) -> None:
     (gateway,) = checks.configuration(manifests(f"overlays/{name}"), tmp_path).servers
     assert gateway.capacity.mode != "verify"
+
+
+@pytest.mark.parametrize(
+    ("name", "system"),
+    [
+        ("gateway", "Envoy (two servers, both pages)"),
+        ("llama-cpp", "llama.cpp"),
+        ("production-stack", "production stack's router (two servers, both pages)"),
+        ("ray-serve", "Ray Serve"),
+        ("transformers", "Hugging Face `transformers serve`"),
+        ("vllm-router", "vllm-router (two servers, both pages)"),
+    ],
+)
+def test_an_overlay_asks_of_a_system_what_works_with_it(
+    manifests: Manifests, tmp_path: Path, name: str, system: str
+) -> None:
+    record = json.loads(max((ROOT / "benchmarks/results").glob("systems-*.json")).read_text())
+    (row,) = (row for row in record["rows"] if row["system"] == system)
+    (target,) = checks.configuration(manifests(f"overlays/{name}"), tmp_path).servers
+    assert (target.capacity.mode == "forecast") is row["forecast"]["works"]
+    assert (target.capacity.guard == "stream") is (row["load"]["words"] == "by the stream alone")
