@@ -13,7 +13,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,16 +77,11 @@ class KubernetesClient:
         """Return the body of the API's answer."""
         headers = {"content-type": "application/json"}
         try:
-            async with asyncio.timeout(timeout_s):
-                asked = self._client.stream(method, path, content=body, params=params, headers=headers)
-                async with asked as answer:
-                    content = await _body(answer)
-        except KubernetesError:
-            raise
+            asked = self._client.stream(method, path, content=body, params=params, headers=headers)
+            async with asyncio.timeout(timeout_s), _begun(asked) as answer:
+                content = await _body(answer)
         except TimeoutError:
             raise KubernetesError(f"the API server has not answered within {timeout_s:g} s") from None
-        except Exception as error:  # of httpx2, TLS, or whatever fetches the credentials
-            raise _failure(error) from error
         if not answer.is_success:
             raise _refusal(answer, content)
         return _utf8(content)
@@ -97,19 +92,29 @@ class KubernetesClient:
     ) -> AsyncIterator[AsyncGenerator[bytes]]:
         """Yield the lines of a watch once its answer has begun. Raise KubernetesError after `silent_s` without data."""
         import httpx2  # noqa: PLC0415 - as in _open
-        from lightkube import ConfigError  # noqa: PLC0415
 
-        try:
-            request = self._client.stream(
-                "GET", path, params=dict(params), timeout=httpx2.Timeout(_TIMEOUT_S, read=silent_s)
-            )
-            async with request as answer:
-                if not answer.is_success:
-                    raise _refusal(answer, await _body(answer))
-                async with aclosing(_lines(answer)) as lines:
-                    yield lines
-        except (httpx2.HTTPError, httpx2.StreamError, ConfigError, OSError) as error:
-            raise _failure(error) from error
+        timeout = httpx2.Timeout(_TIMEOUT_S, read=silent_s)
+        async with _begun(self._client.stream("GET", path, params=dict(params), timeout=timeout)) as answer:
+            if not answer.is_success:
+                raise _refusal(answer, await _body(answer))
+            async with aclosing(_lines(answer)) as lines:
+                yield lines
+
+
+@asynccontextmanager
+async def _begun(request: AbstractAsyncContextManager["Response"]) -> AsyncIterator["Response"]:
+    """Yield the answer to a request once it has begun. Raise KubernetesError, also for what breaks while it is read."""
+    import httpx2  # noqa: PLC0415 - as in _open
+
+    try:
+        async with AsyncExitStack() as held:
+            try:
+                answer = await held.enter_async_context(request)
+            except Exception as error:  # of httpx2, TLS, or whatever fetches the credentials
+                raise _failure(error) from error
+            yield answer
+    except (httpx2.HTTPError, httpx2.StreamError, OSError) as error:
+        raise _failure(error) from error
 
 
 @asynccontextmanager

@@ -164,6 +164,27 @@ def test_a_kubeconfig_that_does_not_work_is_one_line(
     run(story())
 
 
+@pytest.mark.parametrize("printed", ["no JSON", "{}", "[]"])
+def test_a_plugin_that_prints_no_token_is_a_failure_of_any_request(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str
+) -> None:
+    path = ApiServer().kubeconfig(tmp_path / "kubeconfig")
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "echo", "args": [printed]}
+    users = [{"name": "me", "user": {"exec": plugin}}]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"users": users}))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+
+    async def story() -> None:
+        async with open_cluster(NOWHERE) as cluster:
+            with pytest.raises(KubernetesError, match="the API server cannot be reached: "):
+                await cluster.ask("GET", PODS)
+            with pytest.raises(KubernetesError, match="the API server cannot be reached: "):
+                async with cluster.watch(PODS, 1.0, {"watch": "true"}):
+                    pass
+
+    run(story())
+
+
 def test_the_extra_that_is_missing_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx2", None)
 
