@@ -78,6 +78,11 @@ class TargetMonitor:
         return tuple(kind.canary.model for kind in self._kinds)
 
     @property
+    def capacity_workload(self) -> str:
+        """The name of the workload that the capacity is for."""
+        return self._capacity_load.configured.name
+
+    @property
     def server(self) -> str:
         """The name of the target's lock: targets with the same lock share a server."""
         return self.config.server

@@ -76,19 +76,19 @@ class TargetTasks:
         name = monitor.config.name
         async with self._one_run:
             if self._schedule.is_running:
-                await self.recall(name, prometheus)
+                await self.recall(name, monitor.capacity_workload, prometheus)
                 if await monitor.capacity() and self._schedule.is_running:
                     self._schedule.bring_forward(TaskId("capacity", name), _CONFIRMED_IN_S)
 
-    async def recall(self, target: str, prometheus: PrometheusConfig | None) -> None:
-        """Load a target's capacity history from Prometheus if the store has none."""
+    async def recall(self, target: str, workload: str, prometheus: PrometheusConfig | None) -> None:
+        """Load a target's capacity history for its workload from Prometheus if the store has none."""
         if self._sink.has_history(target) or prometheus is None:
             return
         from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
 
         try:
             history = await Prometheus(prometheus.url, prometheus.ca_file).capacity_history(
-                target, self._clock.wall_s()
+                target, workload, self._clock.wall_s()
             )
             self._sink.set_history(target, history)
         except TargetError as error:

@@ -82,12 +82,13 @@ class Prometheus:
         """Return Kneewatch's alerts that fire now, pages first. Raise TargetError without an answer."""
         return await self._ask(lambda prometheus: prometheus.custom_query(_FIRING), _alerts)
 
-    async def capacity_history(self, target: str, now_s: float) -> list[CapacitySample]:
-        """Return a target's capacities in the year before `now_s` (wall time), oldest first.
+    async def capacity_history(self, target: str, workload: str, now_s: float) -> list[CapacitySample]:
+        """Return a target's capacities for a workload in the year before `now_s` (wall time), oldest first.
 
         A run is missed if the next one ended within the hour. Raises TargetError without an answer.
         """
-        query = f'{{__name__=~"{"|".join(series.name for series in _HISTORY)}", target={json.dumps(target)}}}'
+        of = f"target={json.dumps(target)}, workload={json.dumps(workload)}"
+        query = f'{{__name__=~"{"|".join(series.name for series in _HISTORY)}", {of}}}'
         start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - _HISTORY_S, now_s))
         return await self._ask(
             lambda prometheus: prometheus.custom_query_range(query, start, end, str(_HISTORY_STEP_S)), _figures, _PAST

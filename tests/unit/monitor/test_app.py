@@ -310,9 +310,9 @@ def test_with_an_empty_store_the_history_is_what_prometheus_remembers() -> None:
     ]
     with prometheus({"status": "success", "data": {"resultType": "matrix", "result": answer}}) as (url, queries):
         app = App(_config("http://127.0.0.1:9", capacity=VERIFY, prometheus=url), SystemClock())
-        asyncio.run(app._tasks.recall("a", app.config.prometheus))
+        asyncio.run(app._tasks.recall("a", "default", app.config.prometheus))
         app.measurements.result(_night(9, 30.0))
-        asyncio.run(app._tasks.recall("a", app.config.prometheus))
+        asyncio.run(app._tasks.recall("a", "default", app.config.prometheus))
     assert _said(app, "knee_shift_ratio") == [pytest.approx(-0.25)]
     assert len(queries) == 1, "what is known is not asked for again"
 
@@ -321,7 +321,7 @@ def test_without_store_and_with_a_prometheus_that_is_down_the_history_begins_now
     app = App(
         _config("http://127.0.0.1:9", capacity=VERIFY, prometheus=f"http://127.0.0.1:{free_port()}"), SystemClock()
     )
-    asyncio.run(app._tasks.recall("a", app.config.prometheus))
+    asyncio.run(app._tasks.recall("a", "default", app.config.prometheus))
     app.measurements.result(_night(0, 40.0))
     assert _said(app, "capacity_requests_per_second") == [40.0]
 
@@ -382,6 +382,7 @@ def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends
 
     class Watch:
         config = whole.targets[0]
+        capacity_workload = "default"
 
         async def capacity(self) -> None:
             nonlocal running, peak, ran

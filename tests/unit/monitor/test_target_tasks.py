@@ -23,6 +23,7 @@ class Measured:
     """A monitor whose capacity has dropped in the first `drops` runs."""
 
     drops: int
+    capacity_workload: str = "default"
     began: list[float] = field(default_factory=list)
     config: Any = field(default_factory=lambda: SimpleNamespace(name="a"))
 

@@ -250,7 +250,7 @@ def _matrix(*series: dict[str, object]) -> dict[str, object]:
 
 
 def _history(url: str, now_s: float = 4e7) -> list[CapacitySample]:
-    return asyncio.run(Prometheus(url).capacity_history("a", now_s))
+    return asyncio.run(Prometheus(url).capacity_history("a", "chat", now_s))
 
 
 # Two runs, at 3500 and at 9000, read once an hour; the second found no upper bound.
@@ -271,7 +271,7 @@ def test_each_run_of_the_history_is_one_figure_oldest_first() -> None:
         ]
     (asked,) = queries
     assert asked.startswith("/api/v1/query_range {__name__=~")
-    assert asked.endswith('target="a"}')
+    assert asked.endswith('target="a", workload="chat"}'), "not of what users send: a forecast of another workload"
 
 
 def test_one_run_reported_by_two_monitors_is_one_sample_and_another_mode_another() -> None:
