@@ -11,6 +11,10 @@ server with the same flags, waits for the next run. A drop of 20 % is confirmed 
 A forecast may be 10 % wrong and more, as its bounds say. Where no run has measured the capacity, headroom is low if it
 is by the forecast's upper bound.
 
+Users may send other requests than the workload of the capacity. A forecast for what they send decides where its bounds
+do (docs/adr/0033): headroom is low if it is by its upper bound, and is not if there is enough by its lower bound. A
+target has one such ticket.
+
 During a capacity run, user traffic cannot be separated from the run's load, and headroom keeps its last value.
 """
 
@@ -21,6 +25,7 @@ from alerts.templates import TARGET, asked, same
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from exporters.names import PREFIX
+from probe.observe.user_mix import USERS
 
 LOW = 0.15
 FALLING_BELOW = 0.3
@@ -49,6 +54,8 @@ _FORECAST, _MEASURED = 'mode="forecast"', 'mode!="forecast"'
 _UNSIGNED = '{{ $value | humanizePercentage | reReplaceAll "^-" "" }}'
 _WHICH = "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }})"
 _HEADROOM = f"target_model_workload:{names.HEADROOM.name}:min"
+_FOR_USERS, _FOR_NAMED = (f'{_FORECAST},workload{sign}"{USERS}"' for sign in ("=", "!="))
+_USERS_MEASURED = f'{_HEADROOM}{{workload="{USERS}"}}'
 LOAD = f"target_model_workload:{PREFIX}users_load:rps"
 
 
@@ -61,22 +68,31 @@ def headroom_rules(scale: float = 1.0) -> list[Recording | Alert]:
 
 def _low(scale: float) -> Alert:
     mean, trend, week, today = (duration(s * scale) for s in (_MEAN_S, _TREND_S, _WEEK_S, _TODAY_S))
-    # Rounded for the text, after the comparisons.
-    expr = (
-        f"round(\n"
-        f"(avg_over_time({_HEADROOM}[{mean}]) < {LOW:g} unless {_enough_before(mean, scale)})\n"
-        f"or (\n"
+    of_target = on("target")
+    low = f"avg_over_time({_HEADROOM}[{mean}]) < {LOW:g} unless {_enough_before(mean, scale)}"
+    falling = (
         f"  avg_over_time({_HEADROOM}[{mean}]) < {FALLING_BELOW:g}\n"
         f"  and predict_linear({_HEADROOM}[{trend}], {_AHEAD_S * scale:g}) < 0\n"
         f"  and {_HEADROOM} < min_over_time({_HEADROOM}[{week}] offset {today})\n"
         f"  and count_over_time({_HEADROOM}[{duration(DAY_S * scale)}] offset {duration(6 * DAY_S * scale)}) > 0\n"
         f"  unless {_last(_MEASURED)} > time() - {_TREND_S * scale:g}\n"
         f"  unless {_enough_before(mean, scale)}\n"
+    )
+    # Rounded for the text, after the comparisons.
+    expr = (
+        f"round(\n"
+        f"({_low_by_forecast(_FOR_USERS, mean)}\n"
+        f"  unless {of_target} {_USERS_MEASURED}\n"
         f")\n"
-        f"or (\n"
-        f"  min {by(*_LABELS, 'mode')} (avg_over_time({names.HEADROOM.name}{{{_FORECAST}}}[{mean}]))\n"
-        f"  and {_least_share(mean)} > {1 - LOW:g}\n"
-        f"  unless {on('target')} {_HEADROOM}\n"
+        f"or {of_target} (\n"
+        f"  (({low})\n"
+        f"  or (\n{falling}  ))\n"
+        f"  unless {of_target} ({_share('max', _FOR_USERS, names.CAPACITY_RPS_LOWER, mean)} <= {1 - LOW:g}\n"
+        f"    unless {of_target} {_USERS_MEASURED})\n"
+        f")\n"
+        f"or {of_target} ({_low_by_forecast(_FOR_NAMED, mean)}\n"
+        f"  unless {of_target} {_HEADROOM}\n"
+        f"  unless {of_target} {names.HEADROOM.name}{{{_FOR_USERS}}}\n"
         f")\n"
         f", 0.01)"
     )
@@ -113,12 +129,16 @@ def _enough_before(mean: str, scale: float) -> str:
     )
 
 
-def _least_share(mean: str) -> str:
-    """Return the PromQL: users' share of the forecast capacity's upper bound."""
-    headroom, capacity, upper = (
-        f"{series.name}{{{_FORECAST}}}" for series in (names.HEADROOM, names.CAPACITY_RPS, names.CAPACITY_RPS_UPPER)
-    )
-    return f"min {by(*_LABELS, 'mode')} ((1 - avg_over_time({headroom}[{mean}])) * {capacity} / {upper})"
+def _low_by_forecast(which: str, mean: str) -> str:
+    """Return the PromQL: headroom by these forecasts where it is low by their upper bound, too."""
+    headroom = f"min {by(*_LABELS, 'mode')} (avg_over_time({names.HEADROOM.name}{{{which}}}[{mean}]))"
+    return f"{headroom}\n  and {_share('min', which, names.CAPACITY_RPS_UPPER, mean)} > {1 - LOW:g}"
+
+
+def _share(merge: str, which: str, bound: names.Series, mean: str) -> str:
+    """Return the PromQL: users' share of the bound of these forecasts."""
+    headroom, capacity, most = (f"{series.name}{{{which}}}" for series in (names.HEADROOM, names.CAPACITY_RPS, bound))
+    return f"{merge} {by(*_LABELS, 'mode')} ((1 - avg_over_time({headroom}[{mean}])) * {capacity} / {most})"
 
 
 def _pace(trend: str) -> str:

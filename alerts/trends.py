@@ -10,6 +10,7 @@ from alerts.rules import Recording, RuleGroup
 from alerts.windows import duration
 from exporters import names
 from exporters.names import PREFIX, Series
+from probe.observe.user_mix import USERS
 
 UP = f"target:{PREFIX}up:min"
 BUDGET = f"target:{PREFIX}error_budget_left_ratio:min"
@@ -21,7 +22,8 @@ RECORDS = (UP, BUDGET, HEADROOM, SHIFT, KV_CACHE, WAITING)
 
 # Less than 5 minutes, when a sample becomes stale. Long enough for two scrapes, also in a rehearsal.
 _EVERY_S, _AT_LEAST_S = 240.0, 15.0
-_MEASURED, _FORECAST = '{mode!="forecast"}', '{mode="forecast"}'
+_MEASURED, _FORECAST, _FOR_USERS = 'mode!="forecast"', 'mode="forecast"', f'workload="{USERS}"'
+_CAPACITIES = (f"{_FOR_USERS},{_MEASURED}", f"{_FOR_USERS},{_FORECAST}", _MEASURED, _FORECAST)
 
 
 def up(since: str = "") -> str:
@@ -37,14 +39,17 @@ def budget(since: str = "") -> str:
 
 
 def headroom(since: str = "") -> str:
-    """Return the lowest headroom by measured capacity, or by forecast where no run has measured it."""
-    measured, forecast = (_over("min", "min", names.HEADROOM, since, mode=mode) for mode in (_MEASURED, _FORECAST))
-    return f"({measured} or {_on(since)} {forecast})"
+    """Return the lowest headroom for what users send, or else for the workload of the capacity.
+
+    Of each, that by a measured capacity comes before that by a forecast.
+    """
+    each = (_over("min", "min", names.HEADROOM, since, mode=f"{{{which}}}") for which in _CAPACITIES)
+    return f"({f' or {_on(since)} '.join(each)})"
 
 
 def shift(since: str = "") -> str:
     """Return the last measured capacity relative to its baseline, minus 1."""
-    return _over("min", "min", names.KNEE_SHIFT, since, mode=_MEASURED)
+    return _over("min", "min", names.KNEE_SHIFT, since, mode=f"{{{_MEASURED}}}")
 
 
 def kv_cache(since: str = "") -> str:

@@ -89,7 +89,10 @@ def _limit_and_age() -> list[PlacedPanel]:
             " bandwidth or the KV cache; not the front end or the host.",
             unit="none",
             queries=[
-                Query(f"{largest(names.BOTTLENECK, WORKLOAD, 'mode, bottleneck')} == 1", "{{mode}}: {{bottleneck}}")
+                Query(
+                    f"{largest(names.BOTTLENECK, WORKLOAD, 'mode, workload, bottleneck')} == 1",
+                    "{{mode}} {{workload}}: {{bottleneck}}",
+                )
             ],
             steps=[(None, GREEN)],
             width=6,
@@ -100,7 +103,7 @@ def _limit_and_age() -> list[PlacedPanel]:
             "Age",
             "Time since capacity was last measured or forecast. Good: less than the schedule's period.",
             unit="s",
-            queries=[Query(age(names.CAPACITY_LAST_SUCCESS, WORKLOAD, "mode"), "{{mode}}")],
+            queries=[Query(age(names.CAPACITY_LAST_SUCCESS, WORKLOAD, "mode, workload"), "{{mode}} {{workload}}")],
             steps=[(None, GREEN), (2 * 86400, YELLOW), (8 * 86400, RED)],
             width=6,
             no_value="never",
@@ -222,12 +225,12 @@ def _headroom() -> list[PlacedPanel]:
 
 
 def _bottleneck() -> PlacedPanel:
-    limits = largest(names.BOTTLENECK, WORKLOAD, "mode, bottleneck")
+    limits = largest(names.BOTTLENECK, WORKLOAD, "mode, workload, bottleneck")
     return panels.states(
         "Bottleneck",
         "The resource that limits capacity, by each result over time. Good: the same for weeks. A change without a"
         " change of the server's flags means that user traffic has changed.",
-        queries=[Query(f"{limits} > 0", "{{mode}}: {{bottleneck}}")],
+        queries=[Query(f"{limits} > 0", "{{mode}} {{workload}}: {{bottleneck}}")],
         texts={"1": ("limits", YELLOW)},
         width=24,
         height=6,

@@ -72,7 +72,7 @@ def _capacity() -> list[PlacedPanel]:
             "Age",
             "Time since capacity was last measured or forecast. Good: less than the schedule's period.",
             unit="s",
-            queries=[Query(age(names.CAPACITY_LAST_SUCCESS, WORKLOAD, "mode"), "{{mode}}")],
+            queries=[Query(age(names.CAPACITY_LAST_SUCCESS, WORKLOAD, "mode, workload"), "{{mode}} {{workload}}")],
             steps=[(None, GREEN), (2 * 86400, YELLOW), (8 * 86400, RED)],
             no_value="never",
             alerts=["KneewatchCapacityStale"],

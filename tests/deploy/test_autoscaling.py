@@ -32,8 +32,14 @@ def series(name: str, target: str, value: float | str, **labels: str) -> dict[st
     return {"series": f"{name}{{{pairs}}}", "values": f"{value}x20"}
 
 
-def headroom(target: str, value: float, mode: str = "verified", instance: str = "a") -> dict[str, str]:
-    return series(names.HEADROOM.name, target, value, mode=mode, model="m", workload="w", instance=instance)
+def headroom(
+    target: str, value: float, mode: str = "verified", instance: str = "a", workload: str = "w"
+) -> dict[str, str]:
+    return series(names.HEADROOM.name, target, value, mode=mode, model="m", workload=workload, instance=instance)
+
+
+def for_users(target: str, value: float) -> dict[str, str]:
+    return headroom(target, value, "forecast", workload="users")
 
 
 def up(target: str, value: int = 1, instance: str = "a") -> dict[str, str]:
@@ -55,6 +61,14 @@ BUSY = [up(f"q/{i}") for i in range(4)] + [headroom(f"q/{i}", 0.1) for i in rang
         ),
         pytest.param(
             [up("q/0"), headroom("q/0", 0.5, "forecast")], {"q": 0.5}, id="a forecast where there is nothing else"
+        ),
+        pytest.param(
+            [up("q/0"), headroom("q/0", 0.5, "forecast"), for_users("q/0", 0.6)],
+            {"q": 0.4},
+            id="of two forecasts the one for users",
+        ),
+        pytest.param(
+            [up("q/0"), headroom("q/0", 0.4), for_users("q/0", 0.2)], {"q": 0.6}, id="and measured before both"
         ),
         pytest.param(
             [up("q/0"), up("q/0", instance="b"), headroom("q/0", 0.4), headroom("q/0", 0.5, instance="b")],

@@ -13,6 +13,7 @@ from benchmarks.alerts.month import config
 from benchmarks.backfill import Line, Prometheus
 from dashboards.build import panels_of, render, substitute
 from exporters import names
+from probe.capacity.model.bottleneck import BOTTLENECKS
 
 pytestmark = pytest.mark.prometheus
 
@@ -20,6 +21,12 @@ NOW_S = 1_795_500_000.0
 _TIMES = np.arange(NOW_S - 1800, NOW_S + 1, 30.0)
 _XID = "DCGM_FI_DEV_XID_ERRORS"
 _RUN = {"model": "m", "workload": "chat", "mode": "verified"}
+
+_OF_MIX = (
+    ("verified", "chat", 40.0, 0.5, "kv_cache"),
+    ("forecast", "chat", 36.0, 0.4, "kv_cache"),
+    ("forecast", "users", 20.0, 0.1, "prefill"),
+)
 
 
 def _line(name: str, value: float, **labels: str) -> Line:
@@ -42,6 +49,18 @@ def _lines() -> Iterator[Line]:
         ):
             if value is not None:
                 yield _line(series.name, value, target=target, **_RUN)
+    # Measured and forecast for chats, and forecast for what users send.
+    for mode, workload, rps, left, bottleneck in _OF_MIX:
+        labels = {"target": "mix", "model": "m", "workload": workload, "mode": mode}
+        for series, value in (
+            (names.CAPACITY_RPS, rps),
+            (names.CAPACITY_RPS_UPPER, rps * 1.1),
+            (names.HEADROOM, left),
+            (names.CAPACITY_LAST_SUCCESS, NOW_S - 600 * rps),
+        ):
+            yield _line(series.name, value, **labels)
+        for name in BOTTLENECKS:
+            yield _line(names.BOTTLENECK.name, float(name == bottleneck), bottleneck=name, **labels)
     # Two clusters of one Mimir, with a target of the same name in each.
     for cluster, running in (("east", 3.0), ("west", 40.0)):
         yield _line(names.SERVER_RUNNING.name, running, target="twins", cluster=cluster, namespace="llm")
@@ -130,3 +149,27 @@ def test_targets_of_the_same_name_in_two_clusters_are_filtered_by_cluster(promet
     for cluster, running in (("east", 3.0), ("west", 40.0), (".*", 40.0)):
         filled = substitute(query.replace("$cluster", cluster), "twins")
         assert [line.values[-1] for line in prometheus.series(filled, NOW_S - 60, NOW_S, 30)] == [running]
+
+
+def test_each_capacity_of_a_target_is_a_line_of_its_own_with_its_workload(prometheus: Prometheus, panels: Any) -> None:
+    legends = [f"{mode} {workload}" for mode, workload, *_ in _OF_MIX]
+    for board, title, column in (
+        (CAPACITY, "Capacity", 2),
+        (CAPACITY, "Headroom now", 3),
+        (TARGET, "Headroom", 3),
+        (TARGET, "Capacity", 2),
+    ):
+        shown = _shown(prometheus, panels[board, title], "mix")
+        assert shown == {legend: one[column] for legend, one in zip(legends, _OF_MIX, strict=True)}, title
+    limits = _shown(prometheus, panels[CAPACITY, "What limits it"], "mix")
+    assert limits == {f"{legend}: {one[4]}": 1.0 for legend, one in zip(legends, _OF_MIX, strict=True)}
+    for board in (CAPACITY, TARGET):
+        ages = _shown(prometheus, panels[board, "Age"], "mix")
+        assert ages == {legend: 600 * one[2] for legend, one in zip(legends, _OF_MIX, strict=True)}
+
+
+def test_the_fleet_has_one_headroom_for_a_target_that_for_its_users(prometheus: Prometheus, panels: Any) -> None:
+    table = panels[FLEET, "Targets, worst first"]
+    (headroom,) = [one["expr"] for one in table["targets"] if one["legendFormat"] == "Headroom"]
+    found = prometheus.series(substitute(headroom, ""), NOW_S - 60, NOW_S, 30)
+    assert [(line.labels, float(line.values[-1])) for line in found] == [({"target": "mix"}, 0.1)]
