@@ -18,6 +18,10 @@ from probe.observe import guard
 # What `capacity_runs_total` may say beside Stopped.by: a run that a pre-flight check did not let start.
 REFUSED = "refused"
 _FORECAST = "forecast"
+# A target's capacities, each of which replaces only those of its kind: what a run measured, a forecast for the same
+# workload, and a forecast for what users send.
+_MEASURED, _FOR_USERS = "measured", "forecast for users"
+_KINDS = (_MEASURED, _FORECAST, _FOR_USERS)
 _OUTCOMES = ("done", "guard", "budget", "interrupt", "error", REFUSED)
 # What a step judges, or why it judges nothing; whatever else a step may have died of is "lost".
 _VALID, _LOST = "valid", "lost"
@@ -56,17 +60,17 @@ class CapacityExporter:
         self._trips = counter_by_target(names.GUARD_TRIPS, registry)
         self._over = counter_by_target(names.OVER_OBJECTIVE, registry)
         self._all = [metric for metric in vars(self).values() if isinstance(metric, ByTarget)]
-        # The labels of the knee, what was found and with how many replicas, by target; forecasts apart.
-        self._shown: dict[tuple[str, bool], tuple[tuple[str, ...], Capacity, str | None]] = {}
-        self._compared: dict[tuple[str, bool], tuple[str, ...]] = {}  # and of its shift
+        # The labels of the knee, what was found and with how many replicas, by target and kind.
+        self._shown: dict[tuple[str, str], tuple[tuple[str, ...], Capacity, str | None]] = {}
+        self._compared: dict[tuple[str, str], tuple[str, ...]] = {}  # the labels of its shift
 
     def forget(self, target: str) -> None:
         """The target is not watched any more: what is known of its capacity is shown no more."""
         for metric in self._all:
             metric.forget(target)
-        for forecast in (False, True):
-            self._shown.pop((target, forecast), None)
-            self._compared.pop((target, forecast), None)
+        for kind in _KINDS:
+            self._shown.pop((target, kind), None)
+            self._compared.pop((target, kind), None)
 
     def expect(self, target: str, schedule_interval_s: float) -> None:
         """Start the counters of a target with capacity runs at zero, and publish how often a run is due."""
@@ -103,11 +107,22 @@ class CapacityExporter:
         and the older one would grow stale beside the new one. A forecast and a measurement (verified, empirical) do
         not replace each other: each has an age of its own.
         """
+        self._show(result, _kind(result))
+
+    def for_users(self, result: CapacityResult) -> None:
+        """Publish the forecast for what users send, beside the capacity for the configured workload."""
+        self._show(result, _FOR_USERS)
+
+    def _show(self, result: CapacityResult, kind: str) -> None:
         capacity = result.capacity
         if capacity.requests_per_second is None:
             return
         labels = _labels(result)
-        key = (result.target, capacity.mode == _FORECAST)
+        key = (result.target, kind)
+        for other in _KINDS:
+            shown = self._shown.get((result.target, other))
+            if other != kind and shown is not None and shown[0] == labels:
+                del self._shown[result.target, other]  # of users as the configured workload; the series is this one's
         before = self._shown[key][0] if key in self._shown else labels
         for metric, value in (
             (self._rps, capacity.requests_per_second),
@@ -137,10 +152,10 @@ class CapacityExporter:
         """Publish the headroom of each capacity. Remove it while user traffic is unknown, and while there are other
         than as many replicas as it was measured with: the server can do less than that, or more.
         """
-        for forecast in (False, True):
-            if (target, forecast) not in self._shown:
+        for kind in _KINDS:
+            if (target, kind) not in self._shown:
                 continue
-            labels, capacity, measured_with = self._shown[target, forecast]
+            labels, capacity, measured_with = self._shown[target, kind]
             left = headroom(users, capacity) if replicas == measured_with else None
             if left is not None:
                 self._headroom.labels(*labels).set(left)
@@ -164,7 +179,7 @@ class CapacityExporter:
         Verified and empirical samples are compared with one another, so they replace each other here.
         """
         labels = _labels(result)
-        key = (result.target, result.capacity.mode == _FORECAST)
+        key = (result.target, _kind(result))
         before = self._compared.pop(key, labels)
         for metric in (self._baseline, self._since, self._shift):
             metric.remove(*before)
@@ -191,6 +206,10 @@ def _trips(result: CapacityResult) -> list[str]:
 
 def _verdict(step: StepSummary) -> str:
     return _VERDICTS.get(step.reason, _LOST)
+
+
+def _kind(result: CapacityResult) -> str:
+    return _FORECAST if result.capacity.mode == _FORECAST else _MEASURED
 
 
 def _labels(result: CapacityResult) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ HEADROOM = _declare(
 BOTTLENECK = _declare(
     "gauge",
     "capacity_bottleneck",
-    "1 for the resource that limits the server by the last result of this mode, 0 for others",
+    "1 for the resource that limits the server by the last result of this workload and mode, 0 for others",
     (*_KNEE, "bottleneck"),
 )
 CAPACITY_STEPS = _declare(

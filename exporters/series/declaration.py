@@ -41,7 +41,7 @@ SOURCES: Mapping[str, str] = {
 LABELS: Mapping[str, str] = {
     "target": "the target's name in the configuration",
     "model": "the model's name in the request; \"other\" from a target's ninth name on",
-    "workload": "the workload's name in the configuration, or users: the lengths that users send",
+    "workload": "the workload's name in the configuration, or users: what they send",
     "traffic": "why a request was sent: canary, capacity, ondemand or answer (to a question with a known answer)",
     "outcome": "the outcome of a request or a capacity run",
     "objective": "availability, ttft, tpot, e2e, itl or all",

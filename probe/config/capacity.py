@@ -172,7 +172,8 @@ class CapacityConfig(ConfigSection):
     """`forecast` adds no load; `verify` also runs step-up load on schedule; with `off` only commands measure."""
     forecast_every: ForecastInterval = default_duration("30m")
     """Interval of forecasts, at least `1m`; each takes some seconds of one core, in a separate process. While the
-    evidence is too thin, a forecast is also made each time the evidence has doubled.
+    evidence is too thin, a forecast is also made each time the evidence has doubled. At each fourth one, there is also
+    one for [what users send](capacity.md#capacity-for-what-users-send), where that is known and not the workload.
     """
     history: MatcherText | None = None
     """Label matchers that select only this server's own series in Prometheus, such as `job="vllm",pod="llama-0"`, for

@@ -54,6 +54,7 @@ class TargetStatus:
     passive: bool = False  # gets no requests
     capacity: CapacityResult | None = None
     forecast: CapacityResult | None = None
+    for_users: CapacityResult | None = None  # the last forecast for what users send, where the other is not
     measured: CapacityResult | None = None  # the newest that was measured with load, not later than `capacity`
     run: RunProgress | None = None  # the capacity run under way
     capacity_state: str | None = None  # "running", or why the last run did not start

@@ -32,22 +32,28 @@ class CapacityWorkload:
     def __init__(self, config: Config, target: TargetConfig, lengths: LengthHistory, flags: StartupFlags) -> None:
         name = target.capacity.workload or target.canary.workload
         self.configured = named_workload(config, target, name)
-        self._lengths = lengths if config.is_learnt(name) else None
-        self._flags = flags
+        self._is_learnt = config.is_learnt(name)
+        self._has_second = not self._is_learnt and config.is_learnt(USERS) and self.configured.api.generates
+        self._lengths, self._flags = lengths, flags
         self._users: Workload | None = None
 
     def restore(self, result: CapacityResult) -> None:
         """Take the users' workload of an earlier result, such as one from before a restart."""
         values = result.context.workload
-        if self._lengths is None or values.get("name") != USERS:
+        if not self._is_learnt or values.get("name") != USERS:
             return
         with suppress(ValidationError):  # a workload of the configuration that had this name
             self._users = workload_of(values)
 
     def current(self) -> Workload | None:
         """Return the workload; None while too little is known of what users send."""
-        if self._lengths is None:
-            return self.configured
+        return self._learnt() if self._is_learnt else self.configured
+
+    def of_users(self) -> Workload | None:
+        """Return what users send where the workload is another one; None while too little is known of it."""
+        return self._learnt() if self._has_second else None
+
+    def _learnt(self) -> Workload | None:
         recent, flags = self._lengths.recent(), self._flags.target.capacity.server.startup_flags
         new = users_workload_of(recent, self.configured, flags) if recent is not None else None
         if new is not None and (self._users is None or not are_alike(self._users, new)):
@@ -56,7 +62,7 @@ class CapacityWorkload:
 
     def lacking(self) -> str | None:
         """Return why there is no workload yet, or None."""
-        if self._lengths is None or self.current() is not None:
+        if not self._is_learnt or self.current() is not None:
             return None
         return lacking_lengths(self._lengths.recent())
 

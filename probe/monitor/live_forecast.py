@@ -1,7 +1,8 @@
-"""The forecast of one target's capacity from its live traffic. It adds no load.
+"""The forecasts of one target's capacity from its live traffic. They add no load.
 
-`LiveForecast` repeats it for a monitored target. In: the history of the server's snapshots. Out: a Capacity of mode
-"forecast" (capacity/model/forecast.py).
+`LiveForecast` repeats them for a monitored target: one for the workload of its capacity, and a rarer one for what users
+send where that is another workload. In: the history of the server's snapshots. Out: a Capacity of mode "forecast"
+(capacity/model/forecast.py).
 """
 
 import secrets
@@ -29,6 +30,8 @@ from probe.runtime.helper_process import run_in_helper
 _ENOUGH = 12
 # The interval after a first forecast without evidence.
 _SOON_S = 120.0
+# Intervals between two forecasts for what users send: each takes as much of a core as the other forecast.
+_USERS_EVERY = 4
 
 
 class LiveForecast:
@@ -48,6 +51,8 @@ class LiveForecast:
         self._objectives = objectives
         self._clock = clock
         self.last_result: CapacityResult | None = None
+        self.for_users: CapacityResult | None = None
+        self._tried: tuple[Workload, int, float] | None = None  # for users: with what, when, and with how much evidence
 
     async def update(
         self, model: str, settings: CapacityConfig, correct: Callable[[CapacityResult], CapacityResult]
@@ -63,15 +68,43 @@ class LiveForecast:
             capacity = await live_forecast(history, workload, self._objectives, hints_of(settings))
         else:
             capacity = Capacity(mode="forecast", reason=f"not enough evidence: {self._workload.lacking()}")
-        shape = shape_of(self._target)
-        context = context_of(
-            self._observer.server, workload or self._workload.configured, self._objectives, settings.server, shape
-        )
-        made = made_of(context, settings.server, self._observer.gpus)
-        result = forecast_result(self._target.name, model, context, capacity, self._clock.wall_s(), made=made)
-        self.last_result = correct(result)
+        self.last_result = correct(self._result(model, settings, workload or self._workload.configured, capacity))
         is_found = capacity.requests_per_second is not None
         return self.last_result, None if is_found else max(history.seconds, _SOON_S)
+
+    async def update_for_users(
+        self, model: str, settings: CapacityConfig, correct: Callable[[CapacityResult], CapacityResult]
+    ) -> CapacityResult | None:
+        """Forecast for what users send, and return the result; None where that is the workload already, or not known.
+
+        None too while it is not due: at each fourth interval, or sooner for another mix, or where the last attempt
+        found nothing and there is twice the evidence. The arguments are those of `update`.
+        """
+        history, users = self._observer.state.history, self._workload.of_users()
+        if users is None or not self._is_due(users, history.seconds):
+            return None
+        self._tried = (users, self._clock.monotonic_ns(), history.seconds)
+        capacity = await live_forecast(history, users, self._objectives, hints_of(settings))
+        self.for_users = correct(self._result(model, settings, users, capacity))
+        return self.for_users
+
+    def _is_due(self, users: Workload, evidence_s: float) -> bool:
+        if self._tried is None:
+            return True
+        workload, at_ns, known_s = self._tried
+        is_found = self.for_users is not None and self.for_users.capacity.requests_per_second is not None
+        waited_s = (self._clock.monotonic_ns() - at_ns) / 1e9
+        return (
+            users is not workload
+            or (not is_found and evidence_s >= 2 * known_s)
+            or waited_s >= (_USERS_EVERY - 0.5) * self._target.capacity.forecast_every
+        )
+
+    def _result(self, model: str, settings: CapacityConfig, workload: Workload, capacity: Capacity) -> CapacityResult:
+        shape, gpus = shape_of(self._target), self._observer.gpus
+        context = context_of(self._observer.server, workload, self._objectives, settings.server, shape)
+        made = made_of(context, settings.server, gpus)
+        return forecast_result(self._target.name, model, context, capacity, self._clock.wall_s(), made=made)
 
 
 async def live_forecast(history: SnapshotHistory, workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:

@@ -187,6 +187,9 @@ class MetricsSink:
         self._capacity.restore(result)
         self._forecasts[result.target] = result
 
+    def forecast_for_users(self, result: CapacityResult) -> None:
+        self._capacity.for_users(result)
+
     def refused(self, target: str, reason: str) -> None:
         self._capacity.refused(target, reason)
 

@@ -43,3 +43,6 @@ class MeasurementSink(ScrapeSink, RunSink, Protocol):
 
     def forecast(self, result: CapacityResult) -> None:
         """Take a forecast, or the reason why there is none."""
+
+    def forecast_for_users(self, result: CapacityResult) -> None:
+        """Take a forecast for what users send, beside that for the workload of the target's capacity."""

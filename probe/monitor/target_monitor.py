@@ -171,13 +171,16 @@ class TargetMonitor:
         return await self._runs.capacity()
 
     async def forecast(self) -> float | None:
-        """Forecast the capacity from live traffic, and hand it to the sink.
+        """Forecast the capacity from live traffic, at times also that for what users send, and hand both to the sink.
 
         Return after how many seconds to try again, with twice the evidence; None if the capacity was found.
         """
         await self._flags.update()
-        result, next_s = await self._forecast.update(self.model, self._flags.target.capacity, self._sink.corrected)
+        settings, correct = self._flags.target.capacity, self._sink.corrected
+        result, next_s = await self._forecast.update(self.model, settings, correct)
         self._sink.forecast(result)
+        if (for_users := await self._forecast.update_for_users(self.model, settings, correct)) is not None:
+            self._sink.forecast_for_users(for_users)
         return next_s
 
     def restore(self, result: CapacityResult) -> None:
@@ -229,6 +232,7 @@ class TargetMonitor:
             users=self.users,
             capacity=self._runs.last_result,
             forecast=self._forecast.last_result,
+            for_users=self._forecast.for_users,
             measured=self._runs.measured,
             run=self._runs.progress,
             capacity_state="running" if self._runs.is_running else self._runs.refusal,

@@ -30,10 +30,14 @@ class ServerJson(TypedDict):
 
 
 class CapacityJson(TypedDict):
-    """A capacity in requests/s of user and probe traffic. null, with a `reason`, if none was found."""
+    """A capacity in requests/s of user and probe traffic. null, with a `reason`, if none was found.
+
+    `workload`: the name of the workload that it is for; `users` for what users send.
+    """
 
     started: str
     ended: str
+    workload: str
     mode: str
     requests_per_second: float | None
     lower: float | None
@@ -104,6 +108,7 @@ class TargetJson(TypedDict):
     findings: Sequence[Finding]
     capacity: MeasuredJson | None
     forecast: CapacityJson | None
+    forecast_for_users: CapacityJson | None
     capacity_state: str | None
     discovery: str | None
     labels: dict[str, str]
@@ -145,6 +150,7 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "findings": row.findings,
         "capacity": None if status.capacity is None else {**_capacity(status.capacity), "run": status.capacity.id},
         "forecast": None if status.forecast is None else _capacity(status.forecast),
+        "forecast_for_users": None if status.for_users is None else _capacity(status.for_users),
         "capacity_state": status.capacity_state,
         "discovery": status.discovery,
         "labels": dict(exported_labels(status.labels)),
@@ -180,6 +186,7 @@ def _capacity(result: CapacityResult) -> CapacityJson:
     return {
         "started": result.started.isoformat(),
         "ended": iso(result.ended_s),
+        "workload": str(result.context.workload["name"]),
         "mode": found.mode,
         "requests_per_second": found.requests_per_second,
         "lower": found.lower,

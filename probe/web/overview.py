@@ -10,6 +10,7 @@ from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome, RequestRecord
+from probe.core.result import CapacityResult
 from probe.core.snapshot import REPLICAS
 from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.cross_check_text import Finding, findings
@@ -65,6 +66,7 @@ class TargetRow:
     strip: CanaryStrip | None
     good: float | None
     headroom: float | None
+    headroom_for_users: float | None
     history: TargetHistory | None
     findings: Sequence[Finding]
     wrong: Sequence[str]
@@ -124,6 +126,7 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
         strip=known.strip,
         good=ratios.get(slo.ALL),
         headroom=headroom_now(status),
+        headroom_for_users=_left(status, status.for_users),
         history=target_history(status, time.time()),
         findings=found,
         wrong=problems,
@@ -137,7 +140,10 @@ def href(name: str) -> str:
 
 def headroom_now(status: TargetStatus) -> float | None:
     """Return the current headroom below the last measured capacity, if it was measured with as many replicas."""
-    known = status.measured or status.capacity
+    return _left(status, status.measured or status.capacity)
+
+
+def _left(status: TargetStatus, known: CapacityResult | None) -> float | None:
     if known is not None and status.server is not None:
         known = known if known.context.flags.get(REPLICAS) == status.server.flags.get(REPLICAS) else None
     return headroom(status.users, known.capacity if known is not None else None)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from exporters.capacity import CapacityExporter
 from probe.capacity.trend.fingerprint import fingerprint, from_number
-from probe.core.result import Capacity, Stopped
+from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.shift import Baseline, Shift
 from probe.core.snapshot import UserLoad
 
@@ -282,6 +282,40 @@ def test_a_forecast_that_is_a_lower_bound_has_no_headroom() -> None:
     exporter.restore(result(capacity=Capacity("forecast", 5.0, 4.0, None)))
     exporter.live("a", UserLoad(4.0, None))
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
+
+
+def _for_users(rps: float, upper: float | None) -> CapacityResult:
+    found = result(capacity=Capacity("forecast", rps, 0.9 * rps, upper, bottleneck="prefill"))
+    return replace(found, context=replace(found.context, workload={**found.context.workload, "name": "users"}))
+
+
+def test_a_forecast_for_users_stands_beside_the_other_capacities_and_replaces_its_own_kind_only() -> None:
+    registry, exporter = _registry()
+    name = "kneewatch_capacity_requests_per_second"
+    exporter.observe(result())
+    exporter.restore(result(capacity=Capacity("forecast", 9.0, 8.0, 10.0)))
+    exporter.for_users(_for_users(5.0, 5.5))
+    exporter.live("a", UserLoad(4.0, None))
+    users = {**LABELS, "workload": "users", "mode": "forecast"}
+    assert sorted(values(registry, name, target="a")) == [5.0, 9.0, 10.0]
+    assert value(registry, "kneewatch_capacity_headroom_ratio", **users) == pytest.approx(0.2)
+    exporter.for_users(_for_users(6.0, None))
+    exporter.restore(result(capacity=Capacity("forecast", 8.0, 7.0, 9.0)))
+    assert sorted(values(registry, name, target="a")) == [6.0, 8.0, 10.0]
+    assert value(registry, name + "_upper", **users) is None
+    exporter.for_users(replace(_for_users(7.0, 8.0), capacity=no_knee()))
+    assert value(registry, name, **users) == 6.0
+    exporter.forget("a")
+    assert values(registry, name) == []
+
+
+def test_a_stored_forecast_for_users_is_replaced_by_the_first_one_of_now() -> None:
+    """The workload of the capacity was users before the restart, and is another one now."""
+    registry, exporter = _registry()
+    exporter.restore(_for_users(4.0, 5.0))
+    exporter.for_users(_for_users(5.0, 5.5))
+    exporter.restore(result(capacity=Capacity("forecast", 9.0, 8.0, 10.0)))
+    assert sorted(values(registry, "kneewatch_capacity_requests_per_second")) == [5.0, 9.0]
 
 
 def test_headroom_of_a_capacity_that_was_replaced_is_gone() -> None:

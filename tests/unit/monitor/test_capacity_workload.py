@@ -96,6 +96,26 @@ def test_a_workload_named_users_in_the_file_is_that_one() -> None:
     assert found.prompt_tokens == 99
 
 
+def test_what_users_send_is_known_beside_a_configured_workload() -> None:
+    workload, lengths = watched(config_of(capacity={}))
+    assert workload.of_users() is None
+    configured = learnt(workload, lengths, [300.0] * 400)
+    found = workload.of_users()
+    assert configured is not None
+    assert found is not None
+    assert (configured.name, found.name) == ("default", "users")
+    learnt(workload, lengths, [300.0] * 405 + [350.0] * 5)
+    assert workload.of_users() is found, "until they send something else"
+
+
+def test_what_users_send_is_not_told_twice_nor_under_a_name_that_is_taken() -> None:
+    named = {"workloads": {"users": {"prompt_tokens": 99}}, "targets": config_of(capacity={}).model_dump()["targets"]}
+    for config in (config_of(), Config.model_validate(named)):
+        workload, lengths = watched(config)
+        learnt(workload, lengths, [300.0] * 400)
+        assert workload.of_users() is None
+
+
 def test_the_workload_stays_until_users_send_something_else() -> None:
     workload, lengths = watched(config_of())
     first = learnt(workload, lengths, [300.0] * 400)

@@ -37,6 +37,9 @@ def _measured(measurements: MetricsSink, *names: str) -> None:
         measurements.gpus(name, GpuSnapshot(1, 1.0, "nvml", ()))
         found = result(target=name, result_id=f"1-{name}")
         measurements.forecast(replace(found, id=f"2-{name}", capacity=replace(found.capacity, mode="forecast")))
+        load = {**found.context.workload, "name": "users"}
+        users = replace(found, context=replace(found.context, workload=load))
+        measurements.forecast_for_users(replace(users, capacity=replace(found.capacity, mode="forecast")))
         measurements.result(found)
         measurements.refused(name, "busy")
 

@@ -52,6 +52,7 @@ class FakeSink:
     results: list[CapacityResult] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
     forecasts: list[CapacityResult] = field(default_factory=list)
+    for_users: list[CapacityResult] = field(default_factory=list)
     low: bool = False  # what was measured is far below the baseline
     client: ProbeExporter | None = None
     server: ServerExporter = field(default_factory=lambda: ServerExporter(("a",), REASONS))
@@ -100,6 +101,10 @@ class FakeSink:
     def forecast(self, result: CapacityResult) -> None:
         assert result.target == "a"
         self.forecasts.append(result)
+
+    def forecast_for_users(self, result: CapacityResult) -> None:
+        assert result.target == "a"
+        self.for_users.append(result)
 
     def refused(self, target: str, reason: str) -> None:
         assert target == "a"
@@ -1145,6 +1150,41 @@ def test_capacity_for_users_waits_until_their_lengths_are_known(host: Host) -> N
         assert (found["prompt_tokens"]["tokens"][0], found["prompt_tokens"]["tokens"][-1]) == (200.0, 500.0)
 
     _against(host, work, capacity={"mode": "verify", "workload": "users"})
+
+
+async def _users_send(watch: TargetMonitor, server: MockServer, *pages: str) -> None:
+    for page in pages:  # the buckets are others than the mock server's, so the second page is the first
+        server.says_on_metrics(page)
+        await watch.scrape()
+
+
+def test_what_users_send_has_a_forecast_of_its_own_as_soon_as_it_is_known(host: Host) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
+        await watch.scrape()
+        await watch.forecast()
+        assert (len(sink.forecasts), sink.for_users, watch.status().for_users) == (1, [], None)
+        await _users_send(watch, server, *(_lengths_page(requests) for requests in (0, 10, 400)))
+        await watch.forecast()
+        assert [each.context.workload["name"] for each in sink.forecasts] == ["short", "short"]
+        (found,) = sink.for_users
+        assert found.context.workload["name"] == "users"
+        assert found.capacity.mode == "forecast"
+        assert found.capacity.advice == "corrected", "by its record, as the other is"
+        assert watch.status().for_users is found
+        assert watch.status().forecast is sink.forecasts[-1]
+
+    _against(host, work, capacity={"mode": "forecast"})
+
+
+def test_where_users_are_the_workload_there_is_no_second_forecast(host: Host) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
+        await watch.scrape()
+        await _users_send(watch, server, *(_lengths_page(requests) for requests in (0, 10, 400)))
+        await watch.forecast()
+        assert [each.context.workload["name"] for each in sink.forecasts] == ["users"]
+        assert sink.for_users == []
+
+    _against(host, work, capacity={"mode": "forecast", "workload": "users"})
 
 
 # On demand.

@@ -45,6 +45,7 @@ def everything() -> FakeMonitor:
         capacity=known,
         measured=known,
         forecast=_with(known, roofline=roofline, learnt_from=(1.0, 2.0), mode="forecast", correction=correction),
+        for_users=_with(known, mode="forecast"),
         capacity_state="running",
         discovery="whole",
         labels={"app.kubernetes.io/name": "qwen", "\ud800": "\udfff"},

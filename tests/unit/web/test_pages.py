@@ -468,6 +468,26 @@ def test_a_text_that_is_no_text_breaks_no_page(text: str) -> None:
             json.loads(answer.text, parse_constant=pytest.fail)
 
 
+def test_a_forecast_for_what_users_send_stands_beside_the_measured_capacity() -> None:
+    mix = {**result().context.workload, "name": "users", "prompt_tokens": 900, "output_tokens": 20}
+    said = Capacity("forecast", 5.0, 4.5, 5.5, reason="experimental")
+    found = replace(result(capacity=said), started=datetime.now(UTC), context=replace(result().context, workload=mix))
+    shown = status(for_users=found, measured=result(), users=UserLoad(4.0, None))
+    assert "of 10 req/s" in _words(_page(shown))
+    assert "; for users: forecast 5 req/s, 20 % left" in _words(_page(shown))
+    words = _words(_target(shown))
+    assert "60 % headroom now" in words
+    assert re.search(r"for users, forecast \d+ s ago: 5 req/s \(4.5 to 5.5\) for workload users", words)
+    assert ", 20 % of it left; experimental" in words
+    (target,) = _get(FakeMonitor([shown]), "/api/v1/targets").json()
+    assert target["forecast_for_users"]["workload"] == "users"
+    least = replace(found, capacity=replace(said, upper=None))
+    assert "; for users: forecast at least 5 req/s" in _words(_page(status(for_users=least)))
+    silent = replace(found, capacity=Capacity("forecast", reason="not enough evidence"))
+    assert re.search(r"for users, forecast \d+ s ago: not enough evidence", _words(_target(status(for_users=silent))))
+    assert "for users" not in _words(_page(status(for_users=silent)))
+
+
 # The API and the rest.
 
 
@@ -481,6 +501,7 @@ def test_targets_as_json() -> None:
     assert target["capacity"]["knee_concurrency"] == 4
     assert target["capacity"]["ended"] == iso(WALL_S + 31.5)
     assert target["forecast"]["requests_per_second"] == 10.0
+    assert (target["forecast"]["workload"], target["forecast_for_users"]) == ("short", None)
     assert target["canaries"][0]["ttft_s"] == pytest.approx(0.1)
     assert "prompt" not in target["canaries"][0]
 
