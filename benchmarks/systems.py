@@ -43,6 +43,7 @@ _FORECAST_S, _WATCHED_S = 40, 15.0
 _WITHIN_S = 600.0  # a command
 _MORE = 1.001  # ratio of a capacity to the highest rate of a level that still is not above it
 _OFF = 0.1
+_PATIENCE_S = 20.0  # of users, so that no request is counted whose answer they did not wait for
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,15 @@ def _users(placed: Placed, folder: Path) -> Finding:
 
 def _of(placed: Placed, count: int, think_s: float = 0.0) -> Users:
     headers, fields = placed.headers, placed.fields
-    return Users(placed.url, count, think_s=think_s, headers=headers, fields=fields, largest_id=placed.largest_id)
+    return Users(
+        placed.url,
+        count,
+        think_s=think_s,
+        headers=headers,
+        fields=fields,
+        largest_id=placed.largest_id,
+        patience_s=_PATIENCE_S,
+    )
 
 
 def _counted(page: str) -> dict[str, float]:

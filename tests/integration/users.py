@@ -14,7 +14,8 @@ class Users:
     """`count` users from a thread of their own, all of them gone at the end of the block. A context manager.
 
     `fields`: of each request's body, over the usual ones; None leaves one out. `largest_id`: above all token ids of
-    prompts. `answered`, `output_tokens`: of their requests that were answered so far.
+    prompts. `patience_s`: how long they wait for their last answers at the end. `answered`, `output_tokens`: of their
+    requests that were answered so far.
     """
 
     def __init__(
@@ -28,11 +29,12 @@ class Users:
         headers: Mapping[str, str] | None = None,
         fields: Mapping[str, object] | None = None,
         largest_id: int = 30_000,
+        patience_s: float = 0.0,
     ) -> None:
         self._url = f"{base_url}/v1/completions"
         self._headers, self._fields, self._largest_id = headers, fields or {}, largest_id
         self.answered = self.output_tokens = 0
-        self._count, self._think_s = count, think_s
+        self._count, self._think_s, self._patience_s = count, think_s, patience_s
         self._prompt_tokens, self._asked_tokens = prompt_tokens, output_tokens
         self._random = Random(base_url)
         self._thread = threading.Thread(target=lambda: asyncio.run(self._all()), daemon=True)
@@ -57,13 +59,14 @@ class Users:
         async with httpx.AsyncClient(timeout=60, trust_env=False, limits=limits) as client:
             users = [asyncio.create_task(self._one(client)) for _ in range(self._count)]
             await self._leave.wait()
+            await asyncio.wait(users, timeout=self._patience_s)
             for user in users:
                 user.cancel()
             await asyncio.gather(*users, return_exceptions=True)
 
     async def _one(self, client: httpx.AsyncClient) -> None:
         await asyncio.sleep(self._random.random() * self._think_s)
-        while True:
+        while not self._leave.is_set():
             prompt = [self._random.randrange(1000, self._largest_id) for _ in range(self._prompt_tokens)]
             body: dict[str, object] = {
                 "model": "mock-model",
