@@ -99,6 +99,19 @@ def test_without_the_pages_of_two_servers_a_router_is_named(needs: Needs, tmp_pa
     assert "several_servers" in done.out
 
 
+def test_the_page_of_the_production_stacks_router_is_no_servers(needs: Needs, tmp_path: Path) -> None:
+    needs("production-stack")
+    with (
+        Sim(tmp_path / "a", "tiny") as one,
+        Sim(tmp_path / "b", "tiny") as other,
+        systems.production_stack(tmp_path / "gateway", one.base_url, other.base_url) as url,
+    ):
+        done = kneewatch("ramp", "-c", _config(tmp_path, {"base_url": url}), *_LEVELS)
+    assert done.status == 2
+    assert "no load was sent" in done.err
+    assert "the server does not report its queue" in done.err
+
+
 def test_envoys_default_timeout_is_a_broken_stream(needs: Needs, tmp_path: Path) -> None:
     needs("envoy")
     gateway = tmp_path / "gateway"
