@@ -5,6 +5,7 @@
     --scrape 60      seconds between two scrapes: 15, 30 or 60
     --calm           months without faults
     --pages          only the rules that page, without inhibitions
+    --alert NAME     only this alert and what it reads; may be repeated. Faults that others find are then missed
     --arrays         evaluate the rules over arrays (benchmarks/promql) instead of in Prometheus: the same alerts for
                      a twentieth of the cost
     --days           named days instead of months, each with the notifications that should come (expected.py)
@@ -60,7 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.exit("benchmarks.alerts needs prometheus on PATH (Debian: apt-get install prometheus)")
     if options.days:
         return _days(options, argv)
-    rules = needed(paging(rules_of(render()[FILE])) if options.pages else rules_of(render()[FILE]))
+    rules = rules_of(render()[FILE])
+    if options.pages:
+        rules = paging(rules)
+    if options.alert:
+        rules = [rule for rule in rules if not rule.alert or rule.alert in options.alert]
+    rules = needed(rules)
     unknown = sorted({rule.alert for rule in rules if rule.alert} - set(ALERTS))
     if unknown:
         sys.exit(f"ALERTS in benchmarks/alerts/faults.py lacks these alerts: {', '.join(unknown)}")
@@ -114,6 +120,7 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scrape", type=float, choices=(15.0, 30.0, 60.0), default=60.0)
     parser.add_argument("--calm", action="store_true")
     parser.add_argument("--pages", action="store_true")
+    parser.add_argument("--alert", action="append", default=[], choices=sorted(ALERTS))
     parser.add_argument("--arrays", action="store_true")
     parser.add_argument("--days", action="store_true")
     parser.add_argument("--day", action="append", default=[], choices=sorted(EXPECTED))

@@ -27,7 +27,8 @@ END_S = START_S + DAYS * DAY_S
 BEGUN_S = START_S - 8 * DAY_S
 _NIGHTS_BEFORE = 40
 # Per month: restarts of each server, restarts of Kneewatch, and scrape failures that last one to four minutes.
-_SERVER_RESTARTS, _KNEEWATCH_RESTARTS, _GAPS = 4, 3, 5
+SERVER_RESTARTS = 4
+_KNEEWATCH_RESTARTS, _GAPS = 3, 5
 _APART = 20  # ticks between interruptions of the monitor
 
 
@@ -134,7 +135,7 @@ class Month:
             return profile.rps * (1 - sum(lost))
 
         made = runs(rng, at, rps)
-        restarts = self._calm(name, _SERVER_RESTARTS)
+        restarts = self._calm(name, SERVER_RESTARTS)
         night = START_S + int(rng.integers(2, DAYS - 1)) * DAY_S
         ticks = [int(np.searchsorted(self._times, restart)) for restart in restarts]
         limits = self._config.objectives_of(self._config.targets[0]).latencies()

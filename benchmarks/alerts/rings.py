@@ -103,7 +103,7 @@ def sustained(keep: int, remembered: int = 0, least: int = 3) -> Design:
     return design
 
 
-def down_again(keep: int, least: int = 5) -> Design:
+def down_again(keep: int, least: int = 6) -> Design:
     """Return the chosen design, with a page for an outage that begins while the page of an earlier failure fires.
 
     Most canaries of five minutes failed, fewer than a tenth of the five that ended ten minutes ago, and the page has
@@ -135,7 +135,7 @@ DESIGNS: Mapping[str, Design] = {
     "sustained, remembered 12 h, kept 3 h": sustained(180, 720),
     "sustained, remembered 12 h, kept 4 h": sustained(240, 720),
     "kept 3 h, and a page for another outage": down_again(60, 3),
-    "the same, and five failures in the hour (chosen)": down_again(60),
+    "the same, and six failures in the hour (chosen)": down_again(60),
 }
 
 

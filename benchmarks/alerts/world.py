@@ -21,6 +21,9 @@ from benchmarks.backfill import Bools, Floats
 
 TICK_S = 15.0
 OUTPUT_TOKENS, PROMPT_TOKENS = 220.0, 900.0  # mean tokens of a user's request
+# A canary fails by itself, or in a rolling update, in which connections break: for how long, and which shares of them.
+FAIL = 4e-5
+RESTART_S, RESTART_FAILS = 60.0, (0.0, 0.2, 0.4)
 _FULLEST = 0.97  # share of the capacity; an ordinary burst never overloads the server
 
 
@@ -173,7 +176,7 @@ def _ordinary(
         bad_tpot=_beyond(limits[1], tpot, 0.07, tail=0.001),
         users_bad_ttft=_beyond(limits[0], ttft, 0.4, tail=0.004),
         users_bad_tpot=_beyond(limits[1], tpot, 0.12, tail=0.002),
-        fails=np.full(count, 4e-5),
+        fails=np.full(count, FAIL),
         users_fail=np.full(count, 1e-4),
         down=np.zeros(count, bool),
         stalled_s=stalled,
@@ -205,8 +208,8 @@ def _capacity_run(rng: np.random.Generator, world: World, at: slice) -> None:
 
 def _restart(rng: np.random.Generator, world: World, at_s: float) -> None:
     """Apply a rolling update: another replica takes over, a few connections break, /metrics is briefly unavailable."""
-    at = _within(world.times, at_s, at_s + 60)
-    world.fails[at] = rng.choice([0.0, 0.2, 0.4])
+    at = _within(world.times, at_s, at_s + RESTART_S)
+    world.fails[at] = rng.choice(RESTART_FAILS)
     world.running[at] = 0
     after = _within(world.times, at_s, at_s + 120)
     world.bad_ttft[after] = np.maximum(world.bad_ttft[after], 0.2)  # cold caches
