@@ -112,6 +112,22 @@ def test_the_page_of_the_production_stacks_router_is_no_servers(needs: Needs, tm
     assert "the server does not report its queue" in done.err
 
 
+def test_the_canary_of_the_shipped_overlay_passes_transformers(needs: Needs, tmp_path: Path) -> None:
+    needs("transformers")
+    config = yaml.safe_load((ROOT / "deploy/kustomize/overlays/transformers/kneewatch.yml").read_text())
+    (target,) = config["targets"]
+    with SETUPS["Hugging Face `transformers serve`"][1](tmp_path / "system") as placed:
+        place = {"base_url": placed.url, "model": placed.target["model"]}
+        asked = {"objectives": "default", "canary": {"workload": "short", "timeout": "30s"}}
+        done = kneewatch("check", "-c", _config(tmp_path, {**target, **place, **asked}))
+        fields = {key: value for key, value in target["request"].items() if key != "omit"}
+        refused = kneewatch("check", "-c", _config(tmp_path, {**target, **place, **asked, "request": fields}))
+    assert done.status == 0, done.out + done.err
+    assert refused.status == 2
+    assert "HTTP 422" in refused.err
+    assert "set request.omit: [ignore_eos]" in refused.err
+
+
 def test_envoys_default_timeout_is_a_broken_stream(needs: Needs, tmp_path: Path) -> None:
     needs("envoy")
     gateway = tmp_path / "gateway"
