@@ -16,6 +16,7 @@ from probe.capacity.trend.change_detection import METHODS
 from probe.core.request import Outcome
 from probe.core.shift import CapacitySample, Shift
 from probe.observe import guard
+from probe.observe.user_mix import USERS
 
 # Steps of a run by outcome, on average.
 _STEPS = {"valid": 9.0, "client_bound": 0.02, "too_few": 0.1, "cut_short": 0.5, "lost": 0.05}
@@ -91,14 +92,19 @@ def _measured(scene: Scene) -> Iterator[Line]:
 
 
 def _forecasts(scene: Scene) -> Iterator[Line]:
-    """Yield the forecast: the true capacity with an error that persists for hours. Its bounds hold nine of ten."""
+    """Yield the forecast: the true capacity with an error that persists for hours. Its bounds hold nine of ten.
+
+    Users send what the workload has, so the forecast for them is the same.
+    """
     page, world, labels = scene.page, scene.world, scene.knee
     count = len(world.times)
     said = world.capacity_rps * np.exp(noise(scene.rng, count, 4 * 3600, _FORECAST_SD))
     held = np.arange(count) // _FORECAST_TICKS * _FORECAST_TICKS
     always = np.ones(count, bool)
-    yield from _figures(scene, {**labels, "mode": "forecast"}, said[held], always)
-    yield from page.gauge(names.CAPACITY_LAST_SUCCESS, {**labels, "mode": "forecast"}, world.times[held])
+    for workload in (scene.workload, USERS):
+        forecast = {**labels, "workload": workload, "mode": "forecast"}
+        yield from _figures(scene, forecast, said[held], always)
+        yield from page.gauge(names.CAPACITY_LAST_SUCCESS, forecast, world.times[held])
 
     def residual(run: Run, figure: CapacitySample) -> float:
         before = held[min(int(np.searchsorted(world.times, run.start_s)), count - 1)]
