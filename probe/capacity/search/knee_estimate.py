@@ -14,7 +14,7 @@ from probe.capacity.search.trial_replay import with_front_end
 from probe.core.fitted_server import FittedServer
 
 # Standard deviation of a capacity that the jackknife cannot show: without it six of ten intervals of cold searches
-# hold, with it ten (docs/capacity.md).
+# hold, with it ten (docs/accuracy.md).
 FLOOR = 0.035
 # Relative standard deviation of a latency of the twin: p95 TPOT of vLLM's asynchronous scheduler differs so much from
 # the synchronous one (benchmarks/timed/truth.json: 0.3 to 1.6 %), and metrics hardly tell which of them runs.
