@@ -140,7 +140,7 @@ bench-dashboards: .venv/.installed ## every query of the dashboards on 30 days o
 	@$(BIN)/python -m benchmarks.dashboards $(ARGS)
 
 pictures: .venv/.installed ## draw docs/pictures again (needs prometheus and chromium; three minutes)
-	@PYTHONPATH=.:tests/integration $(BIN)/python benchmarks/pictures.py --out docs/pictures
+	@PYTHONPATH=.:tests:tests/integration $(BIN)/python benchmarks/pictures.py --out docs/pictures
 
 generate: .venv/.installed ## write dashboards and rules from the shipped configurations, the tables of docs/ and of the chart's values, and docs/pictures/layers.svg
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated

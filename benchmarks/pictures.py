@@ -1,6 +1,6 @@
 """Draw the pictures in docs/pictures: the dashboards, and Kneewatch's own pages.
 
-    PYTHONPATH=.:tests/integration python benchmarks/pictures.py --out docs/pictures [--seconds 110]
+    PYTHONPATH=.:tests:tests/integration python benchmarks/pictures.py --out docs/pictures [--seconds 110]
 
 In: nothing. Out: dashboard-fleet.png, -target, -server, -capacity and -probe; page-status.png and page-target.png.
 `kneewatch run` watches six mock servers with changing numbers of users, and a real Prometheus scrapes it with the
