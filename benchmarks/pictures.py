@@ -153,7 +153,8 @@ def _fortnight(config: Path, folder: Path) -> None:
         assert found is not None, f"{one.name}: {measured.capacity.reason}"
         for days in range(14, 0, -1):
             rps = found * noise.gauss(1.0, 0.015)
-            figures = replace(measured.capacity, requests_per_second=rps, lower=0.97 * rps, upper=1.03 * rps)
+            upper = 1.03 * rps if measured.capacity.upper else None  # where no level broke an objective there is none
+            figures = replace(measured.capacity, requests_per_second=rps, lower=0.97 * rps, upper=upper)
             started = datetime.now(UTC) - timedelta(days=days)
             store.add(replace(measured, id=f"{one.name}-{days}", capacity=figures, started=started))
     store.close()

@@ -1,7 +1,6 @@
 """Servers for tests of the monitor, on the test's own event loop: the mock server, whole or made to misbehave."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -66,10 +65,3 @@ class _Served:
 
     async def __call__(self, scope: Scope, receive: Receive, send: AsgiSend) -> None:
         await self.app(scope, receive, send)
-
-
-def free_port() -> int:
-    """Return a free TCP port on 127.0.0.1."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from free_port import free_port
 from monitor import Monitor, Sim
-from process import eventually, free_port
+from process import eventually
 
 _SENT = re.compile(r'^kneewatch_requests_total\{[^}]*traffic="canary"[^}]*\} (\S+)$', re.MULTILINE)
 _FAILED = re.compile(r"^kneewatch_otlp_failures_total (\S+)$", re.MULTILINE)

@@ -12,9 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from free_port import free_port
 from kneewatch_command import COMMAND, Finished, kneewatch
 from monitor import Monitor, Sim, answers
-from process import Process, eventually, free_port
+from process import Process, eventually
 
 _QUICK = (
     "--concurrency",

@@ -12,8 +12,8 @@ import httpx
 import pytest
 import yaml
 from dns_server import DnsServer, dns_server
+from free_port import free_port
 from kneewatch_command import COMMAND
-from mock_servers import free_port
 from monitor import Sim
 from process import CLIENT_CORE, Process, eventually, pinned
 

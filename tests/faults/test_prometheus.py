@@ -17,9 +17,9 @@ import httpx
 import pytest
 import trustme
 import yaml
+from free_port import free_port
 from hostile_server import Asked, Script, head, hostile, whole
 from kneewatch_command import COMMAND
-from mock_servers import free_port
 from monitor import Sim
 from process import CLIENT_CORE, Process, eventually, pinned
 

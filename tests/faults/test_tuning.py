@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from free_port import free_port
 from kneewatch_command import COMMAND
-from mock_servers import free_port
 
 from probe.cli.tuned_server import is_taken
 

@@ -13,7 +13,8 @@ import httpx
 import pytest
 import yaml
 from faulty_sim import FaultySim
-from process import CLIENT_CORE, Process, eventually, free_port, pinned
+from free_port import free_port
+from process import CLIENT_CORE, Process, eventually, pinned
 
 pytestmark = pytest.mark.alone
 

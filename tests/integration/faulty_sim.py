@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Self
 
 import httpx
-from process import SERVER_CORE, Process, free_port, pinned
+from free_port import free_port
+from process import SERVER_CORE, Process, pinned
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route

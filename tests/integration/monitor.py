@@ -7,8 +7,9 @@ from typing import Self
 
 import httpx
 import yaml
+from free_port import free_port
 from kneewatch_command import start_kneewatch
-from process import Process, free_port
+from process import Process
 
 
 class Monitor:

@@ -5,8 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from free_port import free_port
 from monitor import answers
-from process import Process, free_port
+from process import Process
 
 
 @contextmanager

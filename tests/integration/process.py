@@ -6,7 +6,6 @@ Every program here listens on 127.0.0.1 only, on a port that was free a moment b
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +14,6 @@ from pathlib import Path
 # Timings are only worth comparing when server and client do not share a core.
 _CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE, CLIENT_CORE = _CORES[0], _CORES[-1]
-
-
-def free_port() -> int:
-    """Return a free TCP port on 127.0.0.1."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def pinned(command: Sequence[str], core: int) -> list[str]:

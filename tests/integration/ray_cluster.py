@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from process import Process, eventually, free_port
+from free_port import free_port
+from process import Process, eventually
 
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 AHEAD_S = 1000

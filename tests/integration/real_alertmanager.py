@@ -13,7 +13,8 @@ from typing import Any, Self
 
 import httpx
 import yaml
-from process import Process, free_port
+from free_port import free_port
+from process import Process
 from threaded_server import Request, threaded_server
 
 from benchmarks.alerts.rules import seconds_of

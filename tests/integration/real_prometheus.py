@@ -7,7 +7,8 @@ from typing import Any, Self
 
 import httpx
 import yaml
-from process import Process, free_port
+from free_port import free_port
+from process import Process
 
 Sample = tuple[dict[str, str], float]
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
-from process import SERVER_CORE, Process, eventually, free_port, pinned
+from free_port import free_port
+from process import SERVER_CORE, Process, eventually, pinned
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import yaml
+from free_port import free_port
 from monitor import answers
-from process import Process, free_port
+from process import Process
 from real_vllm import RealVllm
 
 ROOT = Path(__file__).parents[2]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from free_port import free_port
 from kneewatch_command import Finished, kneewatch
 from monitor import Sim
-from process import free_port
 from stub_server import stub_server
 
 COMMANDS = ("check", "ramp")

@@ -10,8 +10,9 @@ import httpx
 import pytest
 import yaml
 from container import ROOT, Container, Image, Pod
+from free_port import free_port
 from monitor import Sim, answers
-from process import eventually, free_port
+from process import eventually
 
 from probe import __version__
 

@@ -17,10 +17,11 @@ from typing import Any
 
 import httpx
 import pytest
+from free_port import free_port
 from growing_page import growing_page
 from kneewatch_command import kneewatch, measured
 from monitor import Monitor, Sim
-from process import eventually, free_port
+from process import eventually
 from real_prometheus import RealPrometheus
 from stub_server import stub_server
 

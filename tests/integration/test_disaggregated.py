@@ -12,8 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
+from free_port import free_port
 from monitor import Monitor
-from process import eventually, free_port
+from process import eventually
 from real_vllm import MODEL, RealVllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from mock_servers import MockServer, free_port, mock_server
+from free_port import free_port
+from mock_servers import MockServer, mock_server
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope
 from starlette.types import Send as AsgiSend

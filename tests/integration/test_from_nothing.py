@@ -15,7 +15,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from process import Process, eventually, free_port
+from free_port import free_port
+from process import Process, eventually
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.alone, pytest.mark.long]
 

@@ -15,10 +15,11 @@ import httpx
 import pytest
 import yaml
 from dns_server import dns_server
+from free_port import free_port
 from kneewatch_command import COMMAND, LATE, Finished
 from monitor import Sim
 from nginx_proxy import nginx_before
-from process import Process, eventually, free_port
+from process import Process, eventually
 
 pytestmark = [
     pytest.mark.alone,

@@ -53,6 +53,7 @@ class ServerModel:
         self._all: list[ServerSnapshot] = []
         self._segments: list[list[MetricsWindow]] = []
         self._bias: tuple[float, ...] = (0.0,) * len(fields(StepCost))  # of the fit, by term
+        self._has_load = False  # not only users' traffic
         self._observed_s = 0.0
         self._live_lengths: Workload | None = None  # None: no different from the workload's
 
@@ -123,9 +124,15 @@ class ServerModel:
         if parts:
             self._live_lengths = different_lengths(without_probes(join_windows(parts), beside.probes), self.workload)
 
-    def learn(self, snapshots: Sequence[ServerSnapshot], *, overloaded: bool = False) -> list[MetricsWindow]:
-        """Learn from any traffic, as one part. `overloaded`: the load was stopped because requests waited too long."""
+    def learn(
+        self, snapshots: Sequence[ServerSnapshot], *, of_load: bool = False, overloaded: bool = False
+    ) -> list[MetricsWindow]:
+        """Learn from any traffic, as one part.
+
+        `of_load`: most of it was the workload's requests; `overloaded`: it was stopped because they waited too long.
+        """
         parts = windows(snapshots)
+        self._has_load |= of_load
         self._snapshots.append(snapshots)
         self._segments.append(parts)
         self._all += snapshots
@@ -163,7 +170,8 @@ class ServerModel:
         """Build the twin from everything learnt; None if that is too little.
 
         `without`: leave that part out; `chunk_tokens`, `pair_s`: assume this max_num_batched_tokens, or this cost of
-        attention. Without arguments, the bias of the fit is estimated again and `cost_model` is set.
+        attention. Without arguments, `cost_model` is set and, after load, the bias of the fit is estimated again. It
+        depends on how widely lengths spread, which is not known of users.
         """
         is_default = without is None and chunk_tokens is None and pair_s is None
         chunk = chunk_tokens or self.chunk_tokens
@@ -183,8 +191,8 @@ class ServerModel:
             return None
         ahead = cost_model.plans_ahead
         twin = self._uncorrected_twin(cost_model, measured, traffic, chunk, has_prefix_hits=cached > 0)
-        if is_default and by_steps is not None:
-            self._bias, self.cost_model = (0.0,) * len(self._bias), by_steps
+        if is_default and (by_steps is not None or not self._has_load):
+            self._bias, self.cost_model = (0.0,) * len(self._bias), cost_model
         elif is_default:
 
             def fit_again(simulated: Segments) -> StepCost | None:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mock_servers import MockServer, free_port, mock_server
+from free_port import free_port
+from mock_servers import MockServer, mock_server
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from mock_servers import free_port, mock_server
+from free_port import free_port
+from mock_servers import mock_server
 
 from probe.cli.tuned_server import AppliedServer, Readiness, StartedServer, StartError, words_of
 from probe.core.errors import ConfigError

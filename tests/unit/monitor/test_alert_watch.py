@@ -3,7 +3,7 @@
 import asyncio
 
 from fake_prometheus import prometheus
-from mock_servers import free_port
+from free_port import free_port
 
 from probe.config.config import Config
 from probe.config.config_file import config_from

@@ -19,7 +19,8 @@ import pytest
 import yaml
 from example_records import WALL_S, no_knee, record, result, snapshot
 from fake_prometheus import prometheus
-from mock_servers import MockServer, free_port, mock_server
+from free_port import free_port
+from mock_servers import MockServer, mock_server
 from prometheus_client import REGISTRY, generate_latest
 
 from probe.capacity.trend.fingerprint import as_number, capacity_sample

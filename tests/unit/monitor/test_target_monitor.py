@@ -15,7 +15,8 @@ import httpx
 import pytest
 from example_records import WALL_S
 from example_records import result as example
-from mock_servers import MockServer, free_port, mock_server
+from free_port import free_port
+from mock_servers import MockServer, mock_server
 from prometheus_client import CollectorRegistry
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import trustme
 from fake_prometheus import prometheus as _prometheus
+from free_port import free_port
 from hostile_server import CLOSE, HANG, Asked, head, hostile
-from mock_servers import free_port
 
 from alerts.capacity import capacity_group
 from alerts.rules import Alert

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from mock_servers import free_port
+from free_port import free_port
 from starlette.responses import PlainTextResponse
 
 from probe.core.errors import ConfigError

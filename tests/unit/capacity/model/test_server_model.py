@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_servers import CHAT, FAST, polled, profile, restarted, watched, without, workload
 
+from probe.capacity.model import server_model
 from probe.capacity.model.engine_shares import engine_shares
 from probe.capacity.model.lengths import prompt_lengths
 from probe.capacity.model.server_model import Hints, ServerModel
@@ -255,3 +256,16 @@ def test_shares_seen_on_a_server_are_those_it_gives() -> None:
     server = VirtualServer(KNOWN, seed=3, users=BackgroundTraffic(20.0, CHAT), shares=(0.65, 0.35))
     found = engine_shares(polled(server, 120.0))
     assert found == pytest.approx((0.65, 0.35), abs=0.05)
+
+
+def test_the_bias_of_a_fit_is_corrected_after_load_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It depends on how widely the lengths of requests spread: that is not known of users, whatever their means."""
+    token_s = 1e-6
+    monkeypatch.setattr(server_model, "estimate_bias", lambda *_: (0.0, 0.0, token_s, 0.0, 0.0, 0.0))
+    seen = model(BUSY)
+    before = seen.twin()
+    seen.learn([], of_load=True)
+    after = seen.twin()
+    assert before is not None
+    assert after is not None
+    assert before.cost.per_token_s - after.cost.per_token_s == pytest.approx(token_s)
