@@ -17,7 +17,7 @@ from probe.cli.step_options import StepOptions
 from probe.cli.targets import one_target
 from probe.cli.tune_knobs import KnobValues, check_base, has_place, with_settings
 from probe.cli.tune_run import MARKDOWN, TuneRun
-from probe.cli.tuned_server import AppliedServer, Readiness, StartedServer, TunedServer, free_port, words_of
+from probe.cli.tuned_server import AppliedServer, Readiness, StartedServer, TunedServer, words_of
 from probe.cli.tuning import predictions, settings_of
 from probe.core.errors import ConfigError
 from probe.core.redactor import Redactor
@@ -27,6 +27,7 @@ from probe.report.figures import number
 from probe.report.measured_file import read_result
 from probe.report.tune_markdown import plan_words, tune_markdown
 from probe.report.tune_record import SKIPPED, KnobDecision, TuneRecord, tune_json
+from probe.runtime.free_port import free_port
 
 _HOST = "--host"
 

@@ -160,13 +160,6 @@ def words_of(text: str, option: str) -> list[str]:
     return words
 
 
-def free_port() -> int:
-    """Return a port of this machine that is free now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def is_taken(port: int) -> bool:
     """Return whether a program listens on that port of this machine."""
     with socket.socket() as found:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from free_port import free_port
 from monitor import Monitor, Sim
 from process import eventually
+
+from probe.runtime.free_port import free_port
 
 _SENT = re.compile(r'^kneewatch_requests_total\{[^}]*traffic="canary"[^}]*\} (\S+)$', re.MULTILINE)
 _FAILED = re.compile(r"^kneewatch_otlp_failures_total (\S+)$", re.MULTILINE)

@@ -12,10 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from free_port import free_port
 from kneewatch_command import COMMAND, Finished, kneewatch
 from monitor import Monitor, Sim, answers
 from process import Process, eventually
+
+from probe.runtime.free_port import free_port
 
 _QUICK = (
     "--concurrency",

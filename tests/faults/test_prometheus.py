@@ -17,11 +17,12 @@ import httpx
 import pytest
 import trustme
 import yaml
-from free_port import free_port
 from hostile_server import Asked, Script, head, hostile, whole
 from kneewatch_command import COMMAND
 from monitor import Sim
 from process import CLIENT_CORE, Process, eventually, pinned
+
+from probe.runtime.free_port import free_port
 
 _LIMIT_MIB = 384  # of the manifests
 _VECTOR = b'{"status":"success","data":{"resultType":"vector","result":['

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from free_port import free_port
 from kneewatch_command import COMMAND
 
 from probe.cli.tuned_server import is_taken
+from probe.runtime.free_port import free_port
 
 pytestmark = pytest.mark.alone
 

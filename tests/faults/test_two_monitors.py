@@ -13,8 +13,9 @@ import httpx
 import pytest
 import yaml
 from faulty_sim import FaultySim
-from free_port import free_port
 from process import CLIENT_CORE, Process, eventually, pinned
+
+from probe.runtime.free_port import free_port
 
 pytestmark = pytest.mark.alone
 

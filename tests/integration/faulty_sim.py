@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Self
 
 import httpx
-from free_port import free_port
 from process import SERVER_CORE, Process, pinned
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +21,7 @@ from starlette.routing import Route
 from probe.mock_server.driver import Faults
 from probe.mock_server.profiles import PROFILES
 from probe.mock_server.server import build_app, serve_app
+from probe.runtime.free_port import free_port
 from probe.simulator.cost import scaled
 
 _SLOWER = 4

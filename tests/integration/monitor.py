@@ -7,9 +7,10 @@ from typing import Self
 
 import httpx
 import yaml
-from free_port import free_port
 from kneewatch_command import start_kneewatch
 from process import Process
+
+from probe.runtime.free_port import free_port
 
 
 class Monitor:

@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from free_port import free_port
 from monitor import answers
 from process import Process
+
+from probe.runtime.free_port import free_port
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from free_port import free_port
 from process import Process, eventually
+
+from probe.runtime.free_port import free_port
 
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 AHEAD_S = 1000

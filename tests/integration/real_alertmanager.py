@@ -13,11 +13,11 @@ from typing import Any, Self
 
 import httpx
 import yaml
-from free_port import free_port
 from process import Process
 from threaded_server import Request, threaded_server
 
 from benchmarks.alerts.rules import seconds_of
+from probe.runtime.free_port import free_port
 
 Labels = Mapping[str, str]
 EXAMPLE = Path(__file__).parents[2] / "deploy/examples/alertmanager.yml"

@@ -7,8 +7,9 @@ from typing import Any, Self
 
 import httpx
 import yaml
-from free_port import free_port
 from process import Process
+
+from probe.runtime.free_port import free_port
 
 Sample = tuple[dict[str, str], float]
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
-from free_port import free_port
 from process import SERVER_CORE, Process, eventually, pinned
+
+from probe.runtime.free_port import free_port
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

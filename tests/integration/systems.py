@@ -15,10 +15,11 @@ from urllib.parse import urlsplit
 
 import httpx
 import yaml
-from free_port import free_port
 from monitor import answers
 from process import Process
 from real_vllm import RealVllm
+
+from probe.runtime.free_port import free_port
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("KNEEWATCH_SYSTEMS", ROOT / ".systems"))

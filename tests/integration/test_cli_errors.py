@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from free_port import free_port
 from kneewatch_command import Finished, kneewatch
 from monitor import Sim
 from stub_server import stub_server
+
+from probe.runtime.free_port import free_port
 
 COMMANDS = ("check", "ramp")
 UNAUTHORIZED = {"error": {"message": "Unauthorized", "type": "authentication_error", "code": 401}}

@@ -10,11 +10,11 @@ import httpx
 import pytest
 import yaml
 from container import ROOT, Container, Image, Pod
-from free_port import free_port
 from monitor import Sim, answers
 from process import eventually
 
 from probe import __version__
+from probe.runtime.free_port import free_port
 
 pytestmark = [
     pytest.mark.long,

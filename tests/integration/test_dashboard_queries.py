@@ -17,7 +17,6 @@ from typing import Any
 
 import httpx
 import pytest
-from free_port import free_port
 from growing_page import growing_page
 from kneewatch_command import kneewatch, measured
 from monitor import Monitor, Sim
@@ -32,6 +31,7 @@ from probe.core.result import CapacityResult
 from probe.monitor.store import Store
 from probe.prometheus.queries import Prometheus
 from probe.report.result_json import loads
+from probe.runtime.free_port import free_port
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.long]
 

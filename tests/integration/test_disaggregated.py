@@ -12,10 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
-from free_port import free_port
 from monitor import Monitor
 from process import eventually
 from real_vllm import MODEL, RealVllm
+
+from probe.runtime.free_port import free_port
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from free_port import free_port
 from mock_servers import MockServer, mock_server
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope
@@ -20,6 +19,7 @@ from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.result import CapacityResult, Stopped
 from probe.mock_server.driver import Faults
+from probe.runtime.free_port import free_port
 
 pytestmark = pytest.mark.alone
 

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from free_port import free_port
 from process import Process, eventually
+
+from probe.runtime.free_port import free_port
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.alone, pytest.mark.long]
 

@@ -15,11 +15,12 @@ import httpx
 import pytest
 import yaml
 from dns_server import dns_server
-from free_port import free_port
 from kneewatch_command import COMMAND, LATE, Finished
 from monitor import Sim
 from nginx_proxy import nginx_before
 from process import Process, eventually
+
+from probe.runtime.free_port import free_port
 
 pytestmark = [
     pytest.mark.alone,

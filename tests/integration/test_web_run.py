@@ -14,11 +14,12 @@ import httpx
 import pytest
 import trustme
 import yaml
-from free_port import free_port
 from kneewatch_command import kneewatch, start_kneewatch
 from monitor import Monitor, Sim
 from process import eventually
 from real_prometheus import RealPrometheus
+
+from probe.runtime.free_port import free_port
 
 DOCS = Path(__file__).parents[2] / "docs/pages.md"
 TARGET, WORD = "mock-server-a", "wonderland"

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from free_port import free_port
 from mock_servers import MockServer, mock_server
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp
@@ -27,6 +26,7 @@ from probe.core.step import StepSummary
 from probe.mock_server.driver import Faults
 from probe.report.result_json import dumps
 from probe.report.result_text import result_words
+from probe.runtime.free_port import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,6 @@ import pytest
 import yaml
 from example_records import WALL_S, no_knee, record, result, snapshot
 from fake_prometheus import prometheus
-from free_port import free_port
 from mock_servers import MockServer, mock_server
 from prometheus_client import REGISTRY, generate_latest
 
@@ -35,6 +34,7 @@ from probe.core.result import Capacity, CapacityResult
 from probe.monitor.app import App
 from probe.monitor.store import Store
 from probe.monitor.target_monitor import TargetMonitor
+from probe.runtime.free_port import free_port
 
 
 def _config(

@@ -15,7 +15,6 @@ import httpx
 import pytest
 from example_records import WALL_S
 from example_records import result as example
-from free_port import free_port
 from mock_servers import MockServer, mock_server
 from prometheus_client import CollectorRegistry
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -36,6 +35,7 @@ from probe.mock_server.driver import Faults
 from probe.monitor.target_context import TargetContext
 from probe.monitor.target_monitor import TargetMonitor
 from probe.observe.server_observer import GpuReader
+from probe.runtime.free_port import free_port
 from probe.scrape.page_scraper import REASONS
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import trustme
 from fake_prometheus import prometheus as _prometheus
-from free_port import free_port
 from hostile_server import CLOSE, HANG, Asked, head, hostile
 
 from alerts.capacity import capacity_group
@@ -24,6 +23,7 @@ from probe.core.shift import CapacitySample
 from probe.core.snapshot import ServerSnapshot
 from probe.prometheus import queries
 from probe.prometheus.queries import Prometheus
+from probe.runtime.free_port import free_port
 
 CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://x:1"}]}, "test")
 

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import httpx
 import pytest
-from free_port import free_port
 from starlette.responses import PlainTextResponse
 
 from probe.core.errors import ConfigError
+from probe.runtime.free_port import free_port
 from probe.web.serve import serve
 
 HELLO = PlainTextResponse("hello")

@@ -1,4 +1,4 @@
-"""A port for a program under test."""
+"""A port for a program to be started."""
 
 import socket
 from contextlib import suppress
