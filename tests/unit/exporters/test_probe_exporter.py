@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from example_records import CHAT, WALL_S, record, spec, token_events
 from exposition import samples, value, values
+from set_clock import SetClock
 
 from exporters.probe import ProbeExporter
 from exporters.rendered_samples import RenderedSamples
@@ -287,22 +288,9 @@ def test_a_server_of_ever_new_names_has_eight_of_them_and_the_rest_is_other() ->
     assert value(registry, "kneewatch_requests_total", target="a", model="other", **failed) == 32
 
 
-class _At:
-    now_s = 1000.0
-
-    def monotonic_ns(self) -> int:
-        return int(self.now_s * 1e9)
-
-    def wall_s(self) -> float:
-        return WALL_S
-
-    def waited_ns(self) -> int:
-        return 0
-
-
 def test_up_is_absent_once_later_canaries_should_have_ended() -> None:
     """Whatever was rendered last, and in whatever way."""
-    clock = _At()
+    clock = SetClock(1000.0)
     exporter = ProbeExporter({}, clock)
     exporter.set_bounds([CHAT])
     exporter.add("a", CHAT)
@@ -333,7 +321,7 @@ def test_a_client_bound_canary_without_an_answer_leaves_up_as_it_was() -> None:
     assert values(_exported(unanswered), "kneewatch_last_success_timestamp_seconds") == []
 
 
-def _kinds(clock: _At) -> ProbeExporter:
+def _kinds(clock: SetClock) -> ProbeExporter:
     """Return an exporter that expects three kinds of canaries: two of a model that is not known yet, and an adapter."""
     exporter = ProbeExporter({"a": CHAT}, clock)
     for model, workload, up_for_s in (("unknown", "short", 105.0), ("unknown", "long", 500.0), ("sql", "short", 105.0)):
@@ -347,7 +335,7 @@ def _long(**values: Any) -> RequestRecord:
 
 
 def test_the_worst_of_the_newest_canaries_of_each_kind_decides_whether_the_target_is_up() -> None:
-    clock = _At()
+    clock = SetClock(1000.0)
     exporter = _kinds(clock)
 
     def up(*records: RequestRecord) -> list[float]:
@@ -368,7 +356,7 @@ def test_the_worst_of_the_newest_canaries_of_each_kind_decides_whether_the_targe
 
 
 def test_each_kind_counts_from_zero_until_its_own_model_is_known() -> None:
-    exporter = _kinds(_At())
+    exporter = _kinds(SetClock(1000.0))
 
     def zeros(model: str, workload: str) -> list[float]:
         return values(exporter.relay, "kneewatch_requests_total", model=model, workload=workload, outcome="timeout")

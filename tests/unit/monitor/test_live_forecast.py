@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
-from example_records import WALL_S, result
+from example_records import result
+from set_clock import SetClock
 
 from probe.config.config_file import config_from
 from probe.core.request import Api
@@ -15,19 +16,6 @@ from probe.monitor.live_forecast import LiveForecast
 
 _NAMED = Workload("default", Api.COMPLETIONS, 256, 128)
 _EVERY_S = 1800.0
-
-
-class _Clock:
-    now_s = 0.0
-
-    def monotonic_ns(self) -> int:
-        return int(self.now_s * 1e9)
-
-    def wall_s(self) -> float:
-        return WALL_S
-
-    def waited_ns(self) -> int:
-        return 0
 
 
 @dataclass
@@ -48,7 +36,7 @@ class _Server:
 
     def __init__(self) -> None:
         config = config_from({"targets": [{"name": "a", "base_url": "http://127.0.0.1:9"}]}, "test")
-        self.clock, self.load, self.history = _Clock(), _Load(), SimpleNamespace(packed=(), seconds=60.0)
+        self.clock, self.load, self.history = SetClock(), _Load(), SimpleNamespace(packed=(), seconds=60.0)
         self._target = config.target("a")
         observer = SimpleNamespace(state=SimpleNamespace(history=self.history), server=None, gpus=None)
         parts: tuple[Any, ...] = (observer, self.load, config.objectives_of(self._target), self.clock)
