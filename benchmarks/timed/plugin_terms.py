@@ -20,6 +20,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 
+from benchmarks.capacity.timed_cases import workload_of
 from benchmarks.timed.cases import CASES, Case
 from benchmarks.timed.served import served, users
 from probe.capacity.model import step_sums_fit
@@ -71,7 +72,10 @@ async def scraped(case: Case, rate_rps: float, seconds: float, vllm_python: str)
     """Serve the case with the plugin, and return its page once a second."""
     pages = []
     with tempfile.TemporaryDirectory() as folder, served(case, vllm_python, Path(folder), has_plugin=True) as base_url:
-        async with users(case, base_url, rate_rps, seconds), httpx.AsyncClient(trust_env=False, timeout=20) as client:
+        async with (
+            users(workload_of("users", case), base_url, rate_rps, seconds),
+            httpx.AsyncClient(trust_env=False, timeout=20) as client,
+        ):
             end_s = time.monotonic() + seconds
             while time.monotonic() < end_s:
                 await asyncio.sleep(1.0)

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,14 +22,17 @@ from benchmarks.capacity.timed_cases import workload_of
 from benchmarks.timed.cases import LONGEST, MAX_MODEL_LEN, Case
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
+from probe.core.measured_length import MeasuredLength, measured_of
 from probe.core.request import RequestRecord
 from probe.core.step import Arrivals, StepPlan
+from probe.core.workload import Workload
 from probe.load.request_source import RequestSource
 from probe.load.worker_pool import WorkerPool
 
 ROOT = Path(__file__).parents[2]
 MODEL = "tiny"
 _USERS_STREAMS = 400
+_SPREAD = 0.4
 _TIMEOUT_S = 900.0
 
 
@@ -43,6 +46,8 @@ class Answer:
     over_objective_s: float
     steps: tuple[str, ...]  # each load, how long it lasted, and why it broke or was not judged
     stopped: str
+    users: int = 0  # requests of live users that were answered during a search
+    spoilt: int = 0  # of these, those that missed an objective, and those that failed
 
 
 @contextlib.contextmanager
@@ -135,23 +140,45 @@ def _words(step: Mapping[str, Any]) -> str:
 
 
 @contextlib.asynccontextmanager
-async def users(case: Case, base_url: str, rate_rps: float, seconds: float, seed: int = 99) -> AsyncIterator[None]:
-    """Send a stranger's Poisson traffic meanwhile, of the case's lengths."""
-    over = asyncio.Event()
-    load = asyncio.create_task(send(case, base_url, rate_rps, seconds, seed, over=over))
+async def users(
+    workload: Workload, base_url: str, rate_rps: float, seconds: float, seed: int = 99
+) -> AsyncIterator[list[RequestRecord]]:
+    """Send Poisson traffic of the workload meanwhile. The list has its requests once it is over."""
+    over, records = asyncio.Event(), list[RequestRecord]()
+    load = asyncio.create_task(send(workload, base_url, rate_rps, seconds, seed, over=over))
     try:
-        yield
+        yield records
     finally:
         over.set()
-        await load
+        records += await load
+
+
+def stranger_s(case: Case) -> Workload:
+    """Return a stranger's requests: like the case's, and spread evenly by up to 40 % where its lengths are fixed."""
+    workload = workload_of("users", case)
+    if case.sigma or case.mixture:
+        return workload
+    # As far as the server takes them.
+    room = (MAX_MODEL_LEN - (1 + _SPREAD) * case.output_tokens) / case.prompt_tokens - 1
+    prompts, outputs = _spread(case.prompt_tokens, min(_SPREAD, room)), _spread(case.output_tokens, _SPREAD)
+    return replace(workload, prompt_tokens=prompts, output_tokens=outputs)
+
+
+def _spread(tokens: int, most: float) -> MeasuredLength:
+    return measured_of(range(round(tokens * (1 - most)), round(tokens * (1 + most)) + 1))
 
 
 async def send(
-    case: Case, base_url: str, rate_rps: float, seconds: float, seed: int, *, over: asyncio.Event | None = None
+    workload: Workload,
+    base_url: str,
+    rate_rps: float,
+    seconds: float,
+    seed: int,
+    *,
+    over: asyncio.Event | None = None,
 ) -> Sequence[RequestRecord]:
-    """Send Poisson traffic of the case's lengths for so long, or until it is `over`, and return its requests."""
-    workload = workload_of("users", case)
-    source = RequestSource(Endpoint(target=case.name, base_url=base_url), MODEL, workload, 60.0, seed)
+    """Send Poisson traffic of the workload for so long, or until it is `over`, and return its requests."""
+    source = RequestSource(Endpoint(target=workload.name, base_url=base_url), MODEL, workload, 60.0, seed)
     plan = StepPlan(_USERS_STREAMS, seconds, loop="open", arrivals=Arrivals(rate_rps=rate_rps))
     async with WorkerPool(source, 1, SystemClock()) as workers:
         run = await workers.run(plan, over or asyncio.Event(), lambda _: None)

@@ -28,6 +28,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from benchmarks.capacity.timed_cases import workload_of
 from benchmarks.timed.arrivals import Arrival, Timed, judged, scores
 from benchmarks.timed.cases import CASES, Case
 from benchmarks.timed.served import ROOT, send, served
@@ -91,7 +92,7 @@ def _answers(
     with served(case, vllm_python, folder) as base_url:
         for seed, share in enumerate(shares):
             rate_rps = share * _TRUTH[case.name]["requests_per_second"]
-            records = asyncio.run(send(case, base_url, rate_rps, seconds, seed))
+            records = asyncio.run(send(workload_of("users", case), base_url, rate_rps, seconds, seed))
             answered = sorted((r for r in records if r.outcome is Outcome.OK), key=lambda r: r.scheduled_ns)
             found.append((rate_rps, list(_timed(answered)), len(records) - len(answered)))
     return found
