@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
-from probe.capacity.model.front_end_delay import NONE
+from probe.capacity.model.front_end_delay import most_likely
 
 _SEARCH = "probe.capacity.search."
 
@@ -26,7 +26,7 @@ SWITCHES: Mapping[str, tuple[tuple[str, str, Any], ...]] = {
     "speeds": (("probe.capacity.model.step_cost_fit", "_IGNORED_DRIFT", 1e9),),
     "chunk": ((_SEARCH + "search_state", "infer_chunk_tokens", lambda model, *_: model.chunk_tokens),),
     "front-end": ((_SEARCH + "search_state", "candidate_front_ends", lambda *_: []),),
-    "single-first-tokens": ((_SEARCH + "search_state", "infer_front_end", lambda *_: NONE),),
+    "single-first-tokens": ((_SEARCH + "search_state", "infer_front_end", lambda fronts, *_: most_likely(fronts)),),
     "max-num-seqs": (("probe.capacity.model.server_model", "infer_max_num_seqs", lambda *_, **__: None),),
     "chance": ((_SEARCH + "verdict", "_may_be_chance", lambda *_: False),),
     "foreseen": ((_SEARCH + "verdict", "_is_foreseen", lambda *_: False),),

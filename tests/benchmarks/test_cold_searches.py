@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from importlib import import_module
+from itertools import islice
 from random import Random
 
 import pytest
@@ -13,6 +14,8 @@ from benchmarks.capacity.play import Arithmetic
 from benchmarks.capacity.switches import SWITCHES, without
 from benchmarks.capacity.timed_cases import timed_case
 from benchmarks.timed.cases import CASES, MAX_MODEL_LEN
+from benchmarks.timed.served import stranger_s
+from probe.core.workload import lengths
 
 _FOUND = Light(
     "noisy", 0.55, 0, flags=True, truth_rps=10.0, answer_rps=10.8, lower_rps=9.5, upper_rps=12.0, reason=None
@@ -48,6 +51,20 @@ def test_a_stranger_s_requests_vary_around_the_workload_s_and_fit_the_server() -
         assert sum(p for p, _ in drawn) / 2000 == pytest.approx(prompt, rel=0.02)
         assert sum(o for _, o in drawn) / 2000 == pytest.approx(output, rel=0.02)
         assert len(set(drawn)) == (1 if name == "mixed" else pytest.approx(2000, abs=500))
+
+
+def test_a_stranger_s_requests_to_a_served_vllm_vary_too() -> None:
+    for case in CASES.values():
+        stranger = stranger_s(case)
+        drawn = [(prompt, output) for prompt, output, _ in islice(lengths(stranger, 1), 2000)]
+        if case.sigma:
+            assert stranger.prompt_tokens == timed_case(case.name).workload.prompt_tokens
+            continue
+        assert max(sum(one) for one in drawn) <= MAX_MODEL_LEN
+        assert sum(p for p, _ in drawn) / 2000 == pytest.approx(case.prompt_tokens, rel=0.02)
+        assert sum(o for _, o in drawn) / 2000 == pytest.approx(case.output_tokens, rel=0.02)
+        assert min(o for _, o in drawn) == pytest.approx(0.6 * case.output_tokens, rel=0.02)
+        assert max(p for p, _ in drawn) > 1.1 * case.prompt_tokens
 
 
 def test_a_stranger_s_traffic_is_watched_at_its_rate() -> None:
