@@ -56,8 +56,8 @@ _BY_VLLM = Path(timed.__file__).with_name("truth.json")
 class ColdRun:
     """One search. `cpu_s`: of `seconds`, those of arithmetic; `steps`: rate, seconds, result.
 
-    `users`: their share of the capacity; `spoilt`: of their requests, those over an objective; `truth_by`: whose
-    scheduler the truth is of, "vllm" or "simulator".
+    `users`: their share of the capacity; `live`: their requests that ended meanwhile; `spoilt`: of these, those over an
+    objective; `truth_by`: whose scheduler the truth is of, "vllm" or "simulator".
     """
 
     case: str
@@ -77,6 +77,7 @@ class ColdRun:
     tokens: int
     tokens_of_sweep: float
     over_objective_s: float
+    live: int
     spoilt: int
     steps: tuple[str, ...]
 
@@ -99,10 +100,11 @@ class ColdRun:
         width = "" if self.upper_rps is None or self.lower_rps is None or not self.answer_rps else (
             f"{(self.upper_rps - self.lower_rps) / (self.upper_rps + self.lower_rps):.0%}"
         )  # fmt: skip
+        beside = f" {self.spoilt} of {self.live} users' requests spoilt," if self.users else ""
         return (
             f"{self.case:22} {self.seed} truth {self.truth_rps:6.2f} {error:>7} {width:>4}"
             f" {'held' if self.has_held else 'NOT '} {self.mode:9} {self.seconds:4.0f} s ({self.cpu_s:.0f}),"
-            f" {self.tokens_of_sweep:4.0%} tokens, {self.over_objective_s:4.1f} s over, {self.stopped};"
+            f" {self.tokens_of_sweep:4.0%} tokens, {self.over_objective_s:4.1f} s over,{beside} {self.stopped};"
             f" {self.reason or ''}\n{'':8}{' '.join(self.steps)}"
         )
 
@@ -152,6 +154,7 @@ def run(
         tokens=cost.tokens,
         tokens_of_sweep=cost.tokens / sweep_tokens(case.workload, truth_rps),
         over_objective_s=round(cost.over_objective_seconds, 2),
+        live=played.users,
         spoilt=played.spoilt,
         steps=tuple(map(_words, result.steps)),
     )
