@@ -93,7 +93,7 @@ def total_of_window(one: Sli, scale: float) -> str:
 
 def sums_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
     """Return the rules that sum the minutes of each third of an hour. `scale` shortens it."""
-    every_s, step = _sum_s(scale), step_s(scale)
+    every_s, step = sum_s(scale), step_s(scale)
     rules = []
     for one in kept:
         for record in (one.bad_record, one.total_record):
@@ -107,7 +107,7 @@ def windows_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
     """Return the rules that record the requests of objectives' windows, as often as their sums change."""
     records = [record for one in kept for record in (one.bad_record, one.total_record)]
     rules = [Recording(record(_WINDOW), _of_window(record, scale)) for record in records]
-    return RuleGroup("kneewatch-slo-windows", _sum_s(scale), rules)
+    return RuleGroup("kneewatch-slo-windows", sum_s(scale), rules)
 
 
 def budget_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
@@ -121,16 +121,17 @@ def budget_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
 
 def _newest(record: str, scale: float) -> str:
     # Twice the interval: one evaluation may fail. A rehearsal may be slower than its intervals.
-    return f"last_over_time({record}[{duration(max(300.0, 2 * _sum_s(scale)))}])"
+    return f"last_over_time({record}[{duration(max(300.0, 2 * sum_s(scale)))}])"
 
 
 def _of_window(record: Callable[[str], str], scale: float) -> str:
-    sums = record(duration(_sum_s(scale)))
+    sums = record(duration(sum_s(scale)))
     return "\nor ".join(
         f"sum_over_time({sums}[{duration(window_s * scale)}]) and {on('target')} {WINDOW} == {window_s:g}"
         for window_s in BUDGET_WINDOWS_S
     )
 
 
-def _sum_s(scale: float) -> float:
+def sum_s(scale: float) -> float:
+    """Return how often the minutes are summed."""
     return max(_AT_LEAST_S, _SUM_EVERY_S * scale)

@@ -11,7 +11,7 @@ from alerts.health import health_group, instrument_group
 from alerts.links import DEFAULT, Links
 from alerts.objectives import objective_groups
 from alerts.operator import Manifest
-from alerts.pressure import pressure_group
+from alerts.pressure import pressure_group, stalled_group
 from alerts.rules import to_yaml
 from alerts.trends import trends_group
 from alerts.user_mix import user_mix_groups
@@ -42,6 +42,7 @@ def render(
         stale_group(window_scale),
         acute_group(window_scale),
         pressure_group(window_scale),
+        stalled_group(window_scale),
         disaggregated_group(window_scale),
         gpu_group(window_scale),
         gpu_tickets_group(window_scale),

@@ -8,7 +8,7 @@ Canaries are few and evenly spaced; users come in bursts and hardly at night. So
 
 from alerts import sli
 from alerts.alert_labels import on
-from alerts.budget import bad, minutes, padded_total, total, total_of_window
+from alerts.budget import bad, minutes, padded_total, sum_s, total, total_of_window
 from alerts.promises import OF_TARGET, WINDOW, allowed, least, limit
 from alerts.rules import Recording
 from alerts.sli import Sli
@@ -31,13 +31,27 @@ QUIET = 0.1
 _KNOWN_SHARE = 0.75
 # In the simulation, two days of 1 % failing page 1.2 times with a memory of 12 hours, and 1.9 times without.
 _REMEMBERED = 2
+_SUSTAINED = "sustained"
 
 
 def condition(one: Sli, severity: str, scale: float) -> Recording:
     """Return the rule that records where any of the pairs burns. Its value is a multiple of the allowed ratio."""
     pairs = (pair for pair in PAIRS if pair.severity == severity and (pair.every_s is None or one in sli.CANARIES))
-    expr = "\nor\n".join(f"(\n{_pair(one, pair, scale)}\n)" for pair in pairs)
-    return Recording(one.burn_record(severity), expr)
+    burns = (one.burn_record(_SUSTAINED) if pair.is_sustained else f"(\n{_pair(one, pair, scale)}\n)" for pair in pairs)
+    return Recording(one.burn_record(severity), "\nor\n".join(burns))
+
+
+def burning(one: Sli, severity: str, scale: float, matcher: str = "") -> str:
+    """Return where the recorded condition holds: of a page now, of a ticket when it was last evaluated."""
+    record = f"{one.burn_record(severity)}{matcher}"
+    # Twice the interval: one evaluation may fail.
+    return f"last_over_time({record}[{duration(2 * sum_s(scale))}])" if severity == "ticket" else record
+
+
+def sustained(one: Sli, scale: float) -> Recording:
+    """Return the rule that records where the pair that must be sustained burns, which `condition` reads."""
+    (pair,) = (pair for pair in PAIRS if pair.is_sustained)
+    return Recording(one.burn_record(_SUSTAINED), _pair(one, pair, scale))
 
 
 def _pair(one: Sli, pair: BurnWindow, scale: float) -> str:

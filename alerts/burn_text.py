@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from alerts import sli
 from alerts.budget import bad, total
+from alerts.burn_conditions import burning
 from alerts.promises import WINDOW, allowed
 from alerts.sli import Sli
 from alerts.templates import COUNT, OF_TARGET, TARGET, asked, if_any, listed, multiple, runs_out, same, with_label
@@ -19,14 +20,15 @@ _TAKES = {
     "itl": "between two tokens",
 }
 _TOP = 3  # reasons that are listed
+_MATCHER = f"{{{OF_TARGET}}}"
 _WORKLOAD = "$workload"  # a variable of the template
 
 
-def summary(judged: Sequence[Sli], severity: str) -> str:
+def summary(judged: Sequence[Sli], severity: str, scale: float) -> str:
     """Return one line: the target, who sends the requests that are bad, what is wrong, and the measured pace."""
     return (
-        f"{{{{ $labels.target }}}}: {_who(judged, severity)} requests {_what(judged[0].objective)}, {multiple()} times"
-        " as often as the error budget allows"
+        f"{{{{ $labels.target }}}}: {_who(judged, severity, scale)} requests {_what(judged[0].objective)},"
+        f" {multiple()} times as often as the error budget allows"
     )
 
 
@@ -54,10 +56,10 @@ def _kind(one: Sli) -> str:
     return "users" if one in sli.USERS else "canaries"
 
 
-def _who(judged: Sequence[Sli], severity: str) -> str:
+def _who(judged: Sequence[Sli], severity: str, scale: float) -> str:
     """Return a template: canary, user, or both; users are judged by no objective alone."""
     burns = [
-        f"{{{{ with printf `{one.burn_record(severity)}{{{OF_TARGET}}}`"
+        f"{{{{ with printf `{burning(one, severity, scale, _MATCHER)}`"
         f" {' '.join(f'$labels.{label}' for label in TARGET)} | query }}}}"
         for one in judged
     ]
@@ -84,7 +86,7 @@ def _fastest(judged: Sequence[Sli], severity: str, windows: tuple[float, float],
     Empty if it is the users' pace.
     """
     canaries = judged[0]
-    burns = " or ".join(f"{one.burn_record(severity)}{{{OF_TARGET}}}" for one in judged)
+    burns = " or ".join(burning(one, severity, scale, _MATCHER) for one in judged)
     several = f"count({total(canaries, windows[1], scale, matcher=f'{{{OF_TARGET}}}')} > 0) > 1"
     of_it = _counts(canaries, windows, scale, (*TARGET, _WORKLOAD))
     text = f" (of workload '{{{{ {_WORKLOAD} }}}}', whose pace it is: {of_it})"

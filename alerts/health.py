@@ -36,7 +36,7 @@ def health_group(scale: float = 1.0) -> RuleGroup:
 def instrument_group(scale: float = 1.0) -> RuleGroup:
     """Return the alerts on how Kneewatch works, of which none is a page; `scale` as above."""
     rules = [*instrument_alerts(scale), *discovery_alerts(scale)]
-    return RuleGroup("kneewatch-instrument", max(1.0, 120 * scale), rules)
+    return RuleGroup("kneewatch-instrument", max(1.0, 240 * scale), rules)
 
 
 def _gone(scale: float) -> Alert:

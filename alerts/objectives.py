@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 from alerts import sli
 from alerts.alert_labels import by, on
-from alerts.budget import budget_group, request_rules, share_rules, step_s, sums_group, windows_group
-from alerts.burn_conditions import condition
+from alerts.budget import budget_group, request_rules, share_rules, step_s, sum_s, sums_group, windows_group
+from alerts.burn_conditions import burning, condition, sustained
 from alerts.burn_text import description, summary
 from alerts.promises import OBJECTIVES, WINDOW, promise_rules
-from alerts.rules import Alert, Recording, RuleGroup
+from alerts.rules import Alert, RuleGroup
 from alerts.sli import Sli
 from probe.core import objectives as slo
 
@@ -28,11 +28,11 @@ AVAILABILITY_KEEP_S = 10800.0
 _LATENCY_KEEP_S = 7200.0
 # Twice a minute, so that a page is not a minute behind the records that it reads.
 _PAGE_S = 30.0
-# The long windows of tickets change slowly. Less than 5 minutes, when a sample becomes stale.
-_TICKET_S = 240.0
+# The windows of the other pages and of tickets change slowly. Less than 5 minutes, when a sample becomes stale.
+_SLOW_S = 240.0
 _PROMISES_S = 60.0
-# A group for each: Mimir accepts 20 rules in one, and an SLI has five.
-_MINUTES = {"canaries": sli.USUAL, "canaries-e2e-itl": sli.UNUSUAL, "users": sli.USERS}
+# A group for each: Mimir accepts 20 rules in one.
+_WHO = {"canaries": sli.CANARIES, "users": sli.USERS}
 
 _SEVERITIES = ("page", "ticket")
 _EVERY = (*sli.CANARIES, *sli.USERS)
@@ -44,40 +44,42 @@ def objective_groups(scale: float = 1.0) -> list[RuleGroup]:
     pages, tickets = ([_alert(objective, severity, scale) for objective in OBJECTIVES] for severity in _SEVERITIES)
     return [
         RuleGroup("kneewatch-slo-objectives", max(1.0, _PROMISES_S * scale), promise_rules()),
-        *(_minutes_group(name, kept, scale) for name, kept in _MINUTES.items()),
+        *(_sustained_group(name, kept, scale) for name, kept in _WHO.items()),
+        *(_minutes_group(name, kept, scale) for name, kept in _WHO.items()),
         RuleGroup("kneewatch-slo-page", max(1.0, _PAGE_S * scale), pages),
-        RuleGroup(
-            "kneewatch-slo-ticket",
-            max(1.0, _TICKET_S * scale),
-            [*(condition(one, "ticket", scale) for one in _EVERY), *tickets],
-        ),
+        RuleGroup("kneewatch-slo-days", sum_s(scale), [condition(one, "ticket", scale) for one in _EVERY]),
+        RuleGroup("kneewatch-slo-ticket", max(1.0, _SLOW_S * scale), tickets),
         *(group(_EVERY, scale) for group in (sums_group, windows_group, budget_group)),
     ]
 
 
 def _minutes_group(name: str, kept: Iterable[Sli], scale: float) -> RuleGroup:
-    """Return the rules that record requests, their shares over windows, and where these page.
+    """Return the rules that record requests, and where these page.
 
     In this order and in one group, each reads what the one before has just recorded, and none is evaluated more often
     than that changes.
     """
-    rules: list[Recording] = []
-    for one in kept:
-        rules += [*request_rules(one, scale), *share_rules(one, scale), condition(one, "page", scale)]
+    rules = [rule for one in kept for rule in (*request_rules(one, scale), condition(one, "page", scale))]
     return RuleGroup(f"kneewatch-slo-{name}", step_s(scale), rules)
+
+
+def _sustained_group(name: str, kept: Iterable[Sli], scale: float) -> RuleGroup:
+    """Return the rules that record the shares of bad requests over hours, and where these page."""
+    rules = [rule for one in kept for rule in (*share_rules(one, scale), sustained(one, scale))]
+    return RuleGroup(f"kneewatch-slo-sustained-{name}", max(1.0, _SLOW_S * scale), rules)
 
 
 def _alert(objective: str, severity: str, scale: float) -> Alert:
     """Return the alert of an objective and severity."""
     judged = [one for one in _EVERY if one.objective == objective]
-    burns = "\n  or ".join(one.burn_record(severity) for one in judged)
+    burns = "\n  or ".join(burning(one, severity, scale) for one in judged)
     return Alert(
         name=f"Kneewatch{_NAMES[objective]}Burn",
         # Without the label of the canaries' workload: the alert is the same whichever burns.
         expr=f"max {by('target')} (\n  {burns}\n)\n* {on('target')} group_left (slo) ({WINDOW} > bool 0)",
         for_s=0.0,
         severity=severity,
-        summary=summary(judged, severity),
+        summary=summary(judged, severity, scale),
         description=description(judged, severity, scale),
         labels={"objective": objective},
         keep_s=(AVAILABILITY_KEEP_S if objective == slo.AVAILABILITY else _LATENCY_KEEP_S) * scale,

@@ -52,10 +52,15 @@ _PREFIX_PROBE_SHARE = 0.2
 
 
 def pressure_group(scale: float = 1.0) -> RuleGroup:
-    """Return the rules for all targets; `scale` shortens windows and waiting times."""
+    """Return the tickets for all targets; `scale` shortens windows and waiting times."""
     prefix = (_hit_ratio(scale), _prefix(scale))
-    rules: list[Recording | Alert] = [_kv_cache(scale), _preemptions(scale), _queue(scale), _stalled(scale), *prefix]
-    return RuleGroup("kneewatch-pressure", max(1.0, 30 * scale), rules)
+    rules: list[Recording | Alert] = [_kv_cache(scale), _preemptions(scale), _queue(scale), *prefix]
+    return RuleGroup("kneewatch-pressure", max(1.0, 60 * scale), rules)
+
+
+def stalled_group(scale: float = 1.0) -> RuleGroup:
+    """Return the page; `scale` as above."""
+    return RuleGroup("kneewatch-stalled", max(1.0, 30 * scale), [_stalled(scale)])
 
 
 def _of_users(expr: str, scale: float, window_s: float = _WINDOW_S) -> str:

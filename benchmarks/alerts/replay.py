@@ -110,11 +110,9 @@ class Replay:
 
     def _fire(self, rule: Rule, steps: Floats) -> list[Firing]:
         every = self._steps(rule, self.start_s)
-        # An alert has no metric name: two parts of an expression may have the same labels without it.
         present: dict[tuple[tuple[str, str], ...], Bools] = {}
         for line in self._ask(rule.alert, rule.expr, steps, rule.interval_s):
             labels = {**line.labels, **rule.labels, "alertname": rule.alert}
-            labels.pop("__name__", None)
             if labels.get("group") == GROUP:
                 labels["group"] = (labels.get("target") or labels.get("discovery", "")).partition("/")[0]
             at = present.setdefault(tuple(sorted(labels.items())), np.zeros(len(every), bool))
@@ -126,18 +124,25 @@ class Replay:
         ]
 
     def _ask(self, name: str, expr: str, steps: Floats, interval_s: float) -> list[Line]:
-        """Query the expression at `steps`, with one range query for each segment without a gap of ten minutes."""
+        """Query the expression at `steps`, with one range query for each segment without a gap of ten minutes.
+
+        A rule's result has another name: parts of the expression that differ in their names alone are one line.
+        """
         began = time.monotonic()
         found: dict[tuple[tuple[str, str], ...], list[Line]] = {}
         gaps = np.flatnonzero(np.diff(steps) > max(_GAP_S, 2 * interval_s)) + 1
         for segment in np.split(steps, gaps) if len(steps) else ():
             for line in self.prometheus.series(expr, float(segment[0]), float(segment[-1]), interval_s):
-                found.setdefault(tuple(sorted(line.labels.items())), []).append(line)
+                labels = {label: value for label, value in line.labels.items() if label != "__name__"}
+                found.setdefault(tuple(sorted(labels.items())), []).append(line)
         self.spent[name] = self.spent.get(name, 0.0) + time.monotonic() - began
-        return [
-            Line(dict(key), np.concatenate([o.times for o in lines]), np.concatenate([o.values for o in lines]))
-            for key, lines in found.items()
-        ]
+        return [_joined(dict(key), lines) for key, lines in found.items()]
+
+
+def _joined(labels: Mapping[str, str], lines: Sequence[Line]) -> Line:
+    times = np.concatenate([line.times for line in lines])
+    order = np.argsort(times, kind="stable")
+    return Line(labels, times[order], np.concatenate([line.values for line in lines])[order])
 
 
 def evaluator(block: str, *, arrays: bool) -> AbstractContextManager[Prometheus | Engine]:

@@ -15,7 +15,7 @@ from alerts.gpu import gpu_group, gpu_tickets_group
 from alerts.health import health_group, instrument_group
 from alerts.instrument import instrument_alerts
 from alerts.links import DEFAULT, PROBE
-from alerts.pressure import pressure_group
+from alerts.pressure import pressure_group, stalled_group
 from alerts.rules import Alert, RuleGroup
 from exporters import names
 from probe.gpu import fields
@@ -23,6 +23,7 @@ from probe.gpu import fields
 ROOT = Path(__file__).parents[3]
 GROUPS: tuple[Callable[[float], RuleGroup], ...] = (
     pressure_group,
+    stalled_group,
     gpu_group,
     gpu_tickets_group,
     health_group,
