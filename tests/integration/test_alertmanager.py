@@ -98,7 +98,8 @@ def _labels(target: str, alert: str, severity: str) -> dict[str, str]:
     # The labels by which the inhibitions compare beside the target; an objective is of burns alone.
     more = {"objective": alert.lower(), "workload": "short"} if alert.endswith("Burn") else {}
     more |= {"task": "canary"} if alert == "TaskFailing" else {}
-    more |= {"model": "m", "workload": "short"} if alert.startswith(("Knee", "Headroom")) else {}
+    more |= {"model": "m", "workload": "short"} if alert.startswith("Knee") else {}
+    more |= {"model": "m", "workload": "users"} if alert == "HeadroomLow" else {}
     group = target.partition("/")[0]
     return {"alertname": f"Kneewatch{alert}", "severity": severity, "target": target, "group": group, **more}
 
