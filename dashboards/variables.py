@@ -8,6 +8,8 @@ from dashboards.scope import GROUP_REGEX, IN_GROUP, PLACE, scoped
 from exporters import names
 
 _TARGETS = names.TASK_INTERVAL.name
+# A workload may be that of canaries, or of a capacity alone, as `users` is.
+_WITH_WORKLOADS = f'__name__=~"{names.REQUESTS.name}|{names.CAPACITY_RPS.name}"'
 
 
 def places() -> list[Any]:
@@ -29,7 +31,7 @@ def target() -> Any:  # noqa: ANN401 - grafanalib has no types
 
 def chosen() -> list[Any]:
     """Return the variables of one target, its model and its workload, after those that narrow down the targets."""
-    of_target, of_model = (scoped(f"{names.REQUESTS.name}{{{one}}}") for one in (TARGET, MODEL))
+    of_target, of_model = (scoped(f"{{{_WITH_WORKLOADS},{one}}}") for one in (TARGET, MODEL))
     return [
         *places(),
         target(),

@@ -109,6 +109,18 @@ def test_a_variables_own_query_uses_those_before_it(uid: str) -> None:
         assert not variable["multi"]
 
 
+@pytest.mark.parametrize("uid", [TARGET, CAPACITY])
+@pytest.mark.parametrize("name", ["model", "workload"])
+def test_models_and_workloads_are_those_of_capacities_too(uid: str, name: str) -> None:
+    """Users' workload has a forecast and no canaries, and so has every workload of a passive target."""
+    (query,) = [one["query"] for one in BY_UID[uid]["templating"]["list"] if one["name"] == name]
+    (matched,) = re.findall(r'__name__=~"([^"]+)"', query)
+    assert {one.name for one in names.ALL if re.fullmatch(matched, one.name)} == {
+        names.REQUESTS.name,
+        names.CAPACITY_RPS.name,
+    }
+
+
 def test_over_time_little_is_asked_of_all_targets() -> None:
     """Fifty targets' histograms over a month are hundreds of millions of samples: Prometheus would take a minute."""
     over_time = [query for _, instant, query in PANEL_QUERIES if not instant] + [query for _, query in MARKS]

@@ -240,7 +240,7 @@ def test_a_target_that_comes_back_is_good_again_and_its_failure_is_kept() -> Non
 def test_an_old_capacity_shows_its_age() -> None:
     """One of before a restart: its run took half a minute, and ended two hours ago."""
     old = result(started_s=time.time() - 7200 - 31.5)
-    assert "of 10 req/s, 2 h ago" in _words(_page(status(capacity=old)))
+    assert "of 10 req/s, measured 2 h ago" in _words(_page(status(capacity=old)))
     assert "2 h ago, empirical" in _words(_target(status(capacity=old)))
 
 
@@ -473,10 +473,10 @@ def test_a_forecast_for_what_users_send_stands_beside_the_measured_capacity() ->
     said = Capacity("forecast", 5.0, 4.5, 5.5, reason="experimental")
     found = replace(result(capacity=said), started=datetime.now(UTC), context=replace(result().context, workload=mix))
     shown = status(for_users=found, measured=result(), users=UserLoad(4.0, None))
-    assert "of 10 req/s" in _words(_page(shown))
-    assert "; for users: forecast 5 req/s, 20 % left" in _words(_page(shown))
+    words = _words(_page(shown))
+    assert re.search(r"60 % of 10 req/s, measured [^;]+; for users: forecast 5 req/s, 20 % left", words)
     words = _words(_target(shown))
-    assert "60 % headroom now" in words
+    assert "60 % headroom now, by the measured capacity" in words
     assert re.search(r"for users, forecast \d+ s ago: 5 req/s \(4.5 to 5.5\) for workload users", words)
     assert ", 20 % of it left; experimental" in words
     (target,) = _get(FakeMonitor([shown]), "/api/v1/targets").json()
