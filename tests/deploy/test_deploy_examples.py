@@ -7,6 +7,8 @@ import checks
 import pytest
 import yaml
 
+from benchmarks.alerts.rules import seconds_of
+from dashboards.intervals import SCRAPE_S
 from probe.config.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,3 +111,10 @@ def test_the_key_in_the_comment_is_a_key_of_the_configuration(deploy: Path, tmp_
     file = tmp_path / "multi.yml"
     file.write_text(text.replace("# api_key_file: /run/secrets/qwen", f"api_key_file: {secret}"))
     assert load_config(file).target("qwen-rag").secret() == "x"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "deploy/kustomize").rglob("podmonitor.yaml")), ids=named)
+def test_the_operators_prometheus_scrapes_as_often_as_rules_and_dashboards_need(file: Path) -> None:
+    """Without an interval it takes the Prometheus' own, which may be longer than a minute."""
+    (endpoint,) = yaml.safe_load(file.read_text())["spec"]["podMetricsEndpoints"]
+    assert 0 < seconds_of(endpoint["interval"]) <= SCRAPE_S

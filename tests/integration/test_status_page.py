@@ -184,7 +184,7 @@ def test_a_ramps_report_is_one_file(browser: Browser, sim: Sim, tmp_path: Path) 
 # Made-up knowledge, with all that there can be.
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (400, False)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
 @pytest.mark.parametrize("path", ["/", "good", "hostile", "/runs/good", "/runs/evil", "/nope"])
 def test_every_page_fits_its_screen_and_nothing_is_complained_of(
     browser: Browser,
@@ -219,6 +219,15 @@ def test_every_page_fits_its_screen_and_nothing_is_complained_of(
     assert browser.evaluate("document.querySelectorAll('img').length") == 0
     if path in ("/", "hostile", "/runs/evil"):
         assert "<script>document.title=" in _text(browser, "body")
+
+
+@pytest.mark.parametrize("width", [1280, 1400])
+def test_no_column_of_a_runs_load_levels_is_cut(browser: Browser, made: Served, width: int) -> None:
+    browser.screen(width, 900)
+    browser.open(f"{made.base_url}/runs/good")
+    table = "document.querySelector('table.steps')"
+    assert "preempted" in _text(browser, "table.steps")
+    assert browser.evaluate(f"{table}.offsetWidth <= {table}.parentElement.clientWidth")
 
 
 def test_discovery_problems_come_first_and_labels_open_by_keyboard(browser: Browser, made: Served) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 import httpx
 import pytest
 from example_fleet import run
-from example_records import WALL_S, failing, no_knee, record, result, snapshot, status, step, whole_snapshot
+from example_records import CHAT, WALL_S, failing, no_knee, record, result, snapshot, status, step, whole_snapshot
 from fake_monitor import FakeMonitor
 from prometheus_client import Gauge
 
 from probe.config.config_file import config_from, show
+from probe.core.canary_history import CanaryHistory
 from probe.core.failure_log import Since
 from probe.core.request import Outcome, ServerTimes
 from probe.core.result import Capacity, CapacityResult, Correction, PriorForecast, Stopped
@@ -235,6 +236,30 @@ def test_a_target_that_comes_back_is_good_again_and_its_failure_is_kept() -> Non
     assert "1 good" in _words(_page(shown))
     assert "no token within 30 s" in _words(_page(shown))
     assert "no token within 30 s" in _words(_target(shown))
+
+
+def test_pages_say_how_much_of_the_time_a_target_was_up_and_what_is_left_of_its_budgets() -> None:
+    spent, whole = CanaryHistory(), CanaryHistory()
+    for outcome in (*[Outcome.OK] * 9, Outcome.TIMEOUT):
+        spent.add(record(outcome=outcome, done_wall_s=time.time()), CHAT)
+        whole.add(record(done_wall_s=time.time()), CHAT)
+    words = _words(_page(status(name="spent", history=spent), status(name="whole", history=whole)))
+    assert re.search(r"90 % up, 30 d 90 % \(0.5 h known\) ?availability budget overspent", words)
+    assert re.search(r"100 % up, 30 d 100 % \(0.5 h known\) ?availability budget 100 % left", words)
+    words = _words(_target(status(history=spent)))
+    for period in ("24 h", "7 d", "30 d"):
+        assert f"last {period} 90 % up in the 0.5 h with canaries" in words
+    assert re.search(r"availability budget ?overspent, 10,000 % of it used for 30d, of canaries since ", words)
+    assert re.search(r"TTFT budget ?100 % left", words)
+    (day, week, month) = (
+        attrs["aria-label"]
+        for tag, attrs in _target(status(history=spent)).tags
+        if "history" in (attrs.get("class") or "")
+    )
+    assert all(
+        str(label).startswith(f"last {name}: 90 % up")
+        for label, name in ((day, "24 h"), (week, "7 d"), (month, "30 d"))
+    )
 
 
 def test_an_old_capacity_shows_its_age() -> None:
