@@ -269,6 +269,23 @@ def test_the_row_of_gpus_is_open_where_a_target_has_some() -> None:
         assert rows["GPUs"]["collapsed"] is is_collapsed
 
 
+def test_a_server_that_sleeps_is_asleep_and_neither_up_nor_down() -> None:
+    def texts(mappings: list[dict[str, Any]]) -> dict[str, str]:
+        (by_value,) = [one["options"] for one in mappings if one["type"] == "value"]
+        return {value: shown["text"] for value, shown in by_value.items()}
+
+    by_title = {(uid, panel["title"]): panel for uid, panel in PANELS}
+    last, table = by_title[TARGET, "Last canary"], by_title[FLEET, "Targets, worst first"]
+    (of_up,) = [one for one in table["fieldConfig"]["overrides"] if one["matcher"]["options"] == "Up"]
+    (mapped,) = [one["value"] for one in of_up["properties"] if one["id"] == "mappings"]
+    assert (
+        texts(mapped) == texts(last["fieldConfig"]["defaults"]["mappings"]) == {"0": "DOWN", "1": "up", "2": "asleep"}
+    )
+    exprs = [last["targets"][0]["expr"], *(one["expr"] for one in table["targets"] if one["legendFormat"] == "Up")]
+    for expr in exprs:  # a sleeping server has no kneewatch_target_up, and its metrics can be read
+        assert re.match(r"2 \* \(max(?: by \(target\) )?\(kneewatch_server_asleep\{[^}]*\}\) == 1\) or ", expr), expr
+
+
 @for_each([panel for uid, panel in PANELS if uid in {TARGET, SERVER}], title)
 def test_a_panel_about_what_many_have_not_says_so(panel: dict[str, Any]) -> None:
     """GPUs, and whatever a server need not tell: no "No data" at three in the morning."""
