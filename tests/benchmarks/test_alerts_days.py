@@ -43,6 +43,16 @@ def test_the_servers_of_a_discovery_are_one_group() -> None:
     assert len(ring.new) == 8
 
 
+@pytest.mark.parametrize("label", ["cluster", "namespace"])
+@pytest.mark.parametrize("severity", ["page", "ticket"])
+def test_targets_of_one_name_in_two_places_are_two_groups(label: str, severity: str) -> None:
+    first, other = (
+        Firing({**fires("AvailabilityBurn", "a", 0, 3000, severity).labels, label: place}, 0.0, 3000.0)
+        for place in ("east", "west")
+    )
+    assert [ring.new for ring in rings([first, other], ALERTMANAGER)] == [(first,), (other,)]
+
+
 def test_an_alert_that_ends_within_the_wait_never_rings_and_a_lasting_one_rings_once() -> None:
     assert rings([fires("TTFTBurn", "a", 0, WAIT_S / 2)], ALERTMANAGER) == []
     assert len(rings([fires("TTFTBurn", "a", 0, 1e5)], ALERTMANAGER)) == 1

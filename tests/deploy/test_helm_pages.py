@@ -97,6 +97,8 @@ def test_both_monitors_scrape_alike(chart: helm_python.Chart) -> None:
     by_service = only(rendered(chart, {"serviceMonitor": monitor, **web}), "ServiceMonitor")
     assert by_pod["spec"]["podMetricsEndpoints"] == by_service["spec"]["endpoints"]
     assert by_service["spec"]["endpoints"][0]["scheme"] == "https"
+    plain = only(rendered(chart, {"podMonitor": {"enabled": True}}), "PodMonitor")
+    assert [endpoint["interval"] for endpoint in plain["spec"]["podMetricsEndpoints"]] == ["30s"]
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,21 @@ def test_of_a_target_that_is_forgotten_nothing_is_left_and_the_others_stay() -> 
     measurements.forget("a")  # once more does nothing
 
 
+def test_a_snapshot_of_a_server_that_sleeps_ends_the_series_that_says_whether_it_is_up() -> None:
+    measurements = MetricsSink(None, SystemClock())
+    _measured(measurements, "a", "b")
+
+    def up() -> list[str]:
+        page = measurements.page.render()[0].decode()
+        return re.findall(r'^kneewatch_target_up\{target="(\w+)"\} 1', page, re.MULTILINE)
+
+    assert up() == ["a", "b"]
+    measurements.snapshot("a", snapshot(is_asleep=False), 0.1, 1000)
+    assert up() == ["a", "b"]
+    measurements.snapshot("a", snapshot(is_asleep=True), 0.1, 1000)
+    assert up() == ["b"]
+
+
 def test_a_target_that_comes_again_starts_at_zero_and_with_the_capacity_that_is_known(tmp_path: Path) -> None:
     measurements = MetricsSink(tmp_path / "kneewatch.db", SystemClock())
     _measured(measurements, "a")
