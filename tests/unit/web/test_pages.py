@@ -262,6 +262,13 @@ def test_pages_say_how_much_of_the_time_a_target_was_up_and_what_is_left_of_its_
     )
 
 
+@pytest.mark.parametrize(("up", "words"), [(True, "answering since"), (False, "failing since")])
+def test_a_targets_page_says_since_when_it_answers_or_fails(up: bool, words: str) -> None:  # noqa: FBT001
+    shown = status(up=up, recent=[record()], since=Since(WALL_S, is_exact=True))
+    facts = _words(_target(shown)).partition("Is it slow or broken?")[2]
+    assert re.search(rf"{words} ?{iso(WALL_S)[:10]} {iso(WALL_S)[11:19]} UTC", facts)
+
+
 def test_an_old_capacity_shows_its_age() -> None:
     """One of before a restart: its run took half a minute, and ended two hours ago."""
     old = result(started_s=time.time() - 7200 - 31.5)
