@@ -1,7 +1,10 @@
+import numpy as np
 import promql_parser
 import pytest
 
 from alerts import sli
+from benchmarks.backfill import Line
+from benchmarks.promql.evaluate import Engine
 
 
 @pytest.mark.parametrize("one", [*sli.CANARIES, *sli.USERS], ids=lambda one: f"{one.who}-{one.objective}")
@@ -44,3 +47,24 @@ def test_recorded_names_say_level_metric_and_operation() -> None:
     assert sli.TTFT.budget_record == "target_workload:kneewatch_canary_ttft_budget:left_ratio"
     assert sli.USERS_TTFT.budget_record == "target:kneewatch_users_ttft_budget:left_ratio"
     assert sli.USERS_TPOT.error_record("5m") == "target:kneewatch_users_tpot_errors:ratio_rate5m"
+
+
+@pytest.mark.parametrize("phase_s", [0.0, 0.4, 11.0])
+@pytest.mark.parametrize("scrape_s", [15.0, 30.0, 60.0])
+def test_recorded_minutes_add_up_to_what_was_counted(scrape_s: float, phase_s: float) -> None:
+    """At any scrape interval and moment: `increase()` would be off by parts of requests."""
+    times = np.arange(phase_s, 2 * 3600, scrape_s)
+    whole, restarted = (np.floor(times / 13) for _ in range(2))
+    reset = len(times) // 2
+    restarted[reset:] -= restarted[reset] - 3  # three requests since the restart
+    engine = Engine()
+    engine.write(Line({"__name__": name}, times, values) for name, values in (("c", whole), ("r", restarted)))
+
+    def recorded(name: str) -> float:
+        (minutes,) = engine.series(f"sum ({sli.grown(name, '1m')})", 60.0, 2 * 3600, 60.0)
+        return float(sum(minutes.values))
+
+    assert recorded("c") == whole[-1] - whole[0]
+    # What was counted in the minute of the restart before it is lost: at most five requests.
+    counted = restarted[reset - 1] - restarted[0] + restarted[-1]
+    assert counted - 5 <= recorded("r") <= counted
