@@ -53,7 +53,7 @@ class ServerModel:
         self._all: list[ServerSnapshot] = []
         self._segments: list[list[MetricsWindow]] = []
         self._bias: tuple[float, ...] = (0.0,) * len(fields(StepCost))  # of the fit, by term
-        self._has_load = False  # not only users' traffic
+        self._are_of_load: list[bool] = []  # of each part, whether it is not only users' traffic
         self._observed_s = 0.0
         self._live_lengths: Workload | None = None  # None: no different from the workload's
 
@@ -132,7 +132,7 @@ class ServerModel:
         `of_load`: most of it was the workload's requests; `overloaded`: it was stopped because they waited too long.
         """
         parts = windows(snapshots)
-        self._has_load |= of_load
+        self._are_of_load.append(of_load)
         self._snapshots.append(snapshots)
         self._segments.append(parts)
         self._all += snapshots
@@ -191,7 +191,7 @@ class ServerModel:
             return None
         ahead = cost_model.plans_ahead
         twin = self._uncorrected_twin(cost_model, measured, traffic, chunk, has_prefix_hits=cached > 0)
-        if is_default and (by_steps is not None or not self._has_load):
+        if is_default and (by_steps is not None or not any(self._are_of_load)):
             self._bias, self.cost_model = (0.0,) * len(self._bias), cost_model
         elif is_default:
 
@@ -245,7 +245,12 @@ class ServerModel:
         )
 
     def _lengths_of(self, part: int) -> Workload:
-        """Return the lengths of the requests in that part."""
+        """Return the lengths of the requests in that part.
+
+        Means of few requests are off by chance, and a load's answers have not ended with it: its lengths are known.
+        """
+        if self._are_of_load[part] and self._live_lengths is None:
+            return self.workload
         segment = self._segments[part]
         return (different_lengths(join_windows(segment), self.workload) if segment else None) or self.workload
 

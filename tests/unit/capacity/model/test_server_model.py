@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from itertools import islice
 from statistics import fmean
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -269,3 +270,21 @@ def test_the_bias_of_a_fit_is_corrected_after_load_only(monkeypatch: pytest.Monk
     assert before is not None
     assert after is not None
     assert before.cost.per_token_s - after.cost.per_token_s == pytest.approx(token_s)
+
+
+def test_a_load_has_the_lengths_of_its_workload_whatever_their_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine chats to one document: a few documents more, by chance, make another mean, but no other mixture."""
+    found: list[Workload] = []
+
+    def bias(*given: Any) -> tuple[float, ...]:
+        found.extend(map(given[3], range(3)))
+        return (0.0,) * 6
+
+    monkeypatch.setattr(server_model, "estimate_bias", bias)
+    other = watched(KNOWN, workload(2000, 300, 0.3), 3.0, 60.0)
+    seen = model(BUSY)
+    seen.learn(other, of_load=True)
+    seen.learn(other)
+    seen.twin()
+    assert found[:2] == [CHAT, CHAT]
+    assert mean_length(found[2].prompt_tokens) > 1000
