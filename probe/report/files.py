@@ -54,11 +54,14 @@ def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that a file can be written later. Raises ConfigError."""
+    """Check that a file can be written later, and leave none that was not there. Raises ConfigError."""
     if path == STDOUT:
         return
+    is_new = not path.exists() and not path.is_symlink()
     try:
         path.open("a").close()
+        if is_new:
+            path.unlink()
     except OSError as error:
         raise _unwritable(f"{option} {path}", error, "use a file in an existing directory") from None
 

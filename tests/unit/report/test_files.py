@@ -39,6 +39,16 @@ def test_a_result_that_could_not_be_kept_is_known_before_the_load(tmp_path: Path
         check_writable(tmp_path / "missing" / "new.json", "--json")
 
 
+def test_a_check_leaves_files_as_they_were(tmp_path: Path) -> None:
+    """A run that could not measure left an empty result, and `kneewatch table` of the folder failed."""
+    old, new, link = (tmp_path / name for name in ("old.json", "new.json", "link.json"))
+    old.write_text("{}")
+    link.symlink_to(tmp_path / "elsewhere.json")
+    for file in (old, new, link):
+        check_writable(file, "-o")
+    assert (old.read_text(), new.exists(), link.is_symlink()) == ("{}", False, True)
+
+
 def test_a_full_disk_is_an_error_that_says_the_file_is_incomplete() -> None:
     with pytest.raises(ConfigError) as refused:
         write_file(Path("/dev/full"), "text", "--html")
