@@ -126,8 +126,8 @@ CASES = {
     )
 }
 
-# Servers like `mixed` for users with several kinds of requests: nine chats to one document, two short calls to one with
-# a long history. Not among the ten, whose figures they would change.
+# Servers like `mixed` for users' mixes: nine chats to one document, two short calls to one with a long history, and
+# log-normal lengths with means of 600 and 200 tokens. Not among the ten, whose figures they would change.
 _CHATS = (Kind(9, 160, 180, 0.4), Kind(1, 2800, 48))
 _AGENTS = (Kind(2, 150, 60, 0.3), Kind(1, 700, 220, 0.3))
 MIXTURES = {
@@ -135,6 +135,7 @@ MIXTURES = {
     for case in (
         Case("chats-documents", _MIXED, 128, 2500, 2048, 442, 179, 1000, 40, mixture=_CHATS),
         Case("agents", _MIXED, 128, 2500, 2048, 349, 118, 1000, 40, mixture=_AGENTS),
+        Case("lognormal", _MIXED, 128, 2500, 2048, 461, 154, 500, 50, sigma=0.8),
     )
 }
 ALL = {**CASES, **MIXTURES}
