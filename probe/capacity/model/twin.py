@@ -24,8 +24,7 @@ _FINE = 3000  # simulated requests that locate the capacity to about 2 %
 # Of a rate, as logarithms. Between two rates this near a line is good enough, but not to a rate without a steady state.
 _PRECISION, _RUNAWAY_PRECISION = 0.02, 0.008
 _NEGLIGIBLE = 0.004  # a latency this near its objective is there
-_FIRST_STEP = 0.02  # the first guess is mostly near
-_BEYOND, _MOST_GROWTH = 1.2, 4.0  # of the next steps: past the root, by the slope so far; of one over the one before
+_FIRST_STEP = 0.02  # doubled each time: the first guess is mostly near
 _FAR = 6.0  # e-folds from the first guess
 _ENDLESS = 4.0  # ratio of latency to objective; above it, differences do not matter
 _RUNAWAY = 0.12  # a queue with this share of all requests counts as endless
@@ -185,21 +184,22 @@ def find_capacity(
 
 
 def _root(excess: Callable[[float], float], near: float) -> float:
-    """Return where a rising function of a rate crosses 0, to about half a per cent.
-
-    The secant method, in logarithms, as far as both sides, and regula falsi between them.
-    """
-    at, value, step = math.log(near), excess(near), _FIRST_STEP
-    is_below = value <= 0
-    while (value <= 0) is is_below:
-        if abs(at - math.log(near)) > _FAR:
-            return math.exp(at) if is_below else 0.0
-        before, at_before = at, value
-        at += step if is_below else -step
-        value = excess(math.exp(at))
-        slope = (value - at_before) / (at - before)
-        step = min(max(_BEYOND * abs(value) / slope, _FIRST_STEP / 2) if slope > 0 else 1.0, _MOST_GROWTH * step, 1.0)
-    (low, at_low), (high, at_high) = sorted([(before, at_before), (at, value)])
+    """Return where a rising function of a rate crosses 0, to about half a per cent: regula falsi in logarithms."""
+    low = high = math.log(near)
+    at_low = at_high = excess(near)
+    step = _FIRST_STEP
+    while at_high <= 0:
+        if high - math.log(near) > _FAR:
+            return math.exp(high)
+        low, at_low = high, at_high
+        high += step
+        at_high, step = excess(math.exp(high)), min(step * 2, 1.0)
+    while at_low > 0:
+        if math.log(near) - low > _FAR:
+            return 0.0
+        high, at_high = low, at_low
+        low -= step
+        at_low, step = excess(math.exp(low)), min(step * 2, 1.0)
     while True:
         is_runaway = at_high >= math.log(_ENDLESS)
         share = 0.5 if is_runaway else -at_low / (at_high - at_low)

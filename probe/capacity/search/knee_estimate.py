@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from probe.capacity.model.bottleneck import Bottleneck, find_bottleneck
 from probe.capacity.model.fitted_twin import fitted_server
@@ -33,27 +33,32 @@ class KneeEstimate:
 
     `limiting`: the objective that breaks; `would_run`: mean requests in the batch there; `least_half`: half of the
     interval, relative, however many trials there are; `least_because`: the larger cause of that; `fitted_server`: the
-    twin.
+    twin, of a final estimate.
     """
 
     rate_rps: float
     interval: tuple[float, float]
     limiting: str | None
     would_run: float
-    bottleneck: Bottleneck | None = None
+    bottleneck: Bottleneck | None
     least_half: float = 0.0
     least_because: str = ""
     fitted_server: FittedServer | None = None
 
 
-def estimate_knee(state: SearchState) -> KneeEstimate | None:
-    """Estimate the knee from the forecast; None if there is none."""
-    twin, rate_rps = state.twin, state.forecast_rps
+def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -> KneeEstimate | None:
+    """Locate the knee; None if there is no forecast.
+
+    `is_final`: with more simulated requests than for the forecast and, to `explain` it, with the bottleneck, for some
+    more seconds of arithmetic.
+    """
+    requests = _FINAL if is_final else QUICK_REQUESTS
+    twin, rate_rps = state.twin, state.refine_forecast(requests) if is_final else state.forecast_rps
     if twin is None or rate_rps is None:
         return None
-    there = predict(twin, rate_rps, state.objectives, requests=QUICK_REQUESTS)
+    there = predict(twin, rate_rps, state.objectives, requests=requests)
     ratios = state.objective_ratios(there)
-    slope = _latency_slope(state, twin, rate_rps, max(ratios.values(), default=1.0))
+    slope = _latency_slope(state, twin, rate_rps, max(ratios.values(), default=1.0), requests)
     without_parts = state.model.twins_without(state.model.informative_parts)
     half = _half_interval(state, rate_rps, slope, without_parts)
     return KneeEstimate(
@@ -61,23 +66,11 @@ def estimate_knee(state: SearchState) -> KneeEstimate | None:
         (rate_rps * max(1 - half, 0.0), rate_rps * (1 + half)),
         max(ratios, key=lambda name: ratios[name], default=None),
         there.running,
-        least_half=_Z * _lasting_error(state, slope),
-        least_because=why_wide(_drift(state), slope),
-        fitted_server=fitted_server(twin, state.model, without_parts, state.correction),
+        find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain and is_final else None,
+        _Z * _lasting_error(state, slope),
+        why_wide(_drift(state), slope),
+        fitted_server(twin, state.model, without_parts, state.correction) if is_final else None,
     )
-
-
-def refine_knee(state: SearchState, rough: KneeEstimate, *, explain: bool) -> KneeEstimate | None:
-    """Return the knee to publish, with so many simulated requests that its rate is right; None if no rate holds.
-
-    `explain`: with the bottleneck. Both take some seconds of arithmetic.
-    """
-    twin, rate_rps = state.twin, state.refine_forecast(_FINAL)
-    if rate_rps is None:
-        return None
-    low, high = (bound * rate_rps / rough.rate_rps for bound in rough.interval)
-    limits = find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain and twin else None
-    return replace(rough, rate_rps=rate_rps, interval=(low, high), bottleneck=limits)
 
 
 def _half_interval(state: SearchState, rate_rps: float, slope: float, without_parts: Sequence[Twin]) -> float:
@@ -114,20 +107,19 @@ def _highest_informative_rps(state: SearchState) -> float:
 
 def _jackknife_spread(state: SearchState, rate_rps: float, without_parts: Sequence[Twin]) -> float:
     """Return the relative standard deviation of the knee, from its value without each part of the data."""
-    found: list[float] = []
-    for bare in without_parts:
-        near_rps = found[-1] if found and found[-1] else rate_rps  # chance moves all of them alike
-        twin = with_front_end(bare, state.front_end_estimate)
-        found.append(state.capacity(twin, near_rps, QUICK_REQUESTS))
+    found = [
+        state.capacity(with_front_end(bare, state.front_end_estimate), rate_rps, QUICK_REQUESTS)
+        for bare in without_parts
+    ]
     return jackknife(found, rate_rps) if len(found) >= FEWEST_PARTS else _UNKNOWN
 
 
-def _latency_slope(state: SearchState, twin: Twin, rate_rps: float, at_knee: float) -> float:
+def _latency_slope(state: SearchState, twin: Twin, rate_rps: float, at_knee: float, requests: int) -> float:
     """Return by how many per cent the worst latency rises per per cent of the rate, just below the knee.
 
     Where it rises slowly, a small error of a latency is a large error of the rate. `at_knee`: the worst latency there.
     """
-    predicted = predict(twin, _BELOW * rate_rps, state.objectives, requests=QUICK_REQUESTS)
+    predicted = predict(twin, _BELOW * rate_rps, state.objectives, requests=requests)
     below = max(state.objective_ratios(predicted).values(), default=0.0)
     slope = math.log(at_knee / below) / -math.log(_BELOW) if 0 < below < at_knee < math.inf else 0.0
     return max(slope, _LEAST_SLOPE)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 
 from probe.capacity.model.hints import Hints
-from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee, refine_knee
+from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
 from probe.capacity.search.next_rate import between, climb, first_rates, towards_forecast
 from probe.capacity.search.pulses import Room, next_size, pulse_plan
 from probe.capacity.search.search_state import SAME_RATE, VERIFYING_SHARE, SearchState
@@ -77,8 +77,7 @@ class Search:
         self._budget, self._spent = budget, Spending(0.0, 0.0)
         self._began_s: float | None = None  # by the first snapshot
         self.state = SearchState(workload, objectives, hints or Hints())
-        self._estimate_knee = partial(estimate_knee, self.state)
-        self._refine_knee = partial(refine_knee, self.state, explain=explain)
+        self._estimate_knee = partial(estimate_knee, self.state, explain=explain)
         self._knee: KneeEstimate | None = None  # from all data so far
         self._doubted: str | None = None  # why the search continues without the model
         self._climbs = 0
@@ -124,9 +123,8 @@ class Search:
         if (why := find_void_reason(steps, stopped)) is not None:
             return Capacity(mode=FORECAST, reason=why)
         self.state.refresh()
-        if self._knee is None and (rough := self._estimate_knee()) is not None:
-            self._knee = self._refine_knee(rough)
-        if (knee := self._knee) is None:
+        self._knee = knee = self._knee or self._estimate_knee()
+        if knee is None:
             return modelless_capacity(self.state)
         # The model goes on learning while the search does without it, and may explain the server after all.
         if (doubted := find_doubt(self.state)) is not None:
@@ -156,11 +154,10 @@ class Search:
         has_failed = any(trial.step.reason not in _OF_THE_SERVER for trial in state.trials[-1:])
         if has_failed or self._doubted is not None or len(state.trials) >= _MAX_TRIALS:
             return None
-        rough = self._estimate_knee()
-        load = self._load_to_verify(rough)
-        if load is None and rough is not None:
+        load = self._load_to_verify(self._estimate_knee(is_final=False))
+        if load is None:
             # The estimate that is published decides. It takes longer, and is kept.
-            self._knee = self._refine_knee(rough)
+            self._knee = self._estimate_knee()
             load = self._load_to_verify(self._knee)
         plan = self._trial_plan(*load) if load is not None else None
         if plan is None:

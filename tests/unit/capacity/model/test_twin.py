@@ -37,7 +37,7 @@ def test_a_prediction_is_what_the_server_of_that_cost_model_does() -> None:
 def test_e2e_and_the_longest_gap_limit_a_capacity(name: str, within_s: float) -> None:
     """On another server of the same costs, the share that the objective asks for is within the limit at its knee."""
     objectives = Objectives("o", **{name: Objective(0.95, within_s)})
-    found = find_capacity(TWIN, objectives, 10.0, seeds=(0,), requests=4000)
+    found = find_capacity(TWIN, objectives, 10.0, seeds=(0,), requests=1500)
     for share, holds in ((0.9, True), (1.1, False)):
         server = VirtualServer(profile(FAST), seed=9, users=BackgroundTraffic(share * found, CHAT))
         server.advance(200.0)

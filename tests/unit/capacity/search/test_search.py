@@ -54,8 +54,7 @@ def _search(forecast_rps: float | None = None) -> Search:
 def _says(search: Search, rate_rps: float, limits: Bottleneck | None = None) -> None:
     search.state.forecast_rps = rate_rps
     knee = KneeEstimate(rate_rps, (0.9 * rate_rps, 1.1 * rate_rps), "ttft", 4.0, limits)
-    search._estimate_knee = lambda: knee  # type: ignore[assignment]
-    search._refine_knee = lambda _: knee  # type: ignore[assignment]
+    search._estimate_knee = lambda **_: knee  # type: ignore[assignment]
     search._knee = None
 
 
@@ -232,7 +231,7 @@ def test_an_objective_that_was_missed_by_chance_refutes_nothing(missed: int, jud
 def test_a_discarded_model_is_never_called_verified() -> None:
     search = _search(10.0)
     knee = KneeEstimate(10.0, (9.5, 10.5), "ttft", 4.0, None)
-    search._refine_knee = lambda _: knee  # type: ignore[assignment]
+    search._estimate_knee = lambda **_: knee  # type: ignore[assignment]
     search.state.model.max_num_seqs = 8
     for _ in range(3):
         _run(search, step())
@@ -288,7 +287,6 @@ def test_a_knee_that_an_unknown_max_num_seqs_may_limit_is_a_lower_bound() -> Non
     search = _search(10.0)
     knee = KneeEstimate(10.0, (9.5, 10.5), "ttft", 40.0, None)
     search._estimate_knee = lambda: knee  # type: ignore[assignment]
-    search._refine_knee = lambda _: knee  # type: ignore[assignment]
     search.state.model.learn([snapshot(running=12.0)])
     search.state.twin = twin_of(profile(FAST), _LENGTHS)
     limits = []

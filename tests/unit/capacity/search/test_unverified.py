@@ -7,10 +7,9 @@ from example_records import CHAT, snapshot, step
 from simulated_servers import CHAT as _LENGTHS
 from simulated_servers import FAST, profile, twin_of
 
-from probe.capacity.model.bottleneck import Bottleneck
 from probe.capacity.model.hints import Hints
 from probe.capacity.search import knee_estimate
-from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee, refine_knee, why_wide
+from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee, why_wide
 from probe.capacity.search.search import Search
 from probe.capacity.search.unverified import UNLIMITED, Spending, is_crowded, trials_lacking
 from probe.core.result import Stopped
@@ -36,7 +35,7 @@ def _narrow(search: Search, half: float, least_half: float = 0.06) -> None:
     knee = KneeEstimate(
         10.0, (10 * (1 - half), 10 * (1 + half)), "ttft", 4.0, None, least_half, "the server's speed drifts by 7 %"
     )
-    search._estimate_knee = lambda: knee  # type: ignore[assignment]
+    search._estimate_knee = lambda **_: knee  # type: ignore[assignment]
     search._knee = None
 
 
@@ -75,11 +74,11 @@ def test_it_goes_on_where_only_the_estimate_that_is_published_is_too_wide() -> N
     search = _search(0.07)
     enough = len(_hold(search)) + 2
 
-    def refine(rough: KneeEstimate) -> KneeEstimate:
-        half = 0.09 if len(search.state.trials) < enough else 0.07
-        return replace(rough, interval=(10 * (1 - half), 10 * (1 + half)), least_half=0.06)
+    def estimate(*, is_final: bool = True) -> KneeEstimate:
+        half = 0.09 if is_final and len(search.state.trials) < enough else 0.07
+        return KneeEstimate(10.0, (10 * (1 - half), 10 * (1 + half)), "ttft", 4.0, None, 0.06)
 
-    search._refine_knee = refine  # type: ignore[assignment]
+    search._estimate_knee = estimate  # type: ignore[assignment]
     search._knee = None
     assert len(_hold(search)) == 2
     assert search.capacity([_MANY], DONE).mode == "verified"
@@ -132,7 +131,7 @@ def test_where_max_num_seqs_is_unknown_a_load_nearer_to_the_knee_may_show_that_s
     search = _search(0.07)
     search.state.model.max_num_seqs = None
     crowd = KneeEstimate(10.0, (9.3, 10.7), "ttft", 400.0, None, 0.06)
-    search._estimate_knee = lambda: crowd  # type: ignore[assignment]
+    search._estimate_knee = lambda **_: crowd  # type: ignore[assignment]
     for load_rps in (5.0, 8.3):
         plan = search.next_step()
         assert plan is not None
@@ -168,24 +167,13 @@ def test_a_server_is_watched_for_long_enough_to_see_another_speed_by_few_long_tr
     assert search.capacity([_MANY], DONE).mode == "verified"
 
 
-@pytest.mark.parametrize("explain", [False, True])
-def test_a_published_knee_is_the_estimate_at_the_rate_of_more_requests(
-    monkeypatch: pytest.MonkeyPatch, *, explain: bool
-) -> None:
-    found = Bottleneck("kv_cache", {"kv_cache": 0.4})
+def test_the_bottleneck_is_not_sought_before_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(knee_estimate, "QUICK_REQUESTS", 60)
-    monkeypatch.setattr(knee_estimate, "find_bottleneck", lambda *_: found)
     state = _search(0.07).state
     state.twin = twin_of(profile(FAST), _LENGTHS)
-    state.capacity = lambda _, near_rps, requests, *__: near_rps * (1.1 if requests > 1000 else 1.0)  # type: ignore[assignment]
-    rough = estimate_knee(state)
-    assert rough is not None
-    assert rough.bottleneck is None
-    published = refine_knee(state, rough, explain=explain)
-    assert published is not None
-    assert published.rate_rps == state.forecast_rps == pytest.approx(11.0)
-    assert published.interval == pytest.approx([1.1 * bound for bound in rough.interval])
-    assert published.bottleneck is (found if explain else None)
+    found = estimate_knee(state, explain=True, is_final=False)
+    assert found is not None
+    assert found.bottleneck is None
 
 
 def test_a_limit_that_allows_as_many_requests_as_would_run_is_enough() -> None:
