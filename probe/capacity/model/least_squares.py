@@ -1,8 +1,8 @@
 """Robust least squares within bounds. Pure; numpy.
 
-Levenberg and Marquardt's method with the damping of Nielsen (1999), on the variables that no bound holds (projected
-Newton: Bertsekas, 1982). The loss of an error `e` is that of "soft l1": e^2 for small ones, 4 |e| for large ones; it
-enters the normal equations by the weights of Triggs et al. (Bundle Adjustment, 2000).
+Levenberg and Marquardt's method with the damping of Nielsen (1999) and the scale of Moré (1978), on the variables that
+no bound holds (projected Newton: Bertsekas, 1982). The loss of an error `e` is that of "soft l1": e^2 for small ones,
+4 |e| for large ones; it enters the normal equations by the weights of Triggs et al. (Bundle Adjustment, 2000).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from probe.capacity.model.prompt_mix import Floats
 _LARGE = 2.0  # errors above it count by their size and no longer by its square
 _MOST_STEPS = 200
 _MOST_DAMPING = 1e16
-_ENOUGH = 1e-10  # relative change of the loss or of the variables below which nothing more is gained
+_ENOUGH = 1e-6  # relative change of the loss or of the variables below which nothing more is gained
 _DIFFERENCE = float(np.sqrt(np.finfo(float).eps))
 
 
@@ -37,10 +37,15 @@ class _Point:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """The loss near a point, up to its second derivatives. `free`: the variables that no bound holds there."""
+    """The loss near a point, up to its second derivatives.
+
+    `scale`: the largest curvature of each variable so far, so that one which hardly matters here makes no giant steps;
+    `free`: the variables that no bound holds there.
+    """
 
     gradient: Floats
     curvature: Floats
+    scale: Floats
     free: NDArray[np.bool_]
 
 
@@ -52,12 +57,13 @@ def least_squares(errors: Callable[[Floats], Floats], begin: Floats, lower: Floa
         found = errors(within)
         return _Point(within, found, _loss(found))
 
-    point, damping = at(begin), 1e-3
+    point, damping, scale = at(begin), 1e-3, np.zeros_like(begin)
     for _ in range(_MOST_STEPS):
         jacobian = _jacobian(errors, point, upper)
         gradient, curvature = _normal_equations(point.errors, jacobian)
+        scale = np.maximum(scale, np.diag(curvature))
         free = ~(((point.x <= lower) & (gradient > 0)) | ((point.x >= upper) & (gradient < 0)))
-        moved, damping = _step(at, point, _Model(gradient, curvature, free), damping)
+        moved, damping = _step(at, point, _Model(gradient, curvature, scale, free), damping)
         gained, length = point.loss - moved.loss, np.abs(moved.x - point.x).max(initial=0.0)
         point = moved
         if gained <= _ENOUGH * point.loss or length <= _ENOUGH * np.abs(point.x).max(initial=0.0):
@@ -68,8 +74,7 @@ def least_squares(errors: Callable[[Floats], Floats], begin: Floats, lower: Floa
 
 def _step(at: Callable[[Floats], _Point], point: _Point, model: _Model, damping: float) -> tuple[_Point, float]:
     """Return a point of less loss and the damping to go on with; the same point if there is none."""
-    diagonal = np.diag(model.curvature)
-    diagonal = np.maximum(diagonal, 1e-12 * max(float(diagonal.max(initial=0.0)), 1.0))
+    diagonal = np.maximum(model.scale, 1e-12 * max(float(model.scale.max(initial=0.0)), 1.0))
     raised = 2.0
     while damping < _MOST_DAMPING and model.free.any():
         step = np.zeros_like(point.x)
