@@ -124,13 +124,8 @@ class ServerModel:
         if parts:
             self._live_lengths = different_lengths(without_probes(join_windows(parts), beside.probes), self.workload)
 
-    def learn(
-        self, snapshots: Sequence[ServerSnapshot], *, of_load: bool = False, overloaded: bool = False
-    ) -> list[MetricsWindow]:
-        """Learn from any traffic, as one part.
-
-        `of_load`: most of it was the workload's requests; `overloaded`: it was stopped because they waited too long.
-        """
+    def learn(self, snapshots: Sequence[ServerSnapshot], *, of_load: bool = False) -> list[MetricsWindow]:
+        """Learn from any traffic, as one part. `of_load`: most of it was the workload's requests."""
         parts = windows(snapshots)
         self._are_of_load.append(of_load)
         self._snapshots.append(snapshots)
@@ -139,7 +134,7 @@ class ServerModel:
         if snapshots:
             self._take_limits(snapshots[-1].scheduler_limits)
         if self.max_num_seqs is None:
-            self.max_num_seqs = infer_max_num_seqs(self._all, polls=1 if overloaded else 3)
+            self.max_num_seqs = infer_max_num_seqs(self._all)
         return parts
 
     def _take_limits(self, limits: Mapping[str, int]) -> None:
@@ -156,7 +151,7 @@ class ServerModel:
         """
         self._all += snapshots
         if self.max_num_seqs is None:
-            self.max_num_seqs = infer_max_num_seqs(snapshots, polls=3)
+            self.max_num_seqs = infer_max_num_seqs(snapshots)
 
     def update_live_rate(self, rate_rps: float, seconds: float) -> None:
         """Average another measurement of the live users' rate into `live_rps`, weighted by its duration."""
