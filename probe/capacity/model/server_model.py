@@ -124,8 +124,13 @@ class ServerModel:
         if parts:
             self._live_lengths = different_lengths(without_probes(join_windows(parts), beside.probes), self.workload)
 
-    def learn(self, snapshots: Sequence[ServerSnapshot], *, of_load: bool = False) -> list[MetricsWindow]:
-        """Learn from any traffic, as one part. `of_load`: most of it was the workload's requests."""
+    def learn(
+        self, snapshots: Sequence[ServerSnapshot], *, of_load: bool = False, overloaded: bool = False
+    ) -> list[MetricsWindow]:
+        """Learn from any traffic, as one part.
+
+        `of_load`: most of it was the workload's requests; `overloaded`: it was stopped because they waited too long.
+        """
         parts = windows(snapshots)
         self._are_of_load.append(of_load)
         self._snapshots.append(snapshots)
@@ -134,7 +139,7 @@ class ServerModel:
         if snapshots:
             self._take_limits(snapshots[-1].scheduler_limits)
         if self.max_num_seqs is None:
-            self.max_num_seqs = infer_max_num_seqs(self._all)
+            self.max_num_seqs = infer_max_num_seqs(self._all, overloaded=overloaded)
         return parts
 
     def _take_limits(self, limits: Mapping[str, int]) -> None:

@@ -95,7 +95,7 @@ class SearchState:
     ) -> None:
         """Add a trial; `tripped`: why the guard stopped it, if it did."""
         is_late = step.reason == CLIENT_BOUND
-        self.model.learn(snapshots, of_load=True)
+        self.model.learn(snapshots, of_load=True, overloaded=tripped is not None)
         begin, end = run.window_ns
         in_window = windows([snapshot for snapshot in snapshots if begin <= snapshot.at_ns <= end])
         if step.users.requests_per_second is not None and snapshots:

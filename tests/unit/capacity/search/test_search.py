@@ -388,15 +388,16 @@ def test_a_search_whose_requests_all_fail_points_to_the_first_failure() -> None:
     assert first == "the guard stopped the run before its first step (failed_requests); the first failure says why"
 
 
-@pytest.mark.parametrize("at_most", [1, 6])
-def test_an_overload_shows_max_num_seqs_no_sooner(at_most: int) -> None:
+@pytest.mark.parametrize(("waiting", "polls", "known"), [(1, 1, None), (1, 6, 18), (12, 1, 18)])
+def test_an_overload_shows_max_num_seqs_at_once_only_where_many_wait(
+    waiting: int, polls: int, known: int | None
+) -> None:
     """A long prompt may wait for a step's tokens just when more requests run than ever before."""
     search = _search()
-    polls = [(12, 0), (15, 1), (13, 0), *[(18, 1)] * at_most]
     seen = [
-        replace(snapshot(running=float(running), waiting=float(waiting)), at_ns=i * 10**9)
-        for i, (running, waiting) in enumerate(polls)
+        replace(snapshot(running=float(running), waiting=float(wait)), at_ns=i * 10**9)
+        for i, (running, wait) in enumerate([(12, 0), (15, 1), (13, 0), *[(18, waiting)] * polls])
     ]
     run = StepRun(StepPlan(40, 30.0, loop="open"), (), (0, 30 * 10**9), (), is_cut_short=True)
     search.step_finished(step(), run, seen, "users_latency")
-    assert search.state.model.max_num_seqs == (18 if at_most > 1 else None)
+    assert search.state.model.max_num_seqs == known
