@@ -138,4 +138,54 @@ MIXTURES = {
         Case("lognormal", _MIXED, 128, 2500, 2048, 461, 154, 500, 50, sigma=0.8),
     )
 }
-ALL = {**CASES, **MIXTURES}
+
+# Kneewatch was written with the servers above in sight. These, drawn at random, show what it says of others.
+_SEATS = 16, 32, 64, 128, 256
+_CHUNKS = 1024, 2048, 4096, 8192
+
+
+def stranger(seed: int) -> Case:
+    """Return the server of a seed, by the name `stranger-SEED`.
+
+    Weights, times and lengths are log-uniform. The KV cache holds between a quarter and twice what `max_num_seqs`
+    requests take, four at least. Objectives are multiples of what a request takes on the idle server. One in four has
+    steps that vary by 10 %, one in four drifts by 5 % in ten minutes, and one in three has lengths that spread.
+    """
+    random = Random(seed)
+
+    def between(low: float, high: float) -> float:
+        return math.exp(random.uniform(math.log(low), math.log(high)))
+
+    weights = between(8.0, 60.0)
+    law = Law(
+        host=between(1.5, 5.0),
+        seq=between(0.01, 0.08),
+        weights=weights,
+        kv=weights * between(0.003, 0.01),
+        tok=between(0.02, 0.15),
+        pair=random.choice((0.0, 0.0, between(0.5, 3.0))),
+        noise=random.choice((0.02, 0.02, 0.04, 0.10)),
+        drift=random.choice((0.0, 0.0, 0.0, 0.05)),
+    )
+    prompt_tokens, output_tokens = round(between(64, 3000)), round(between(32, 512))
+    sigma = random.choice((0.0, 0.0, 0.4)) if prompt_tokens < 1000 else 0.0
+    max_num_seqs, chunk = random.choice(_SEATS), random.choice(_CHUNKS)
+    blocks = -(-(prompt_tokens + output_tokens) // BLOCK_SIZE)
+    first_ms = 1e3 * law.mean_s(1, prompt_tokens, 0, prompt_tokens * prompt_tokens / 2)
+    next_ms = 1e3 * law.mean_s(1, 1, prompt_tokens + output_tokens // 2)
+    return Case(
+        f"stranger-{seed}",
+        law,
+        max_num_seqs,
+        max(4 * blocks, round(max_num_seqs * blocks * between(0.25, 2.0))),
+        chunk,
+        prompt_tokens,
+        output_tokens,
+        ttft_ms=round(max(200.0, first_ms * between(4.0, 15.0)), -1),
+        tpot_ms=round(next_ms * between(1.4, 4.0)),
+        sigma=sigma,
+    )
+
+
+STRANGERS = {case.name: case for case in map(stranger, range(1, 21))}
+ALL = {**CASES, **MIXTURES, **STRANGERS}

@@ -49,6 +49,8 @@ _BELOW = 0.95  # of a load that broke an objective: the highest load still tried
 # More trials than a usual budget pays for, and as many failures as show that one was no chance: they harm users.
 _MAX_TRIALS, _MAX_FAILED = 9, 2
 _MOST_TO_NARROW = 13, 4  # the same, where only trials bound the knee: the bracket between two early ones is wide
+# The same, where none has held yet and half of the load still keeps a request running: a guess was too high.
+_MOST_AFTER_GUESS = 9, 4
 _OF_THE_SERVER = (None, TOO_FEW, CUT_SHORT)  # reasons of a step whose outcome is not the client's fault
 _MAX_LATE = 2  # trials that this machine was late in, and that are repeated: a third is no moment any more
 _MAX_EMPIRICAL_TRIALS = 7  # without a model: so many steps of CLIMB_FACTOR double the load
@@ -195,14 +197,21 @@ class Search:
         failed_rps = ceiling(state)
         if self._doubted is not None:
             return self._climb(held_rps, failed_rps)
-        has_bracket = state.forecast_rps is None and failed_rps < math.inf and held_rps > state.live_equivalent_rps
-        most, most_failed = _MOST_TO_NARROW if has_bracket else (_MAX_TRIALS, _MAX_FAILED)
+        most, most_failed = self._most_trials(held_rps, failed_rps)
         if len(state.trials) >= most or sum(trial.has_broken for trial in state.trials) >= most_failed:
             return None
         if state.forecast_rps is not None:
             return towards_forecast(state, held_rps, min(state.forecast_rps, _BELOW * failed_rps))
         # A twin without a forecast means that no rate holds the objectives.
         return self._rate_without_forecast(held_rps, failed_rps) if state.twin is None else None
+
+    def _most_trials(self, held_rps: float, failed_rps: float) -> tuple[int, int]:
+        """Return how many trials there may be, and how many of them may break."""
+        if self.state.forecast_rps is not None or failed_rps == math.inf:
+            return _MAX_TRIALS, _MAX_FAILED
+        if held_rps > self.state.live_equivalent_rps:
+            return _MOST_TO_NARROW
+        return _MOST_AFTER_GUESS if failed_rps * self.state.unloaded_s > 2 else (_MAX_TRIALS, _MAX_FAILED)
 
     def _rate_to_repeat(self) -> float | None:
         """Return the rate that raised a doubt, if it was tried only once: the server may have been slow just then."""

@@ -90,6 +90,13 @@ def test_after_a_pulse_that_failed_it_begins_with_about_one_request_in_flight() 
     assert _run(search, step()).load == pytest.approx(0.7 / 0.405)
 
 
+def test_after_a_guess_that_was_far_too_high_it_goes_down_until_one_request_runs() -> None:
+    search = _answered_alone(tpot_s=0.027)
+    tried = [_run(search, step(reason="cut_short"), tripped="queue").load for _ in range(3)]
+    assert tried == pytest.approx([10.0, 5.0, 2.5])
+    assert search.next_step() is None, "at 2.5 requests/s one request of 0.4 s runs"
+
+
 def test_it_also_ends_on_a_server_without_metrics_and_says_so() -> None:
     search = _search()
     for _ in range(20):
