@@ -148,8 +148,9 @@ def stranger(seed: int) -> Case:
     """Return the server of a seed, by the name `stranger-SEED`.
 
     Weights, times and lengths are log-uniform. The KV cache holds between a quarter and twice what `max_num_seqs`
-    requests take, four at least. Objectives are multiples of what a request takes on the idle server. One in four has
-    steps that vary by 10 %, one in four drifts by 5 % in ten minutes, and one in three has lengths that spread.
+    requests take, and the longest request at least. Objectives are multiples of what a request takes on the idle
+    server. One in four has steps that vary by 10 %, one in four drifts by 5 % in ten minutes, and one in three has
+    lengths that spread.
     """
     random = Random(seed)
 
@@ -177,7 +178,7 @@ def stranger(seed: int) -> Case:
         f"stranger-{seed}",
         law,
         max_num_seqs,
-        max(4 * blocks, round(max_num_seqs * blocks * between(0.25, 2.0))),
+        max(MAX_MODEL_LEN // BLOCK_SIZE + 1, round(max_num_seqs * blocks * between(0.25, 2.0))),
         chunk,
         prompt_tokens,
         output_tokens,
