@@ -101,7 +101,8 @@ def load_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> 
     if not trials_lacking(state, knee):
         return None
     if judged_rps < VERIFYING_SHARE * knee.rate_rps:
-        return top_rps, 0.0
+        # Where loads above the limit were too high already, none below it would show that the knee holds.
+        return (top_rps, 0.0) if top_rps >= VERIFYING_SHARE * knee.rate_rps else None
     lacking_s = max(_LEAST_SPAN_S - _span_s(state), 0.0)
     return min((_DRIFT_SHARE if lacking_s else _AGAIN_SHARE) * knee.rate_rps, limit_rps), lacking_s
 

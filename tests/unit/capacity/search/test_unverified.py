@@ -13,7 +13,7 @@ from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee, why
 from probe.capacity.search.search import Search
 from probe.capacity.search.unverified import UNLIMITED, Spending, is_crowded, trials_lacking
 from probe.core.result import Stopped
-from probe.core.step import Distribution, StepPlan, StepRun, TrafficBeside
+from probe.core.step import Arrivals, Distribution, StepPlan, StepRun, TrafficBeside
 
 DONE = Stopped("done")
 _MANY = replace(step(), requests=replace(step().requests, ok=100))
@@ -96,6 +96,28 @@ def test_it_ends_when_the_budget_has_no_room_for_another_trial_and_says_what_wou
     assert words.startswith("interval 16 %, 8 % needed; `kneewatch ramp --max-seconds ")
     assert "may verify it: " in words
     assert words.endswith(" tokens more")
+
+
+def test_a_load_that_cannot_verify_a_rough_knee_is_not_repeated_and_the_published_knee_decides() -> None:
+    """A rough knee is a few per cent too high where requests wait for KV cache."""
+    search = _search(0.07)
+    knees: list[bool] = []
+
+    def estimate(*, is_final: bool = True) -> KneeEstimate:
+        knees.append(is_final)
+        rate = 9.4 if is_final else 10.0
+        return KneeEstimate(rate, (0.93 * rate, 1.07 * rate), "ttft", 4.0, None, 0.06)
+
+    search._estimate_knee = estimate  # type: ignore[assignment]
+    plans = [StepPlan(8, 30.0, "open", arrivals=Arrivals(rate_rps=rate, counted_s=(30.0,))) for rate in (5.0, 8.3, 8.8)]
+    _finish(search, plans[0])
+    _finish(search, plans[1])
+    tripped = replace(_MANY, plan=plans[2], reason="cut_short", tripped="preemptions")
+    window = 80 * 10**9, 110 * 10**9
+    search.step_finished(tripped, StepRun(plans[2], (), window, (), is_cut_short=True), [], "preemptions")
+    assert search.next_step() is None
+    assert knees == [False, True]
+    assert search.capacity([_MANY], DONE).mode == "verified"
 
 
 def test_no_load_is_added_where_it_would_not_narrow_the_interval() -> None:
