@@ -8,7 +8,8 @@ from probe.observe.kv_pressure import most_running
 _KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
 _NEARLY = 0.93
 # How often as many as ever must run while others wait; one less if none ever waited while fewer ran. Once is enough of
-# an overload, with this share of them waiting: one or two wait by chance, such as long prompts for a step's tokens.
+# an overload if none did, or with this share of them waiting: one or two wait by chance, such as long prompts for a
+# step's tokens.
 _POLLS, _MANY = 3, 0.5
 
 
@@ -26,7 +27,7 @@ def infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], *, overloaded: bool 
     near = sum(_NEARLY * most <= running < most for running, _ in fullest)
     elsewhere = sum(waiting > 0 for running, waiting in fullest if running < most)
     polls = _POLLS if elsewhere else _POLLS - 1
-    if overloaded and max(full, default=0) >= _MANY * most:
+    if overloaded and (not elsewhere or max(full, default=0) >= _MANY * most):
         polls = 1
     if waited < max(polls, len(full) / 2) or (elsewhere and len(full) < near / 2):
         return None
