@@ -49,8 +49,8 @@ _BELOW = 0.95  # of a load that broke an objective: the highest load still tried
 # More trials than a usual budget pays for, and as many failures as show that one was no chance: they harm users.
 _MAX_TRIALS, _MAX_FAILED = 9, 2
 _MOST_TO_NARROW = 13, 4  # the same, where only trials bound the knee: the bracket between two early ones is wide
-# The same, where none has held yet and half of the load still keeps a request running: a guess was too high.
-_MOST_AFTER_GUESS = 9, 4
+# The same, where none has held yet and so many requests run at least at half of the load: the guess was too high.
+_MOST_AFTER_GUESS, _LEAST_RUNNING = (9, 4), 1.0
 _OF_THE_SERVER = (None, TOO_FEW, CUT_SHORT)  # reasons of a step whose outcome is not the client's fault
 _MAX_LATE = 2  # trials that this machine was late in, and that are repeated: a third is no moment any more
 _MAX_EMPIRICAL_TRIALS = 7  # without a model: so many steps of CLIMB_FACTOR double the load
@@ -211,7 +211,8 @@ class Search:
             return _MAX_TRIALS, _MAX_FAILED
         if held_rps > self.state.live_equivalent_rps:
             return _MOST_TO_NARROW
-        return _MOST_AFTER_GUESS if failed_rps * self.state.unloaded_s > 2 else (_MAX_TRIALS, _MAX_FAILED)
+        would_run = failed_rps / 2 * self.state.unloaded_s
+        return _MOST_AFTER_GUESS if would_run > _LEAST_RUNNING else (_MAX_TRIALS, _MAX_FAILED)
 
     def _rate_to_repeat(self) -> float | None:
         """Return the rate that raised a doubt, if it was tried only once: the server may have been slow just then."""
