@@ -133,7 +133,7 @@ async def _beside(case: Case, base_url: str, live_rps: float, config: Path) -> A
 
 
 async def _forecast(case: Case, base_url: str, live_rps: float, config: Path) -> Answer:
-    async with users(stranger_s(case), base_url, live_rps, _FORECAST_S + 60):
+    async with users(stranger_s(case), base_url, live_rps, _LIVE_S):
         await asyncio.sleep(_SETTLE_S)
         return await asyncio.to_thread(forecast, config, _FORECAST_S)
 

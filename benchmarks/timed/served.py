@@ -143,11 +143,16 @@ def _words(step: Mapping[str, Any]) -> str:
 async def users(
     workload: Workload, base_url: str, rate_rps: float, seconds: float, seed: int = 99
 ) -> AsyncIterator[list[RequestRecord]]:
-    """Send Poisson traffic of the workload meanwhile. The list has its requests once it is over."""
-    over, records = asyncio.Event(), list[RequestRecord]()
+    """Send Poisson traffic of the workload meanwhile. The list has its requests once it is over.
+
+    Raises RuntimeError where the server took so much less that the traffic ended before its time.
+    """
+    over, records, began_s = asyncio.Event(), list[RequestRecord](), time.monotonic()
     load = asyncio.create_task(send(workload, base_url, rate_rps, seconds, seed, over=over))
     try:
         yield records
+        if load.done() and time.monotonic() < began_s + seconds:
+            raise RuntimeError(f"{base_url}: users' {rate_rps:.3g} requests/s ended early: this machine serves fewer")
     finally:
         over.set()
         records += await load
