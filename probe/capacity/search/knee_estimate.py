@@ -22,6 +22,8 @@ _LATENCY = 0.012
 # Share of the knee from which the latencies' slope is taken: nearer to it chance, which moves a simulated knee by 2 %,
 # would count. And the least slope, so that a flat latency has a wide interval, and not an infinite one.
 _BELOW, _LEAST_SLOPE = 0.85, 0.05
+# A search sees a part of a slow drift: half a sine wave lies twice its own spread away from the wave's mean.
+_UNSEEN_DRIFT = 2.0
 _Z = 1.64  # standard deviations to each side: nine of ten
 FEWEST_PARTS, _UNKNOWN = 3, 0.2  # two say nothing of a spread: with fewer this one is assumed, far too wide to verify
 _FINAL = 10_000  # simulated requests: with 3,000 a knee is 1 to 2 % higher, and varies by 4 % instead of 2 %
@@ -86,12 +88,12 @@ def _half_interval(state: SearchState, rate_rps: float, slope: float, without_pa
 
 def _lasting_error(state: SearchState, slope: float) -> float:
     """Return the standard deviation that no further trial makes smaller, relative."""
-    return math.hypot(FLOOR, _drift(state), _LATENCY / slope)
+    return math.hypot(FLOOR, _UNSEEN_DRIFT * _drift(state), _LATENCY / slope)
 
 
 def why_wide(drift: float, slope: float) -> str:
     """Return the larger cause of an interval that no further trial makes narrower than needed."""
-    if drift > _LATENCY / slope:
+    if _UNSEEN_DRIFT * drift > _LATENCY / slope:
         return f"the server's speed drifts by {100 * drift:.0f} %"
     return "near the knee latency rises slowly with the load"
 

@@ -8,6 +8,7 @@ from simulated_servers import CHAT as _LENGTHS
 from simulated_servers import FAST, profile, twin_of
 
 from probe.capacity.model.hints import Hints
+from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.search import knee_estimate
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee, why_wide
 from probe.capacity.search.search import Search
@@ -120,6 +121,24 @@ def test_a_load_that_cannot_verify_a_rough_knee_is_not_repeated_and_the_publishe
     assert search.capacity([_MANY], DONE).mode == "verified"
 
 
+@pytest.mark.parametrize(("stopped_rps", "mode"), [(9.2, "forecast"), (10.2, "verified")])
+def test_a_knee_above_a_load_whose_requests_got_no_token_is_not_verified(stopped_rps: float, mode: str) -> None:
+    """Such a load shows what the model does not have, such as a max_num_seqs that no poll showed."""
+    search = _search(0.07)
+    _hold(search)
+    plan = StepPlan(8, 30.0, "open", arrivals=Arrivals(rate_rps=stopped_rps, counted_s=(30.0,)))
+    search.state.trials = [replace(trial, load_rps=9.0) for trial in search.state.trials]
+    run = StepRun(plan, (), (200 * 10**9, 230 * 10**9), (), is_cut_short=True)
+    search.step_finished(replace(_MANY, plan=plan, reason="cut_short"), run, [], "no_first_token")
+    assert search.next_step() is None
+    found = search.capacity([_MANY], DONE)
+    assert found.mode == mode
+    if mode == "forecast":
+        assert found.reason == (
+            "9.2 requests/s were too many (no_first_token), which the model of this server does not say"
+        )
+
+
 def test_no_load_is_added_where_it_would_not_narrow_the_interval() -> None:
     search = _search(0.16, least_half=0.1)
     assert max(_hold(search)) == pytest.approx(9.5)
@@ -196,6 +215,21 @@ def test_the_bottleneck_is_not_sought_before_the_end(monkeypatch: pytest.MonkeyP
     found = estimate_knee(state, explain=True, is_final=False)
     assert found is not None
     assert found.bottleneck is None
+
+
+@pytest.mark.parametrize(("drift", "may_verify"), [(0.005, True), (0.02, False)])
+def test_a_search_that_met_a_part_of_a_drift_verifies_nothing(
+    monkeypatch: pytest.MonkeyPatch, drift: float, *, may_verify: bool
+) -> None:
+    """Half a sine wave of 10 % is 6 % away from the wave's mean, and varies by 3 %."""
+    monkeypatch.setattr(knee_estimate, "QUICK_REQUESTS", 300)
+    state = _search(0.07).state
+    state.twin = twin_of(profile(FAST), _LENGTHS)
+    state.forecast_rps = state.capacity(state.twin, 10.0, 300)
+    state.model.cost_model = StepCostModel(state.twin.cost, 0.01, drift, (), (), (1.0, 8.0), 9)
+    found = estimate_knee(state, explain=False, is_final=False)
+    assert found is not None
+    assert (found.least_half < 0.08) is may_verify
 
 
 def test_a_limit_that_allows_as_many_requests_as_would_run_is_enough() -> None:
