@@ -26,9 +26,10 @@ def infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], *, overloaded: bool 
     waited = sum(waiting > 0 for waiting in full)
     near = sum(_NEARLY * most <= running < most for running, _ in fullest)
     elsewhere = sum(waiting > 0 for running, waiting in fullest if running < most)
-    polls = _POLLS if elsewhere else _POLLS - 1
     if overloaded and (not elsewhere or max(full, default=0) >= _MANY * most):
-        polls = 1
-    if waited < max(polls, len(full) / 2) or (elsewhere and len(full) < near / 2):
+        needed = 1.0
+    else:
+        needed = max(_POLLS if elsewhere else _POLLS - 1, len(full) / 2)
+    if waited < needed or (elsewhere and len(full) < near / 2):
         return None
     return max(round(most), 1)

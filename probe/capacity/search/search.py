@@ -36,6 +36,7 @@ from probe.capacity.search.verdict import (
     model_capacity,
     modelless_capacity,
     overloaded_trials,
+    unforeseen_overload,
 )
 from probe.core.objectives import Objectives
 from probe.core.request_cost import tokens_spent
@@ -131,7 +132,7 @@ class Search:
         # The model goes on learning while the search does without it, and may explain the server after all.
         if (doubted := find_doubt(self.state)) is not None:
             return empirical_capacity(self.state, doubted)
-        lacks = self._doubted or self._what_would_verify(knee)
+        lacks = self._doubted or unforeseen_overload(self.state, knee) or self._what_would_verify(knee)
         late = sum(step.reason == CLIENT_BOUND for step in steps)
         if lacks is not None and late:
             steps_were = "1 step was" if late == 1 else f"{late} steps were"
@@ -167,7 +168,9 @@ class Search:
         return plan if self._spent.plus(cost_of(plan, state.model.workload)).is_within(self._budget) else None
 
     def _load_to_verify(self, knee: KneeEstimate | None) -> tuple[float, float] | None:
-        return load_to_verify(self.state, knee, _BELOW * ceiling(self.state)) if knee is not None else None
+        if knee is None or unforeseen_overload(self.state, knee) is not None:
+            return None
+        return load_to_verify(self.state, knee, _BELOW * ceiling(self.state))
 
     def _pulse_size(self) -> int:
         """Return how many requests to send at once next; 0 where a trial comes next."""

@@ -68,6 +68,10 @@ def ceiling(state: SearchState) -> float:
     return min((trial.load_rps for trial in (*overloaded_trials(state), *foreseen)), default=math.inf)
 
 
+def _load(trial: Trial) -> float:
+    return trial.load_rps
+
+
 def _may_be_chance(state: SearchState, trial: Trial) -> bool:
     """Return whether so many requests may have missed an objective by chance at a load that just holds (binomial)."""
     if trial.tripped is not None:
@@ -98,6 +102,20 @@ def _is_foreseen(state: SearchState, trial: Trial) -> bool:
     if trial.is_precaution:
         return trial.would_stop_twin
     return trial.predicted is not None and state.worst_objective_ratio(trial) > _FORESEEN
+
+
+def unforeseen_overload(state: SearchState, knee: KneeEstimate) -> str | None:
+    """Return which load below the knee the guard stopped because an objective broke, or None.
+
+    The model does not have what such a load shows: most often a max_num_seqs that no poll showed.
+    """
+    stopped = [trial for trial in overloaded_trials(state) if trial.tripped is not None and not trial.is_precaution]
+    least = min((trial for trial in stopped if trial.load_rps < knee.rate_rps), key=_load, default=None)
+    if least is None:
+        return None
+    return (
+        f"{least.load_rps:.3g} requests/s were too many ({least.tripped}), which the model of this server does not say"
+    )
 
 
 def find_doubt(state: SearchState) -> str | None:

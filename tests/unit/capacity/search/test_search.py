@@ -396,16 +396,17 @@ def test_a_search_whose_requests_all_fail_points_to_the_first_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waited", "waiting", "polls", "known"), [(1, 1, 1, None), (1, 1, 6, 18), (1, 12, 1, 18), (0, 1, 1, 18)]
+    ("waited", "waiting", "polls", "known"),
+    [(1, [1], 1, None), (1, [1], 6, 18), (1, [12], 1, 18), (0, [1], 1, 18), (0, [0, 0, 1], 1, 18)],
 )
 def test_an_overload_shows_max_num_seqs_at_once_where_many_wait_or_none_waited_before(
-    waited: int, waiting: int, polls: int, known: int | None
+    waited: int, waiting: list[int], polls: int, known: int | None
 ) -> None:
     """A long prompt may wait for a step's tokens just when more requests run than ever before."""
     search = _search()
     seen = [
         replace(snapshot(running=float(running), waiting=float(wait)), at_ns=i * 10**9)
-        for i, (running, wait) in enumerate([(12, 0), (15, waited), (13, 0), *[(18, waiting)] * polls])
+        for i, (running, wait) in enumerate([(12, 0), (15, waited), (13, 0), *[(18, each) for each in waiting * polls]])
     ]
     run = StepRun(StepPlan(40, 30.0, loop="open"), (), (0, 30 * 10**9), (), is_cut_short=True)
     search.step_finished(step(), run, seen, "users_latency")
