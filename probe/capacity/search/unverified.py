@@ -98,13 +98,14 @@ def load_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> 
     if is_crowded(state, knee):
         # Nearer to the knee it shows whether so many requests run.
         return (top_rps, 0.0) if judged_rps < VERIFYING_SHARE * knee.rate_rps and top_rps > judged_rps else None
-    if not trials_lacking(state, knee):
-        return None
-    if judged_rps < VERIFYING_SHARE * knee.rate_rps:
+    may_verify = trials_lacking(state, knee) > 0
+    if may_verify and judged_rps < VERIFYING_SHARE * knee.rate_rps:
         # Where loads above the limit were too high already, none below it would show that the knee holds.
         return (top_rps, 0.0) if top_rps >= VERIFYING_SHARE * knee.rate_rps else None
-    lacking_s = max(_LEAST_SPAN_S - _span_s(state), 0.0)
-    return min((_DRIFT_SHARE if lacking_s else _AGAIN_SHARE) * knee.rate_rps, limit_rps), lacking_s
+    # What is measured for longer is nearer to the server's usual speed, verified or not.
+    if (lacking_s := max(_LEAST_SPAN_S - _span_s(state), 0.0)) > 0:
+        return min(_DRIFT_SHARE * knee.rate_rps, limit_rps), lacking_s
+    return (min(_AGAIN_SHARE * knee.rate_rps, limit_rps), 0.0) if may_verify else None
 
 
 def advice(state: SearchState, knee: KneeEstimate, spent: Spending, trial: Spending) -> str | None:
