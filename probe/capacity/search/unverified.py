@@ -14,7 +14,9 @@ from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, Searc
 from probe.capacity.search.trial import Trial
 
 SURE = 0.08  # half of an interval, relative, above which a capacity is not called verified (docs/capacity.md)
-_MORE = 1.25  # this many times the most requests running in any snapshot may run as well: between polls more do
+# This many times the most requests running in any snapshot may run as well: between polls more do. And so many times
+# the mean run now and then.
+_MORE = 1.25
 # A search of a minute meets one speed of a server whose clocks follow the temperature. Another speed shows at any load,
 # so a trial that only waits for one is as light as that allows: at 20 % of the knee too few requests run to fit a cost.
 _LEAST_SPAN_S, _TRIAL_S, _DRIFT_SHARE = 100.0, 30.0, 0.35
@@ -43,14 +45,22 @@ UNLIMITED = Spending(math.inf, math.inf)
 
 
 def is_crowded(state: SearchState, knee: KneeEstimate) -> bool:
-    """Return whether more requests would run at the knee than ever did, although max_num_seqs may not allow them."""
+    """Return whether max_num_seqs is unknown and may allow fewer requests than would run at the knee.
+
+    It is taken to allow as many as ever ran, and a few more. But it is usually a power of two, and where the next one
+    is hardly above what would run in the mean, more have to wait now and then.
+    """
     model = state.model
-    return model.max_num_seqs is None and max(_MORE * model.most_running, model.allowed_running) < knee.would_run
+    if model.max_num_seqs is not None:
+        return False
+    usual = model.engines * 2 ** math.ceil(math.log2(max(model.most_running / model.engines, 1.0)))
+    shown, usual = (max(limit, model.allowed_running) for limit in (_MORE * model.most_running, usual))
+    return shown < knee.would_run or usual < _MORE * knee.would_run
 
 
 def assumption(state: SearchState, knee: KneeEstimate) -> str:
     """Return what a knee needs where max_num_seqs, a limit of each engine, is not known."""
-    return f"assumes max_num_seqs >= {math.ceil(knee.would_run / state.model.engines)}; {SET_MAX_NUM_SEQS}"
+    return f"assumes max_num_seqs >= {math.ceil(_MORE * knee.would_run / state.model.engines)}; {SET_MAX_NUM_SEQS}"
 
 
 def shortcoming(state: SearchState, knee: KneeEstimate) -> str | None:

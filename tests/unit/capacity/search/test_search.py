@@ -307,10 +307,10 @@ def test_a_knee_that_an_unknown_max_num_seqs_may_limit_is_a_lower_bound() -> Non
     assert limits == [12]
     assert (found.mode, found.requests_per_second, found.upper) == ("forecast", 6.0, None)
     assert found.lower == pytest.approx(5.7)
-    assert "assumes max_num_seqs >= 40" in str(found.reason)
+    assert "assumes max_num_seqs >= 50" in str(found.reason)
     assert "vLLM's default" in str(found.reason)
     search.state.model.learn([snapshot(running=12.0, engines=2)])
-    assert "assumes max_num_seqs >= 20" in str(search.capacity([step()], DONE).reason)
+    assert "assumes max_num_seqs >= 25" in str(search.capacity([step()], DONE).reason)
     search.state.model.max_num_seqs = 64
     assert search.capacity([step()], DONE).upper == 10.5
 

@@ -246,6 +246,14 @@ def test_a_limit_that_allows_as_many_requests_as_would_run_is_enough() -> None:
         assert state.model.least_max_num_seqs == max(least, 12)
 
 
+@pytest.mark.parametrize(("ran", "would_run", "crowded"), [(126, 120, True), (130, 120, False), (50, 45, False)])
+def test_the_next_power_of_two_may_be_max_num_seqs(*, ran: int, would_run: int, crowded: bool) -> None:
+    """Of 120 in the mean more than 128 run now and then; of 45 hardly ever more than 64."""
+    state = Search(_LENGTHS, CHAT).state
+    state.model.learn([snapshot(running=float(ran))])
+    assert is_crowded(state, KneeEstimate(10.0, (9.5, 10.5), "ttft", float(would_run), None)) is crowded
+
+
 @pytest.mark.parametrize(("factor", "mode"), [(0.95, "verified"), (0.87, "forecast"), (1.15, "forecast")])
 def test_a_model_whose_tpot_is_not_the_servers_verifies_nothing(factor: float, mode: str) -> None:
     search = _search(0.07)
