@@ -34,6 +34,8 @@ SWITCHES: Mapping[str, tuple[tuple[str, str, Any], ...]] = {
     "unexplained-tail": ((_SEARCH + "knee_estimate", "unexplained_tail", lambda *_: 0.0),),
     "floor": ((_SEARCH + "knee_estimate", "FLOOR", 0.0),),
     "latency-error": ((_SEARCH + "knee_estimate", "_LATENCY", 0.0),),
+    "drift-counts-twice": ((_SEARCH + "knee_estimate", "_UNSEEN_DRIFT", 1.0),),
+    "unforeseen-overload": ((_SEARCH + "search", "unforeseen_overload", lambda *_: None),),
     "until-verified": ((_SEARCH + "search", "load_to_verify", lambda *_: None),),
     "100-seconds": ((_SEARCH + "unverified", "_LEAST_SPAN_S", 0.0),),
     "light-waiting": ((_SEARCH + "unverified", "_DRIFT_SHARE", 0.9),),

@@ -8,8 +8,8 @@ from probe.observe.kv_pressure import most_running
 _KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
 _NEARLY = 0.93
 # How often as many as ever must run while others wait; one less if none ever waited while fewer ran. Once is enough of
-# an overload if none did, or with this share of them waiting: one or two wait by chance, such as long prompts for a
-# step's tokens.
+# an overload for a power of two, the usual limit, if none did, or with this share of them waiting: one or two wait by
+# chance, such as long prompts for a step's tokens.
 _POLLS, _MANY = 3, 0.5
 
 
@@ -26,7 +26,8 @@ def infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], *, overloaded: bool 
     waited = sum(waiting > 0 for waiting in full)
     near = sum(_NEARLY * most <= running < most for running, _ in fullest)
     elsewhere = sum(waiting > 0 for running, waiting in fullest if running < most)
-    if overloaded and (not elsewhere or max(full, default=0) >= _MANY * most):
+    is_usual = round(most).bit_count() == 1
+    if overloaded and is_usual and (not elsewhere or max(full, default=0) >= _MANY * most):
         needed = 1.0
     else:
         needed = max(_POLLS if elsewhere else _POLLS - 1, len(full) / 2)

@@ -149,15 +149,14 @@ class ServerModel:
         if self._hints.max_num_batched_tokens is None and "max_num_batched_tokens" in limits:
             self.chunk_tokens, self.is_chunk_known = limits["max_num_batched_tokens"], True
 
-    def learn_limits(self, snapshots: Sequence[ServerSnapshot], *, overloaded: bool = False) -> None:
+    def learn_limits(self, snapshots: Sequence[ServerSnapshot]) -> None:
         """Learn how many requests run at most from a pulse, and nothing about the cost of a step.
 
-        All requests of a pulse come at once, so those that run are not the most by chance. `overloaded`: it was stopped
-        because they waited too long.
+        All requests of a pulse come at once, so those that run are not the most by chance.
         """
         self._all += snapshots
         if self.max_num_seqs is None:
-            self.max_num_seqs = infer_max_num_seqs(snapshots, overloaded=overloaded)
+            self.max_num_seqs = infer_max_num_seqs(snapshots)
 
     def update_live_rate(self, rate_rps: float, seconds: float) -> None:
         """Average another measurement of the live users' rate into `live_rps`, weighted by its duration."""

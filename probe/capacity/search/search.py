@@ -112,7 +112,7 @@ class Search:
         self._spent = self._spent.plus(Spending(0.0, sum(sum(tokens_spent(record)) for record in run.records)))
         self._note_time(snapshots)
         if run.plan.is_pulse:
-            self.state.add_pulse(step, snapshots, tripped)
+            self.state.add_pulse(step, snapshots)
             self._may_pulse = tripped is None and step.reason in (None, TOO_FEW)
             return
         self.state.add_trial(step, run, snapshots, tripped)

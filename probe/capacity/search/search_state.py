@@ -67,9 +67,9 @@ class SearchState:
         self.live_equivalent_rps = self.model.live_rps
         self._is_stale = True
 
-    def add_pulse(self, step: StepSummary, snapshots: Sequence[ServerSnapshot], tripped: str | None) -> None:
-        """Add a pulse; `tripped`: why the guard stopped it, if it did."""
-        self.model.learn_limits(snapshots, overloaded=tripped is not None)
+    def add_pulse(self, step: StepSummary, snapshots: Sequence[ServerSnapshot]) -> None:
+        """Add a pulse."""
+        self.model.learn_limits(snapshots)
         if step.reason != CLIENT_BOUND and (pulse := measure_pulse(step)) is not None:
             self.pulses.append(pulse)
 

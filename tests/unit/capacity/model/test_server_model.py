@@ -151,16 +151,6 @@ def test_a_pulse_shows_max_num_seqs_where_all_that_may_run_do() -> None:
         assert seen.max_num_seqs == known
 
 
-@pytest.mark.parametrize(("overloaded", "known"), [(False, None), (True, 16)])
-def test_one_poll_of_a_pulse_that_the_guard_stopped_shows_max_num_seqs(*, overloaded: bool, known: int | None) -> None:
-    server, seen = VirtualServer(profile(FAST, max_num_seqs=16)), model([])
-    for _ in range(31):
-        server.submit(0.0, 100, 400)
-    server.advance(0.5)
-    seen.learn_limits([server.snapshot()], overloaded=overloaded)
-    assert seen.max_num_seqs == known
-
-
 def test_max_num_seqs_holds_for_each_of_several_engines() -> None:
     two = VirtualServer(profile(FAST, max_num_seqs=16), users=BackgroundTraffic(40.0, CHAT), shares=(0.5, 0.5))
     seen = model(polled(two, 40.0))

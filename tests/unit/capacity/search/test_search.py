@@ -396,17 +396,26 @@ def test_a_search_whose_requests_all_fail_points_to_the_first_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waited", "waiting", "polls", "known"),
-    [(1, [1], 1, None), (1, [1], 6, 18), (1, [12], 1, 18), (0, [1], 1, 18), (0, [0, 0, 1], 1, 18)],
+    ("waited", "running", "waiting", "known"),
+    [
+        (1, 16, [1], None),
+        (1, 16, [1] * 6, 16),
+        (1, 16, [12], 16),
+        (0, 16, [1], 16),
+        (0, 16, [0, 0, 1], 16),
+        (1, 18, [12], None),
+        (0, 18, [1], None),
+        (0, 18, [1, 1], 18),
+    ],
 )
 def test_an_overload_shows_max_num_seqs_at_once_where_many_wait_or_none_waited_before(
-    waited: int, waiting: list[int], polls: int, known: int | None
+    waited: int, running: int, waiting: list[int], known: int | None
 ) -> None:
-    """A long prompt may wait for a step's tokens just when more requests run than ever before."""
+    """A long prompt may wait for a step's tokens just when more requests run than ever: a power of two is no chance."""
     search = _search()
     seen = [
-        replace(snapshot(running=float(running), waiting=float(wait)), at_ns=i * 10**9)
-        for i, (running, wait) in enumerate([(12, 0), (15, waited), (13, 0), *[(18, each) for each in waiting * polls]])
+        replace(snapshot(running=float(ran), waiting=float(wait)), at_ns=i * 10**9)
+        for i, (ran, wait) in enumerate([(12, 0), (15, waited), (13, 0), *[(running, each) for each in waiting]])
     ]
     run = StepRun(StepPlan(40, 30.0, loop="open"), (), (0, 30 * 10**9), (), is_cut_short=True)
     search.step_finished(step(), run, seen, "users_latency")
