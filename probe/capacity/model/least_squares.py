@@ -16,7 +16,7 @@ from probe.capacity.model.prompt_mix import Floats
 _LARGE = 2.0  # errors above it count by their size and no longer by its square
 _MOST_STEPS = 200
 _MOST_DAMPING = 1e16
-_ENOUGH = 1e-6  # relative change of the loss or of the variables below which nothing more is gained
+_ENOUGH = 1e-8  # relative change of the loss or of the variables below which nothing more is gained
 _DIFFERENCE = float(np.sqrt(np.finfo(float).eps))
 
 
