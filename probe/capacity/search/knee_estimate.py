@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from probe.capacity.model.bottleneck import Bottleneck, find_bottleneck
 from probe.capacity.model.fitted_twin import fitted_server
@@ -26,6 +26,7 @@ _BELOW, _LEAST_SLOPE = 0.85, 0.05
 _UNSEEN_DRIFT = 2.0
 _Z = 1.64  # standard deviations to each side: nine of ten
 FEWEST_PARTS, _UNKNOWN = 3, 0.2  # two say nothing of a spread: with fewer this one is assumed, far too wide to verify
+_HARDLY_EVER = 1.25  # of the mean requests in a batch: so many run now and then
 _FINAL = 10_000  # simulated requests: with 3,000 a knee is 1 to 2 % higher, and varies by 4 % instead of 2 %
 
 
@@ -34,8 +35,9 @@ class KneeEstimate:
     """Where the twin breaks an objective. Rates are requests/s of all traffic, as if all of it were the workload's.
 
     `limiting`: the objective that breaks; `would_run`: mean requests in the batch there; `least_half`: half of the
-    interval, relative, however many trials there are; `least_because`: the larger cause of that; `fitted_server`: the
-    twin, of a final estimate.
+    interval, relative, however many trials there are; `least_because`: the larger cause of that;
+    `usual_limit_matters`: whether max_num_seqs is unknown, and its likely value would move the knee out of the
+    interval; `fitted_server`: the twin, of a final estimate.
     """
 
     rate_rps: float
@@ -45,6 +47,7 @@ class KneeEstimate:
     bottleneck: Bottleneck | None
     least_half: float = 0.0
     least_because: str = ""
+    usual_limit_matters: bool = False
     fitted_server: FittedServer | None = None
 
 
@@ -71,8 +74,21 @@ def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -
         find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain and is_final else None,
         _Z * _lasting_error(state, slope),
         why_wide(_drift(state), slope),
+        _would_usual_limit_matter(state, twin, rate_rps, there.running, half),
         fitted_server(twin, state.model, without_parts, state.correction) if is_final else None,
     )
+
+
+def _would_usual_limit_matter(state: SearchState, twin: Twin, rate_rps: float, would_run: float, half: float) -> bool:
+    """Return whether a max_num_seqs of the next power of two, the likely one, moves the knee by more than `half`."""
+    model = state.model
+    likely = 2 ** math.ceil(math.log2(model.least_max_num_seqs))
+    if model.max_num_seqs is not None or likely * model.engines > _HARDLY_EVER * would_run:
+        return False
+    free, limited = (
+        state.capacity(each, rate_rps, QUICK_REQUESTS) for each in (twin, replace(twin, max_num_seqs=likely))
+    )
+    return limited < (1 - half) * free
 
 
 def _half_interval(state: SearchState, rate_rps: float, slope: float, without_parts: Sequence[Twin]) -> float:

@@ -14,9 +14,7 @@ from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, Searc
 from probe.capacity.search.trial import Trial
 
 SURE = 0.08  # half of an interval, relative, above which a capacity is not called verified (docs/capacity.md)
-# This many times the most requests running in any snapshot may run as well: between polls more do. And so many times
-# the mean run now and then.
-_MORE = 1.25
+_MORE = 1.25  # times the most requests running in any snapshot may run as well: between polls more do
 # A search of a minute meets one speed of a server whose clocks follow the temperature. Another speed shows at any load,
 # so a trial that only waits for one is as light as that allows: at 20 % of the knee too few requests run to fit a cost.
 _LEAST_SPAN_S, _TRIAL_S, _DRIFT_SHARE = 100.0, 30.0, 0.35
@@ -47,15 +45,12 @@ UNLIMITED = Spending(math.inf, math.inf)
 def is_crowded(state: SearchState, knee: KneeEstimate) -> bool:
     """Return whether max_num_seqs is unknown and may allow fewer requests than would run at the knee.
 
-    It is taken to allow as many as ever ran, and a few more. But it is usually a power of two, and where the next one
-    is hardly above what would run in the mean, more have to wait now and then.
+    It is taken to allow as many as ever ran, and a few more; `knee` says whether the usual limit would be too low.
     """
     model = state.model
     if model.max_num_seqs is not None:
         return False
-    usual = model.engines * 2 ** math.ceil(math.log2(max(model.most_running / model.engines, 1.0)))
-    shown, usual = (max(limit, model.allowed_running) for limit in (_MORE * model.most_running, usual))
-    return shown < knee.would_run or usual < _MORE * knee.would_run
+    return max(_MORE * model.most_running, model.allowed_running) < knee.would_run or knee.usual_limit_matters
 
 
 def assumption(state: SearchState, knee: KneeEstimate) -> str:

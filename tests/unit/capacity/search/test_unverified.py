@@ -246,12 +246,21 @@ def test_a_limit_that_allows_as_many_requests_as_would_run_is_enough() -> None:
         assert state.model.least_max_num_seqs == max(least, 12)
 
 
-@pytest.mark.parametrize(("ran", "would_run", "crowded"), [(126, 120, True), (130, 120, False), (50, 45, False)])
-def test_the_next_power_of_two_may_be_max_num_seqs(*, ran: int, would_run: int, crowded: bool) -> None:
-    """Of 120 in the mean more than 128 run now and then; of 45 hardly ever more than 64."""
-    state = Search(_LENGTHS, CHAT).state
+@pytest.mark.parametrize(("ran", "matters"), [(120, True), (250, False), (260, False)])
+def test_the_next_power_of_two_may_be_max_num_seqs(monkeypatch: pytest.MonkeyPatch, ran: int, *, matters: bool) -> None:
+    """Where 208 would run in the mean, a limit of 128 makes the knee much lower, one of 256 hardly and 512 not."""
+    monkeypatch.setattr(knee_estimate, "QUICK_REQUESTS", 300)
+    monkeypatch.setattr(knee_estimate, "_half_interval", lambda *_: 0.07)
+    state = _search(0.07).state
+    state.twin = twin_of(profile(FAST), _LENGTHS)
+    state.forecast_rps = state.capacity(state.twin, 10.0, 300)
+    state.model.max_num_seqs = None
     state.model.learn([snapshot(running=float(ran))])
-    assert is_crowded(state, KneeEstimate(10.0, (9.5, 10.5), "ttft", float(would_run), None)) is crowded
+    found = estimate_knee(state, explain=False, is_final=False)
+    assert found is not None
+    assert found.would_run == pytest.approx(208, abs=20)
+    assert found.usual_limit_matters is matters
+    assert is_crowded(state, replace(found, would_run=1.0)) is matters
 
 
 @pytest.mark.parametrize(("factor", "mode"), [(0.95, "verified"), (0.87, "forecast"), (1.15, "forecast")])
