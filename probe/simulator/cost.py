@@ -7,13 +7,13 @@ simulated server is known, and a search for that capacity can be checked.
 import math
 from dataclasses import astuple, dataclass
 from random import Random
+from typing import NamedTuple
 
 # vLLM reserves one block of the pool (the null block) and leaves it out of the usage ratio.
 NULL_BLOCKS = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What one engine step holds.
 
     `tokens`: all that it computes; `kv_tokens`: those in the KV cache before, over all sequences; `pairs`: pairs of a
@@ -96,6 +96,8 @@ class Jitter:
 
     def drifted(self, taken_s: float, at_s: float) -> float:
         """Scale a mean duration to the speed of that moment."""
+        if not self.drift_ratio:
+            return taken_s
         return taken_s * (1 + self.drift_ratio * math.sin(2 * math.pi * at_s / self.drift_period_s))
 
 

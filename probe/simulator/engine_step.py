@@ -1,13 +1,12 @@
 """One step of the simulated engine: what it is about to compute, and what came of it."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from probe.simulator.cost import Batch
 from probe.simulator.engine_request import EngineRequest
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledStep:
+class ScheduledStep(NamedTuple):
     """A step about to run, and the changes of the batch. Requests are in order of admission."""
 
     decoding: tuple[int, ...]  # one token each
@@ -23,8 +22,7 @@ class ScheduledStep:
         return (*((number, 1) for number in self.decoding), *self.prefills)
 
 
-@dataclass(frozen=True, slots=True)
-class StepOutcome:
+class StepOutcome(NamedTuple):
     """A completed step. Requests in `prefilled` got their first token, or the first since a preemption."""
 
     decoded: tuple[int, ...]

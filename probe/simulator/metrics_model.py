@@ -16,18 +16,22 @@ from probe.simulator.simulated_request import SimulatedRequest
 
 
 class GrowingHistogram:
-    """A histogram that observations are added to."""
+    """A histogram that observations are added to. They are counted when it is read, which most simulations never do."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
         self._counts = [0.0] * (len(bounds) + 1)
         self._sum = 0.0
+        self._added: list[tuple[float, int]] = []
 
     def add(self, value: float, times: int = 1) -> None:
-        self._counts[bisect_left(self._bounds, value)] += times
-        self._sum += value * times
+        self._added.append((value, times))
 
     def histogram(self) -> Histogram:
+        for value, times in self._added:
+            self._counts[bisect_left(self._bounds, value)] += times
+            self._sum += value * times
+        self._added.clear()
         total, buckets = 0.0, []
         for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
             total += count

@@ -12,8 +12,8 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from probe.simulator.cost import Profile
 from probe.simulator.engine import SimulatedEngine
@@ -25,8 +25,7 @@ from probe.simulator.simulated_request import SimulatedRequest
 _WORTH_SKIPPING = 3  # steps
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
+class Departure(NamedTuple):
     """Tokens that leave at `at_s`: the first ones of `started`, the last ones of `finished`."""
 
     at_s: float

@@ -22,9 +22,9 @@ ENDLESS_KV = 1e9  # tokens: stands for an unknown size of the KV cache
 BLOCK_SIZE = 16  # tokens in a block of the KV cache where that is unknown: vLLM's default on GPUs
 _FINE = 3000  # simulated requests that locate the capacity to about 2 %
 # Of a rate, as logarithms. Between two rates this near a line is good enough, but not to a rate without a steady state.
-_PRECISION, _RUNAWAY_PRECISION = 0.02, 0.008
+_PRECISION, _RUNAWAY_PRECISION = 0.021, 0.008
 _NEGLIGIBLE = 0.004  # a latency this near its objective is there
-_FIRST_STEP = 0.02  # doubled each time: the first guess is mostly near
+_FIRST_STEP, _GROWTH = 0.02, 4.0  # the first guess is mostly near; where it is not, each step is so much longer
 _FAR = 6.0  # e-folds from the first guess
 _ENDLESS = 4.0  # ratio of latency to objective; above it, differences do not matter
 _RUNAWAY = 0.12  # a queue with this share of all requests counts as endless
@@ -184,7 +184,10 @@ def find_capacity(
 
 
 def _root(excess: Callable[[float], float], near: float) -> float:
-    """Return where a rising function of a rate crosses 0, to about half a per cent: regula falsi in logarithms."""
+    """Return where a rising function of a rate crosses 0, to about half a per cent.
+
+    Bisection in logarithms and a line at the end: below the knee the function is flat, above it steep.
+    """
     low = high = math.log(near)
     at_low = at_high = excess(near)
     step = _FIRST_STEP
@@ -193,19 +196,19 @@ def _root(excess: Callable[[float], float], near: float) -> float:
             return math.exp(high)
         low, at_low = high, at_high
         high += step
-        at_high, step = excess(math.exp(high)), min(step * 2, 1.0)
+        at_high, step = excess(math.exp(high)), min(step * _GROWTH, 1.0)
     while at_low > 0:
         if math.log(near) - low > _FAR:
             return 0.0
         high, at_high = low, at_low
         low -= step
-        at_low, step = excess(math.exp(low)), min(step * 2, 1.0)
+        at_low, step = excess(math.exp(low)), min(step * _GROWTH, 1.0)
     while True:
         is_runaway = at_high >= math.log(_ENDLESS)
-        share = 0.5 if is_runaway else -at_low / (at_high - at_low)
         if high - low <= (_RUNAWAY_PRECISION if is_runaway else _PRECISION):
+            share = 0.5 if is_runaway else -at_low / (at_high - at_low)
             return math.exp(low + share * (high - low))
-        middle = low + min(max(share, 0.1), 0.9) * (high - low)
+        middle = (low + high) / 2
         at_middle = excess(math.exp(middle))
         if abs(at_middle) < _NEGLIGIBLE:
             return math.exp(middle)

@@ -56,6 +56,7 @@ class SearchState:
         self.live_equivalent_rps = 0.0  # the rate of workload requests that takes as much capacity as live users do
         self.front_end_estimate = NONE
         self.unloaded_s = 1.0  # E2E of the unloaded baseline
+        self._guessed_rps = 0.0
         self._is_stale = False  # there are data that `refresh` has not used
 
     def observe_live(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
@@ -87,7 +88,7 @@ class SearchState:
         if cost is None:
             return None
         twin = self.model.guessed_twin(cost)
-        rate_rps = self.capacity(twin, 1 / self.unloaded_s, _TO_GUESS)
+        self._guessed_rps = rate_rps = self.capacity(twin, self._near_rps(), _TO_GUESS)
         return (rate_rps, predict(twin, rate_rps, self.objectives, requests=_TO_GUESS).running) if rate_rps else None
 
     def add_trial(
@@ -142,7 +143,7 @@ class SearchState:
             for trial in self.trials
         ]
         self.correction = estimate_correction(self.trials, self.objectives)
-        near_rps = self.forecast_rps or max(2 * self.model.live_rps, 1 / self.unloaded_s)
+        near_rps = self._near_rps()
         self.forecast_rps = self.capacity(twin, near_rps, _ON_THE_WAY) or None
         self.live_equivalent_rps = self.model.live_rps
         if self.model.has_other_live_lengths and self.forecast_rps is not None:
@@ -205,6 +206,10 @@ class SearchState:
         return find_capacity(
             twin, self.objectives, near_rps, correction=self.correction, seeds=seeds, requests=requests
         )
+
+    def _near_rps(self) -> float:
+        """Return a rate that is as near to the capacity as is known."""
+        return self.forecast_rps or self._guessed_rps or max(2 * self.model.live_rps, 1 / self.unloaded_s)
 
     def _infer_limits(self, replays: TrialReplays) -> None:
         """Infer limits from the probe's requests that neither metrics nor configuration give."""
