@@ -17,6 +17,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 
 ROOT = Path(__file__).parent.parent
 REQUIRED = os.environ.get("KNEEWATCH_REQUIRE_ALL", "").split(",")
@@ -50,6 +51,13 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for name, hint in sorted(config.stash[MISSING].items()):
         terminalreporter.write_line(f"missing: {name} ({hint})", yellow=True)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """Undo what a command configured in a test: its standard error is closed after it."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")
