@@ -8,8 +8,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from probe.capacity.model.hints import SET_MAX_NUM_SEQS
 from probe.capacity.search.calibrate import find_misfit
-from probe.capacity.search.knee import NOT_ONE_SERVER, VOID, guarded_words
+from probe.capacity.search.knee import NOT_ONE_SERVER, VOID, guarded_words, is_long
 from probe.capacity.search.knee_estimate import FLOOR, KneeEstimate
 from probe.capacity.search.search_state import QUICK_REQUESTS, TOP_SHARE, SearchState
 from probe.capacity.search.trial import Trial
@@ -31,6 +32,8 @@ _CHANCE = 0.1  # probability of so many misses at a load that just holds; above 
 _SAME = 1e-6  # of a rate: rounding
 # As a logarithm: trials that pass a third above the model show only that their queue had no time to fill.
 _APART = 0.3
+_SHORT_TRIAL = 0.17  # by which steps of 15 s find a knee too high at most, as queues near it grow for minutes
+_TOO_SHORT = "; its trials were too short for the longest queues to grow, so it may be lower"
 
 
 def find_void_reason(steps: Sequence[StepSummary], stopped: Stopped) -> str | None:
@@ -115,6 +118,7 @@ def unforeseen_overload(state: SearchState, knee: KneeEstimate) -> str | None:
         return None
     return (
         f"{least.load_rps:.3g} requests/s were too many ({least.tripped}), which the model of this server does not say"
+        + (f"; {SET_MAX_NUM_SEQS}" if state.model.max_num_seqs is None else "")
     )
 
 
@@ -133,12 +137,17 @@ def find_doubt(state: SearchState) -> str | None:
 
 def highest_held_rps(state: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> float:
     """Return the highest rate of such trials that held, judged by many requests."""
+    highest = _highest_held(state, of)
+    return highest.load_rps if highest is not None else 0.0
+
+
+def _highest_held(state: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> Trial | None:
     held = (
         trial
         for trial in state.trials
         if trial.has_held and trial.is_steady and trial.step.requests.ok >= ENOUGH_REQUESTS
     )
-    return max((trial.load_rps for trial in held if of(trial)), default=0.0)
+    return max((trial for trial in held if of(trial)), default=None, key=_load)
 
 
 def modelless_capacity(state: SearchState) -> Capacity:
@@ -214,18 +223,20 @@ def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
 
 def empirical_capacity(state: SearchState, doubted: str) -> Capacity:
     """Return the capacity from the trials alone, for a model that is not credible."""
-    low = highest_held_rps(state) or None
-    high = ceiling(state)
+    held, high = _highest_held(state), ceiling(state)
+    low = held.load_rps if held is not None else 0.0
     tokens = mean_length(state.model.workload.output_tokens)
-    if low is not None and high == math.inf:
+    is_short = held is not None and not is_long(held.step)
+    least = low * (1 - (_SHORT_TRIAL if is_short else FLOOR))
+    if held is not None and high == math.inf:
         return Capacity(
             mode=EMPIRICAL,
             requests_per_second=low,
-            lower=low,
+            lower=least,
             output_tokens_per_second=low * tokens,
-            reason=f"no load that was tried broke an objective: the capacity is at least this ({doubted})",
+            reason=f"no load that was tried broke an objective: the capacity is about this or more ({doubted})",
         )
-    if low is None or high > low * CLIMB_FACTOR * CLIMB_FACTOR:
+    if high > low * CLIMB_FACTOR * CLIMB_FACTOR:
         return Capacity(mode=EMPIRICAL, reason=f"{doubted}, and the trials alone do not show where the knee is")
     rate = math.sqrt(low * high)
     if state.forecast_rps and math.log(rate / state.forecast_rps) > _APART:
@@ -236,9 +247,9 @@ def empirical_capacity(state: SearchState, doubted: str) -> Capacity:
     return Capacity(
         mode=EMPIRICAL,
         requests_per_second=rate,
-        lower=low * (1 - FLOOR),
+        lower=least,
         upper=high * (1 + FLOOR),
         output_tokens_per_second=rate * tokens,
-        reason=f"measured without a model: {doubted}",
+        reason=f"measured without a model: {doubted}{_TOO_SHORT if is_short else ''}",
         roofline=state.model.roofline(is_believed=False),
     )

@@ -381,9 +381,22 @@ def test_without_a_page_of_metrics_a_search_keeps_its_bracket(knee_rps: float) -
     assert found.mode == "empirical"
     assert found.lower is not None
     assert found.upper is not None
-    assert found.lower <= knee_rps <= found.upper < 1.25 * found.lower
+    assert found.lower <= knee_rps <= found.upper < 1.45 * found.lower
     assert found.requests_per_second == pytest.approx(knee_rps, rel=0.1)
     assert "measured without a model: the server's metrics do not show" in str(found.reason)
+    assert "may be lower" in str(found.reason)
+
+
+def test_trials_that_were_long_enough_narrow_a_capacity_without_a_model() -> None:
+    search = _search()
+    _search_on(search, 2.9)
+    short = search.capacity([step()], DONE)
+    search.state.trials = [replace(trial, step=replace(trial.step, seconds=180.0)) for trial in search.state.trials]
+    found = search.capacity([step()], DONE)
+    assert (found.requests_per_second, found.upper) == (short.requests_per_second, short.upper)
+    assert short.lower is not None
+    assert found.lower == pytest.approx(short.lower * (1 - 0.035) / (1 - 0.17))
+    assert "may be lower" not in str(found.reason)
 
 
 def test_a_search_whose_requests_all_fail_points_to_the_first_failure() -> None:

@@ -139,6 +139,20 @@ def test_a_knee_above_a_load_whose_requests_got_no_token_is_not_verified(stopped
         )
 
 
+def test_such_a_load_asks_for_max_num_seqs_where_it_is_unknown() -> None:
+    search = _search(0.07)
+    _hold(search)
+    search.state.model.max_num_seqs = None
+    search.state.model.learn([snapshot(running=100.0)])
+    stopped = replace(
+        search.state.trials[-1], load_rps=9.2, tripped="no_first_token", step=replace(_MANY, reason="cut_short")
+    )
+    search.state.trials = [*(replace(trial, load_rps=9.0) for trial in search.state.trials), stopped]
+    reason = str(search.capacity([_MANY], DONE).reason)
+    assert reason.startswith("9.2 requests/s were too many (no_first_token)")
+    assert "; set capacity.server.max_num_seqs" in reason
+
+
 def test_no_load_is_added_where_it_would_not_narrow_the_interval() -> None:
     search = _search(0.16, least_half=0.1)
     assert max(_hold(search)) == pytest.approx(9.5)
