@@ -23,6 +23,7 @@ _ROOM = 1.1  # seconds of a run for each second of its trials: between them the 
 # was more than 10 % wrong, and at most 7 % where it was right.
 _TPOT_OFF = 0.1
 _AGAIN_SHARE = 0.9  # of the knee: a trial there verifies it, and is no more likely to break it than to hold
+_MOST_NEAR = 4  # trials near the knee until it shows whether a likely max_num_seqs is one: chance has it that more run
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +102,12 @@ def load_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> 
         return None
     judged_rps, top_rps = _judged_rps(state), min(TOP_SHARE * knee.rate_rps, limit_rps)
     if is_crowded(state, knee):
-        # Nearer to the knee it shows whether so many requests run.
-        return (top_rps, 0.0) if judged_rps < VERIFYING_SHARE * knee.rate_rps and top_rps > judged_rps else None
+        # Nearer to the knee it shows whether so many requests run; and what held does so when chance lets more arrive.
+        if judged_rps < VERIFYING_SHARE * knee.rate_rps:
+            return (top_rps, 0.0) if top_rps > judged_rps else None
+        near = sum(each.load_rps >= VERIFYING_SHARE * knee.rate_rps for each in state.trials)
+        may_show = _MORE * state.model.most_running >= knee.would_run
+        return (min(judged_rps, limit_rps), 0.0) if may_show and near < _MOST_NEAR else None
     may_verify = trials_lacking(state, knee) > 0
     if may_verify and judged_rps < VERIFYING_SHARE * knee.rate_rps:
         # Where loads above the limit were too high already, none below it would show that the knee holds.
