@@ -30,7 +30,6 @@ SWITCHES: Mapping[str, tuple[tuple[str, str, Any], ...]] = {
     "max-num-seqs": (("probe.capacity.model.server_model", "infer_max_num_seqs", lambda *_, **__: None),),
     "chance": ((_SEARCH + "verdict", "_may_be_chance", lambda *_: False),),
     "foreseen": ((_SEARCH + "verdict", "_is_foreseen", lambda *_: False),),
-    "misfit": ((_SEARCH + "verdict", "find_misfit", lambda *_: None),),
     "unexplained-tail": ((_SEARCH + "knee_estimate", "unexplained_tail", lambda *_: 0.0),),
     "floor": ((_SEARCH + "knee_estimate", "FLOOR", 0.0),),
     "latency-error": ((_SEARCH + "knee_estimate", "_LATENCY", 0.0),),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probe.capacity.search import knee_estimate, search_state
+from probe.capacity.search import knee_estimate, search_state, verdict
 
 _LONGEST = "test_recorded_servers.py"  # eight minutes of a core
 
@@ -16,5 +16,5 @@ def short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a search simulate a tenth as many requests for its result, and a third as many on the way."""
     monkeypatch.setattr(knee_estimate, "_FINAL", 1000)
     monkeypatch.setattr(search_state, "_ON_THE_WAY", 1000)
-    for module in (knee_estimate, search_state):
+    for module in (knee_estimate, verdict):
         monkeypatch.setattr(module, "QUICK_REQUESTS", 400)

@@ -7,7 +7,6 @@ A ServerModel only grows: `learn` adds the snapshots since the last call, `twin`
 from all but one part (for the jackknife).
 """
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -82,7 +81,7 @@ class ServerModel:
         """What max_num_seqs is at least: by the hints, or as many requests as have run at a time in one engine."""
         polled = (most_running(snapshot) for snapshot in self._all)
         between = (window.batch for segment in self._segments for window in segment)
-        return max(math.ceil(max([*polled, *between], default=0.0)), self._hints.least_max_num_seqs)
+        return max(round(max([*polled, *between], default=0.0)), self._hints.least_max_num_seqs)
 
     @property
     def allowed_running(self) -> float:

@@ -23,8 +23,9 @@ BLOCK_SIZE = 16  # tokens in a block of the KV cache where that is unknown: vLLM
 _FINE = 3000  # simulated requests that locate the capacity to about 2 %
 # Of a rate, as logarithms. Between two rates this near a line is good enough, but not to a rate without a steady state.
 _PRECISION, _RUNAWAY_PRECISION = 0.021, 0.008
-_NEGLIGIBLE = 0.004  # a latency this near its objective is there
-_FIRST_STEP, _GROWTH = 0.02, 4.0  # the first guess is mostly near; where it is not, each step is so much longer
+_NEGLIGIBLE = 0.002  # a latency this near its objective is there
+# The first guess is mostly near, so that one step is enough; where it is not, each step is so much longer.
+_FIRST_STEP, _GROWTH = 0.02, 4.0
 _FAR = 6.0  # e-folds from the first guess
 _ENDLESS = 4.0  # ratio of latency to objective; above it, differences do not matter
 _RUNAWAY = 0.12  # a queue with this share of all requests counts as endless
@@ -184,7 +185,7 @@ def find_capacity(
 
 
 def _root(excess: Callable[[float], float], near: float) -> float:
-    """Return where a rising function of a rate crosses 0, to about half a per cent.
+    """Return where a rising function of a rate crosses 0, to about half a per cent where it is steep.
 
     Bisection in logarithms and a line at the end: below the knee the function is flat, above it steep.
     """

@@ -1,23 +1,19 @@
-"""Calibration: how much a server's latencies differ from its twin's, and whether the twin still explains them. Pure.
+"""Calibration: how much a server's latencies differ from its twin's. Pure.
 
 In: trials, with the twin's prediction for the same requests at the same times. Out: correction factors for the twin's
-latencies, the difference that no factor explains, and a reason not to believe the model.
+latencies, and the difference that no factor explains.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from probe.capacity.model.twin import Prediction
 from probe.capacity.search.trial import Trial
 from probe.core.objectives import Objectives
 from probe.core.step import Distribution
 
-# By what factor the twin's medians may be off before the model is doubted; only for latencies above _NEAR of their
-# objective, since lower ones limit nothing. TTFT and the longest gap hang on single steps, so they scatter more.
-_OFF = {"ttft": 1.5, "tpot": 1.25, "e2e": 1.25, "itl": 1.5}
-_NEAR = 0.5
-_MOST_OFF = 0.25  # the largest correction taken from one trial, as a logarithm: about where doubt begins (_OFF)
-_CERTAIN = 3.0  # standard errors: by chance in one comparison of 400
+_NEAR = 0.5  # of its objective: a lower latency limits nothing
+_MOST_OFF = 0.25  # the largest correction taken from one trial, as a logarithm
 _REPLAYED = 1.08  # sqrt(1 + 1/6): the mean of six replays scatters too
 
 _Off = tuple[float, float, float]  # of a logarithm: value, standard error, weight
@@ -56,27 +52,6 @@ def unexplained_tail(trial: Trial, by: dict[str, float], objectives: Objectives)
             continue
         worst = max(worst, abs(tail[0] - math.log(by.get(name, 1.0))) - tail[1])
     return worst
-
-
-def find_misfit(
-    trial: Trial, objectives: Objectives, is_nearby: Callable[[Trial, str, float, float], bool]
-) -> str | None:
-    """Describe the first latency near its objective that the model does not explain, or return None.
-
-    `is_nearby(trial, name, measured_s, allowed)`: whether a slightly different rate would explain it.
-    """
-    for name, objective in objectives.latencies().items():
-        measured, middle = _measured(trial, name), _middle(trial, name)
-        if middle is None or not measured.p50 or not measured.p95:
-            continue
-        if max(measured.p95, _at(trial.predicted, name)) < _NEAR * objective.within_s:
-            continue
-        off, error = middle
-        if abs(off) > max(math.log(_OFF[name]), _CERTAIN * error) and not is_nearby(
-            trial, name, measured.p50, _OFF[name]
-        ):
-            return f"{name.upper()} was {math.exp(off):.2f} times what the model of this server says"
-    return None
 
 
 def _measured(trial: Trial, name: str) -> Distribution:

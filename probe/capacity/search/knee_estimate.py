@@ -26,7 +26,7 @@ _BELOW, _LEAST_SLOPE = 0.85, 0.05
 _UNSEEN_DRIFT = 2.0
 _Z = 1.64  # standard deviations to each side: nine of ten
 FEWEST_PARTS, _UNKNOWN = 3, 0.2  # two say nothing of a spread: with fewer this one is assumed, far too wide to verify
-_HARDLY_EVER = 1.25  # of the mean requests in a batch: so many run now and then
+_HARDLY_EVER = 3.0  # standard deviations of a Poisson number: so many more than in the mean hardly ever run
 _FINAL = 10_000  # simulated requests: with 3,000 a knee is 1 to 2 % higher, and varies by 4 % instead of 2 %
 
 
@@ -83,7 +83,8 @@ def _would_usual_limit_matter(state: SearchState, twin: Twin, rate_rps: float, w
     """Return whether a max_num_seqs of the next power of two, the likely one, moves the knee by more than `half`."""
     model = state.model
     likely = 2 ** math.ceil(math.log2(model.least_max_num_seqs))
-    if model.max_num_seqs is not None or likely * model.engines > _HARDLY_EVER * would_run:
+    in_fullest = would_run * (max(twin.shares) / sum(twin.shares) if twin.shares else 1 / twin.engines)
+    if model.max_num_seqs is not None or likely > in_fullest + _HARDLY_EVER * math.sqrt(in_fullest):
         return False
     free, limited = (
         state.capacity(each, rate_rps, QUICK_REQUESTS) for each in (twin, replace(twin, max_num_seqs=likely))

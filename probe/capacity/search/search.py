@@ -35,7 +35,6 @@ from probe.capacity.search.verdict import (
     highest_held_rps,
     model_capacity,
     modelless_capacity,
-    overloaded_trials,
     unforeseen_overload,
 )
 from probe.core.objectives import Objectives
@@ -131,7 +130,7 @@ class Search:
             return modelless_capacity(self.state)
         # The model goes on learning while the search does without it, and may explain the server after all.
         if (doubted := find_doubt(self.state)) is not None:
-            return empirical_capacity(self.state, doubted)
+            return empirical_capacity(self.state, doubted[1])
         lacks = self._doubted or unforeseen_overload(self.state, knee) or self._what_would_verify(knee)
         late = sum(step.reason == CLIENT_BOUND for step in steps)
         if lacks is not None and late:
@@ -194,9 +193,10 @@ class Search:
             return state.trials[-1].load_rps if reason == CLIENT_BOUND and late <= _MAX_LATE else None
         held_rps = max((trial.load_rps for trial in state.trials if trial.has_held), default=state.live_equivalent_rps)
         if self._doubted is None and (doubted := find_doubt(state)) is not None:
-            if (repeated := self._rate_to_repeat()) is not None:
-                return repeated
-            self._doubted, self._climbs = doubted, 0
+            load_rps, why = doubted
+            if self._tries(load_rps) == 1:  # the server may have been slow just then
+                return load_rps
+            self._doubted, self._climbs = why, 0
         failed_rps = ceiling(state)
         if self._doubted is not None:
             return self._climb(held_rps, failed_rps)
@@ -216,15 +216,6 @@ class Search:
             return _MOST_TO_NARROW
         would_run = failed_rps / 2 * self.state.unloaded_s
         return _MOST_AFTER_GUESS if would_run > _LEAST_RUNNING else (_MAX_TRIALS, _MAX_FAILED)
-
-    def _rate_to_repeat(self) -> float | None:
-        """Return the rate that raised a doubt, if it was tried only once: the server may have been slow just then."""
-        broken = overloaded_trials(self.state)
-        if not broken:
-            top_trials = self.state.top_trials()
-            return top_trials[0].load_rps if len(top_trials) == 1 else None
-        rate = min(trial.load_rps for trial in broken)
-        return rate if self._tries(rate) == 1 else None
 
     def _tries(self, rate: float) -> int:
         return sum(abs(trial.load_rps / rate - 1) < SAME_RATE for trial in self.state.trials)

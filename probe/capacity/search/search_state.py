@@ -56,7 +56,7 @@ class SearchState:
         self.live_equivalent_rps = 0.0  # the rate of workload requests that takes as much capacity as live users do
         self.front_end_estimate = NONE
         self.unloaded_s = 1.0  # E2E of the unloaded baseline
-        self._guessed_rps = 0.0
+        self._guessed_rps = 0.0  # by the pulses
         self._is_stale = False  # there are data that `refresh` has not used
 
     def observe_live(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
@@ -88,7 +88,9 @@ class SearchState:
         if cost is None:
             return None
         twin = self.model.guessed_twin(cost)
-        self._guessed_rps = rate_rps = self.capacity(twin, self._near_rps(), _TO_GUESS)
+        rate_rps = self.capacity(twin, self._near_rps(), _TO_GUESS)
+        if self.has_pulses:  # without them it may be far too high
+            self._guessed_rps = rate_rps
         return (rate_rps, predict(twin, rate_rps, self.objectives, requests=_TO_GUESS).running) if rate_rps else None
 
     def add_trial(
@@ -179,21 +181,6 @@ class SearchState:
             key=lambda trial: -trial.load_rps,
         )
         return [trial for trial in trials if trial.load_rps > (1 - SAME_RATE) * trials[0].load_rps]
-
-    def is_explained_nearby(self, trial: Trial, name: str, measured_s: float, allowed: float) -> bool:
-        """Return whether a slightly different rate explains a latency: near the knee, queues vary by chance."""
-        if self.twin is None or trial.predicted is None:
-            return False
-        here, low, high = (
-            getattr(
-                predict(self.twin, trial.load_rps * share, self.objectives, requests=QUICK_REQUESTS), f"{name}_p50_s"
-            )
-            for share in (1.0, 1 - SAME_RATE, 1 + SAME_RATE)
-        )
-        expected_s = getattr(trial.predicted, f"{name}_p50_s")
-        if not math.isfinite(here):
-            return True
-        return bool(expected_s * low / here / allowed <= measured_s <= expected_s * high / here * allowed)
 
     def refine_forecast(self, requests: int) -> float | None:
         """Repeat the forecast, with that many simulated requests; None if there is none."""

@@ -19,11 +19,11 @@ _MORE = 1.25  # times the most requests running in any snapshot may run as well:
 # so a trial that only waits for one is as light as that allows: at 20 % of the knee too few requests run to fit a cost.
 _LEAST_SPAN_S, _TRIAL_S, _DRIFT_SHARE = 100.0, 30.0, 0.35
 _ROOM = 1.1  # seconds of a run for each second of its trials: between them the search computes
-# By how much the twin's TPOT may be off. In runs on vLLM servers of known timing, it was 13 to 24 % where the capacity
-# was more than 10 % wrong, and at most 7 % where it was right.
-_TPOT_OFF = 0.1
+# By how much the twin's TPOT or E2E may be off. In runs on vLLM servers of known timing, it was 13 to 24 % where the
+# capacity was more than 10 % wrong; where it was right it was mostly at most 7 %, and up to 14 % (docs/accuracy.md).
+_OFF = 0.1
 _AGAIN_SHARE = 0.9  # of the knee: a trial there verifies it, and is no more likely to break it than to hold
-_MOST_NEAR = 4  # trials near the knee until it shows whether a likely max_num_seqs is one: chance has it that more run
+_MOST_NEAR = 4  # trials near the knee, at most, to show whether max_num_seqs is the likely one: in some, more run
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,10 @@ def load_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> 
         return None
     judged_rps, top_rps = _judged_rps(state), min(TOP_SHARE * knee.rate_rps, limit_rps)
     if is_crowded(state, knee):
-        # Nearer to the knee it shows whether so many requests run; and what held does so when chance lets more arrive.
+        # Nearer to the knee it shows whether so many run; a repeat of what held shows it when, by chance, more run.
         if judged_rps < VERIFYING_SHARE * knee.rate_rps:
             return (top_rps, 0.0) if top_rps > judged_rps else None
-        near = sum(each.load_rps >= VERIFYING_SHARE * knee.rate_rps for each in state.trials)
-        may_show = _MORE * state.model.most_running >= knee.would_run
-        return (min(judged_rps, limit_rps), 0.0) if may_show and near < _MOST_NEAR else None
+        return (min(judged_rps, top_rps), 0.0) if _may_show_limit(state, knee, top_rps) else None
     may_verify = trials_lacking(state, knee) > 0
     if may_verify and judged_rps < VERIFYING_SHARE * knee.rate_rps:
         # Where loads above the limit were too high already, none below it would show that the knee holds.
@@ -116,6 +114,13 @@ def load_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> 
     if (lacking_s := max(_LEAST_SPAN_S - _span_s(state), 0.0)) > 0:
         return min(_DRIFT_SHARE * knee.rate_rps, limit_rps), lacking_s
     return (min(_AGAIN_SHARE * knee.rate_rps, limit_rps), 0.0) if may_verify else None
+
+
+def _may_show_limit(state: SearchState, knee: KneeEstimate, top_rps: float) -> bool:
+    """Return whether another trial near the knee may show that more requests run than the likely max_num_seqs."""
+    near = [each for each in state.trials if each.load_rps >= VERIFYING_SHARE * knee.rate_rps]
+    is_safe = not any(each.has_broken for each in near) and top_rps >= VERIFYING_SHARE * knee.rate_rps
+    return is_safe and len(near) < _MOST_NEAR and _MORE * state.model.most_running >= knee.would_run
 
 
 def advice(state: SearchState, knee: KneeEstimate, spent: Spending, trial: Spending) -> str | None:
@@ -136,12 +141,14 @@ def advice(state: SearchState, knee: KneeEstimate, spent: Spending, trial: Spend
 
 
 def _unknown(state: SearchState, knee: KneeEstimate) -> str | None:
-    """Return what is not known of the server and no load would show, or None."""
+    """Return what is not known of the server, or None."""
     if is_crowded(state, knee):
         return assumption(state, knee)
-    off = state.correction.get("tpot", 1.0)  # a mean over a whole answer: it hardly scatters
-    if abs(math.log(off)) > math.log1p(_TPOT_OFF):
-        return f"TPOT was {off:.2f} times what the model of this server says, so it does not know what takes the time"
+    for name in ("tpot", "e2e"):  # times of a whole answer: they hardly scatter
+        off = state.correction.get(name, 1.0)
+        if abs(math.log(off)) > math.log1p(_OFF):
+            was = f"{name.upper()} was {off:.2f} times what the model of this server says"
+            return f"{was}, so it does not know what takes the time"
     return None
 
 

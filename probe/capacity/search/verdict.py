@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from probe.capacity.model.hints import SET_MAX_NUM_SEQS
-from probe.capacity.search.calibrate import find_misfit
 from probe.capacity.search.knee import NOT_ONE_SERVER, VOID, guarded_words, is_long
 from probe.capacity.search.knee_estimate import FLOOR, KneeEstimate
 from probe.capacity.search.search_state import QUICK_REQUESTS, TOP_SHARE, SearchState
@@ -122,17 +121,17 @@ def unforeseen_overload(state: SearchState, knee: KneeEstimate) -> str | None:
     )
 
 
-def find_doubt(state: SearchState) -> str | None:
-    """Return why the model is not credible, or None."""
+def find_doubt(state: SearchState) -> tuple[float, str] | None:
+    """Return the load that shows that the model is not credible, and why; None if it is."""
     broke = min((trial.load_rps for trial in overloaded_trials(state)), default=math.inf)
     if state.forecast_rps and broke < _REFUTES * state.forecast_rps:
-        return f"{broke:.3g} requests/s were too many; by the model this server holds {state.forecast_rps:.3g}"
+        return broke, f"{broke:.3g} requests/s were too many; by the model this server holds {state.forecast_rps:.3g}"
     # Only trials that should have broken by the model: where the queue has not filled, they hold on the twin as well.
     stood = highest_held_rps(state, lambda trial: state.worst_objective_ratio(trial) > 1 / _FORESEEN)
     if state.forecast_rps and _REFUTES * stood > state.forecast_rps:
-        return f"{stood:.3g} requests/s held the objectives; by the model this server holds {state.forecast_rps:.3g}"
-    reasons = [find_misfit(trial, state.objectives, state.is_explained_nearby) for trial in state.top_trials()]
-    return next(iter(reasons), None) if all(reasons) else None
+        words = f"{stood:.3g} requests/s held the objectives; by the model this server holds {state.forecast_rps:.3g}"
+        return stood, words
+    return None
 
 
 def highest_held_rps(state: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> float:
@@ -147,7 +146,7 @@ def _highest_held(state: SearchState, of: Callable[[Trial], bool] = lambda _: Tr
         for trial in state.trials
         if trial.has_held and trial.is_steady and trial.step.requests.ok >= ENOUGH_REQUESTS
     )
-    return max((trial for trial in held if of(trial)), default=None, key=_load)
+    return max((each for each in held if of(each)), default=None, key=lambda each: (each.load_rps, is_long(each.step)))
 
 
 def modelless_capacity(state: SearchState) -> Capacity:
@@ -231,10 +230,10 @@ def empirical_capacity(state: SearchState, doubted: str) -> Capacity:
     if held is not None and high == math.inf:
         return Capacity(
             mode=EMPIRICAL,
-            requests_per_second=low,
+            requests_per_second=least,
             lower=least,
-            output_tokens_per_second=low * tokens,
-            reason=f"no load that was tried broke an objective: the capacity is about this or more ({doubted})",
+            output_tokens_per_second=least * tokens,
+            reason=f"no load that was tried broke an objective: the capacity is at least this ({doubted})",
         )
     if high > low * CLIMB_FACTOR * CLIMB_FACTOR:
         return Capacity(mode=EMPIRICAL, reason=f"{doubted}, and the trials alone do not show where the knee is")

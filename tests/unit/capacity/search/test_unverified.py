@@ -12,7 +12,7 @@ from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.search import knee_estimate
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee, why_wide
 from probe.capacity.search.search import Search
-from probe.capacity.search.unverified import UNLIMITED, Spending, is_crowded, trials_lacking
+from probe.capacity.search.unverified import UNLIMITED, Spending, is_crowded, load_to_verify, trials_lacking
 from probe.core.result import Stopped
 from probe.core.step import Arrivals, Distribution, StepPlan, StepRun, TrafficBeside
 
@@ -210,6 +210,28 @@ def test_a_load_near_the_knee_is_repeated_until_more_run_than_the_likely_limit(r
     search._estimate_knee = lambda **_: replace(crowd, usual_limit_matters=False)  # type: ignore[assignment]
     search._knee = None
     assert (search.capacity([_MANY], DONE).mode == "verified") is (tries > 1)
+
+
+@pytest.mark.parametrize(("broke_rps", "is_tried"), [(None, True), (8.9, False), (9.6, False)])
+def test_what_held_is_repeated_only_where_nothing_near_the_knee_broke(
+    broke_rps: float | None, *, is_tried: bool
+) -> None:
+    """So near to a load that broke it may harm users."""
+    search = _search(0.07)
+    search.state.model.max_num_seqs = None
+    search.state.model.learn([snapshot(running=30.0)])
+    crowd = KneeEstimate(10.0, (9.3, 10.7), "ttft", 3.5, None, 0.06, usual_limit_matters=True)
+    search._estimate_knee = lambda **_: crowd  # type: ignore[assignment]
+    for load_rps in (5.0, 8.7, *([] if broke_rps is None else [broke_rps])):
+        plan = StepPlan(8, 30.0, "open", arrivals=Arrivals(rate_rps=load_rps, counted_s=(30.0,)))
+        tripped = "objective_broken" if load_rps == broke_rps else None
+        ended = replace(_MANY, plan=plan, reason="cut_short") if tripped else _MANY
+        begin_s = 40 * len(search.state.trials)
+        window = begin_s * 10**9, (begin_s + 30) * 10**9
+        search.step_finished(ended, StepRun(plan, (), window, (), is_cut_short=bool(tripped)), [], tripped)
+    load = load_to_verify(search.state, crowd, 0.95 * (broke_rps or 100.0))
+    assert (load is not None) is is_tried
+    assert load is None or load[0] == pytest.approx(8.7)
 
 
 def test_never_more_trials_are_asked_for_than_there_were() -> None:
