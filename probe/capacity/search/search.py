@@ -140,9 +140,11 @@ class Search:
 
     def _what_would_verify(self, knee: KneeEstimate) -> str | None:
         """Return what a knee lacks to be verified, with the command that may do it; None if it lacks nothing."""
-        plan = self._trial_plan(VERIFYING_SHARE * knee.rate_rps)
+        lacks, plan = shortcoming(self.state, knee), self._trial_plan(VERIFYING_SHARE * knee.rate_rps)
+        if lacks is not None and len(self.state.trials) >= _MAX_TRIALS:
+            return f"{lacks}; {len(self.state.trials)} trials, the most of a search, were not enough"
         if plan is None:
-            return shortcoming(self.state, knee)
+            return lacks
         return advice(self.state, knee, self._spent, cost_of(plan, self.state.model.workload))
 
     def _note_time(self, snapshots: Sequence[ServerSnapshot]) -> None:

@@ -87,7 +87,7 @@ def test_it_goes_on_where_only_the_estimate_that_is_published_is_too_wide() -> N
 
 def test_it_ends_when_the_budget_has_no_room_for_another_trial_and_says_what_would_verify_it() -> None:
     search = _search(0.16, budget=Spending(60.0, 10**9))
-    rates = _hold(search)
+    rates = _hold(search, 4)
     search._spent = Spending(50.0, 40_000)
     assert search.next_step() is None
     assert max(rates) < 10
@@ -151,6 +151,13 @@ def test_such_a_load_asks_for_max_num_seqs_where_it_is_unknown() -> None:
     reason = str(search.capacity([_MANY], DONE).reason)
     assert reason.startswith("9.2 requests/s were too many (no_first_token)")
     assert "; set capacity.server.max_num_seqs" in reason
+
+
+def test_a_search_that_ends_after_its_most_trials_names_no_budget_that_would_verify_it() -> None:
+    search = _search(0.16)
+    rates = _hold(search)
+    reason = search.capacity([_MANY], DONE).reason
+    assert reason == f"interval 16 %, 8 % needed; {len(rates)} trials, the most of a search, were not enough"
 
 
 def test_no_load_is_added_where_it_would_not_narrow_the_interval() -> None:
