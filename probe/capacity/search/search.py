@@ -169,9 +169,14 @@ class Search:
         return plan if self._spent.plus(cost_of(plan, state.model.workload)).is_within(self._budget) else None
 
     def _load_to_verify(self, knee: KneeEstimate | None) -> tuple[float, float] | None:
-        if knee is None or unforeseen_overload(self.state, knee) is not None:
+        if knee is None:
             return None
-        return load_to_verify(self.state, knee, _BELOW * ceiling(self.state))
+        failed_rps = ceiling(self.state)
+        if unforeseen_overload(self.state, knee) is not None:
+            # A lower load may show what the model does not have, such as max_num_seqs.
+            rate = between(highest_held_rps(self.state), failed_rps)
+            return (rate, 0.0) if rate and sum(trial.has_broken for trial in self.state.trials) <= _MAX_FAILED else None
+        return load_to_verify(self.state, knee, _BELOW * failed_rps)
 
     def _pulse_size(self) -> int:
         """Return how many requests to send at once next; 0 where a trial comes next."""

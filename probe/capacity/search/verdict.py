@@ -149,6 +149,13 @@ def _highest_held(state: SearchState, of: Callable[[Trial], bool] = lambda _: Tr
     return max((each for each in held if of(each)), default=None, key=lambda each: (each.load_rps, is_long(each.step)))
 
 
+def _least(held: Trial | None) -> float:
+    """Return the least capacity that a load which held shows, in requests/s."""
+    if held is None:
+        return 0.0
+    return held.load_rps * (1 - (FLOOR if is_long(held.step) else _SHORT_TRIAL))
+
+
 def modelless_capacity(state: SearchState) -> Capacity:
     """Return the capacity without a forecast: that of the trials where some held and some broke, else a reason."""
     if state.twin is not None:
@@ -177,15 +184,17 @@ def model_capacity(state: SearchState, knee: KneeEstimate, lacks: str | None) ->
         (trial.load_rps * (1 + FLOOR if trial.is_precaution else 1.0) for trial in overloaded_trials(state)),
         default=math.inf,
     )
-    if is_crowded(state, knee) and most == math.inf:
-        return _lower_bound(state, knee)
+    if is_crowded(state, knee):
+        return _lower_bound(state, knee, most)
     rate = min(knee.rate_rps, most)
-    low, high = knee.interval
+    low, high = knee.interval[0] * rate / knee.rate_rps, knee.interval[1]
+    if unforeseen_overload(state, knee) is not None:
+        low = min(low, _least(_highest_held(state)))
     limits = knee.bottleneck
     return Capacity(
         mode=VERIFIED if lacks is None else FORECAST,
         requests_per_second=rate,
-        lower=low * rate / knee.rate_rps,
+        lower=low,
         upper=min(high, most * (1 + SURE)),
         output_tokens_per_second=rate * mean_length(state.model.workload.output_tokens),
         limiting=knee.limiting,
@@ -199,19 +208,20 @@ def model_capacity(state: SearchState, knee: KneeEstimate, lacks: str | None) ->
     )
 
 
-def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
-    """Return the capacity if max_num_seqs, which is unknown, is no more than is known."""
+def _lower_bound(state: SearchState, knee: KneeEstimate, most_rps: float) -> Capacity:
+    """Return the capacity if max_num_seqs, which is unknown, is no more than is known. `most_rps`: was too high."""
     most = state.model.least_max_num_seqs
     limited = replace(state.twin, max_num_seqs=most) if state.twin is not None else None
     least = state.capacity(limited, knee.rate_rps, QUICK_REQUESTS) if limited is not None else 0.0
     if not least:
         needs = assumption(state, knee)
         return Capacity(mode=FORECAST, reason=f"not enough evidence: max_num_seqs is not known; {needs}")
-    rate = min(least, knee.rate_rps)
+    rate = min(least, knee.rate_rps, most_rps)
     return Capacity(
         mode=FORECAST,
         requests_per_second=rate,
         lower=knee.interval[0] * rate / knee.rate_rps,
+        upper=most_rps * (1 + SURE) if most_rps < math.inf else None,
         output_tokens_per_second=rate * mean_length(state.model.workload.output_tokens),
         roofline=state.model.roofline(),
         prefill_tokens_per_second=state.model.prefill_tokens_per_second(),
@@ -223,10 +233,9 @@ def _lower_bound(state: SearchState, knee: KneeEstimate) -> Capacity:
 def empirical_capacity(state: SearchState, doubted: str) -> Capacity:
     """Return the capacity from the trials alone, for a model that is not credible."""
     held, high = _highest_held(state), ceiling(state)
-    low = held.load_rps if held is not None else 0.0
+    low, least = held.load_rps if held is not None else 0.0, _least(held)
     tokens = mean_length(state.model.workload.output_tokens)
     is_short = held is not None and not is_long(held.step)
-    least = low * (1 - (_SHORT_TRIAL if is_short else FLOOR))
     if held is not None and high == math.inf:
         return Capacity(
             mode=EMPIRICAL,

@@ -133,10 +133,43 @@ def test_a_knee_above_a_load_whose_requests_got_no_token_is_not_verified(stopped
     assert search.next_step() is None
     found = search.capacity([_MANY], DONE)
     assert found.mode == mode
+    assert found.lower == pytest.approx(9.0 * (1 - 0.17) if mode == "forecast" else 9.3), "what held, in short trials"
     if mode == "forecast":
         assert found.reason == (
             "9.2 requests/s were too many (no_first_token), which the model of this server does not say"
         )
+
+
+def test_below_such_a_load_it_goes_on_until_the_bracket_is_narrow() -> None:
+    search = _search(0.07)
+    for load_rps, tripped in ((5.0, None), (7.2, None), (9.6, "no_first_token")):
+        plan = StepPlan(8, 30.0, "open", arrivals=Arrivals(rate_rps=load_rps, counted_s=(30.0,)))
+        ended = _MANY if tripped is None else replace(_MANY, plan=plan, reason="cut_short")
+        window = 40 * len(search.state.trials) * 10**9, (40 * len(search.state.trials) + 30) * 10**9
+        search.step_finished(ended, StepRun(plan, (), window, (), is_cut_short=bool(tripped)), [], tripped)
+    assert _hold(search) == [pytest.approx(0.95 * 0.95 * 9.6), pytest.approx((0.95 * 0.95 + 1) / 2 * 9.6)]
+
+
+def test_where_max_num_seqs_is_unknown_an_overload_bounds_the_capacity_from_above() -> None:
+    search = _search(0.07)
+    search.state.twin = twin_of(profile(FAST), _LENGTHS)
+    search.state.model.max_num_seqs = None
+    search.state.model.learn([snapshot(running=8.0)])
+    crowd = KneeEstimate(10.0, (9.3, 10.7), "ttft", 400.0, None, 0.06)
+    search._estimate_knee = lambda **_: crowd  # type: ignore[assignment]
+    for load_rps, tripped in ((5.0, None), (9.6, "no_first_token")):
+        plan = StepPlan(8, 30.0, "open", arrivals=Arrivals(rate_rps=load_rps, counted_s=(30.0,)))
+        ended = _MANY if tripped is None else replace(_MANY, plan=plan, reason="cut_short")
+        window = 40 * len(search.state.trials) * 10**9, (40 * len(search.state.trials) + 30) * 10**9
+        search.step_finished(ended, StepRun(plan, (), window, (), is_cut_short=bool(tripped)), [], tripped)
+    search._knee = crowd
+    search.state._is_stale = False
+    found = search.capacity([_MANY], DONE)
+    assert str(found.reason).startswith("a lower bound: max_num_seqs is not known to be more than 8")
+    assert found.upper == pytest.approx(9.6 * 1.08)
+    assert found.lower is not None
+    assert found.requests_per_second is not None
+    assert found.lower < found.requests_per_second <= 9.6
 
 
 def test_such_a_load_asks_for_max_num_seqs_where_it_is_unknown() -> None:
