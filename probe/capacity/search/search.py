@@ -25,7 +25,7 @@ from probe.capacity.search.next_rate import between, climb, first_rates, towards
 from probe.capacity.search.pulses import Room, next_size, pulse_plan
 from probe.capacity.search.search_state import SAME_RATE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.trial_plan import cost_of, trial_plan
-from probe.capacity.search.unverified import UNLIMITED, Spending, advice, load_to_verify, shortcoming
+from probe.capacity.search.unverified import UNLIMITED, Spending, advice, load_to_verify, shortcoming, trials_lacking
 from probe.capacity.search.verdict import (
     FORECAST,
     ceiling,
@@ -140,9 +140,10 @@ class Search:
 
     def _what_would_verify(self, knee: KneeEstimate) -> str | None:
         """Return what a knee lacks to be verified, with the command that may do it; None if it lacks nothing."""
-        lacks, plan = shortcoming(self.state, knee), self._trial_plan(VERIFYING_SHARE * knee.rate_rps)
-        if lacks is not None and len(self.state.trials) >= _MAX_TRIALS:
-            return f"{lacks}; {len(self.state.trials)} trials, the most of a search, were not enough"
+        state, plan = self.state, self._trial_plan(VERIFYING_SHARE * knee.rate_rps)
+        lacks = shortcoming(state, knee)
+        if lacks is not None and len(state.trials) >= _MAX_TRIALS and trials_lacking(state, knee):
+            return f"{lacks}; {len(state.trials)} trials, the most of a search, were not enough"
         if plan is None:
             return lacks
         return advice(self.state, knee, self._spent, cost_of(plan, self.state.model.workload))

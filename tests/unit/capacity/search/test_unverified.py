@@ -191,6 +191,9 @@ def test_a_search_that_ends_after_its_most_trials_names_no_budget_that_would_ver
     rates = _hold(search)
     reason = search.capacity([_MANY], DONE).reason
     assert reason == f"interval 16 %, 8 % needed; {len(rates)} trials, the most of a search, were not enough"
+    search.state.correction = {"tpot": 1.2}
+    unmended = "TPOT was 1.20 times what the model of this server says, so it does not know what takes the time"
+    assert search.capacity([_MANY], DONE).reason == unmended, "no trial would mend it"
 
 
 def test_no_load_is_added_where_it_would_not_narrow_the_interval() -> None:
