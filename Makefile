@@ -149,6 +149,7 @@ generate: .venv/.installed ## write dashboards and rules from the shipped config
 	@$(BIN)/kneewatch alerts -o deploy/kustomize/components/operator --format operator
 	@$(BIN)/python -m exporters.reference > docs/metrics.md
 	@$(BIN)/python -m probe.config.reference docs/configuration.md
+	@$(BIN)/python -m benchmarks.doc_tables
 	@$(BIN)/python benchmarks/chart_readme.py
 	@$(BIN)/python benchmarks/layers.py
 
