@@ -20,7 +20,7 @@ from exporters import names
 # A ticket's windows are longer, so that in most of them two single failures of a day meet.
 _MIN_BAD_LATELY = {"page": 2, "ticket": MIN_BAD_EVENTS}
 # More than one burst of one user (a batch, an agent's parallel calls), and twice the probe requests that may be counted
-# as users' in the short window: with a canary in flight at every scrape, one a minute (docs/cross-checks.md).
+# as users' in the short window: with a canary in flight at every scrape, one a minute (docs/numbers.md).
 MIN_BAD_USERS = 10
 # At night three users may be half of the traffic. A ratio that pages by day spends the window's share of the budget; by
 # night, with a tenth of the usual traffic, a tenth of that. Below this it affects a few users, and canaries still catch

@@ -12,7 +12,7 @@ from probe.core.request import Outcome, RequestRecord
 
 _NS = 1e-9
 # Above this `held_back_ratio`, a TPOT would be less than half of what it was. Streams without a buffer stay far below,
-# and those held back to the end are at 1 (docs/cross-checks.md).
+# and those held back to the end are at 1 (docs/evidence/instrument.md).
 HELD_BACK = 0.5
 
 
