@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.fault_table import rows_by_area
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -23,9 +25,6 @@ class Table:
     markdown: Callable[[], str]
 
 
-TABLES: tuple[Table, ...] = ()
-
-
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; a `|` in a cell is escaped."""
     lines = [head, ["---"] * len(head), *rows]
@@ -33,6 +32,15 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     ruled = [f"| {' | '.join(line)} |" for line in cells]
     ruled[1] = f"|{'---|' * len(head)}"
     return "\n".join(ruled) + "\n"
+
+
+def faults() -> str:
+    """Return a section for each area of faults, with a line for each fault."""
+    head = ("ID", "fault", "what users see", "what stays")
+    return "\n".join(f"## {area}\n\n{markdown_table(head, rows)}" for area, rows in rows_by_area())
+
+
+TABLES = (Table("docs/reliability.md", "faults", faults),)
 
 
 def written(text: str, table: Table) -> str:

@@ -1,1 +1,1 @@
-"""Faults injected from outside, one file per area; docs/reliability.md has a row for each."""
+"""Faults injected from outside, one file per area; docs/reliability.md lists them."""

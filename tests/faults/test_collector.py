@@ -21,6 +21,22 @@ def total(found: re.Pattern[str], monitor: Monitor) -> float:
 
 
 @pytest.mark.parametrize("kind", ["away", "silent"])
+@pytest.mark.fault(
+    "OT1",
+    "The OpenTelemetry collector is away",
+    area="Prometheus",
+    users_see="`kneewatch_otlp_failures_total`; one line in the log",
+    stays="canaries at their pace; up to 2,048 spans wait",
+    case="away",
+)
+@pytest.mark.fault(
+    "OT2",
+    "The collector accepts connections and never answers",
+    area="Prometheus",
+    users_see="the same, after 5 s",
+    stays="canaries at their pace",
+    case="silent",
+)
 def test_a_collector_holds_no_canary(sim: Sim, tmp_path: Path, kind: str) -> None:
     """Beside a monitor without one, at the same time on the same machine."""
     targets = {"targets": [{"name": "a", "base_url": sim.base_url, "canary": {"every": "1s"}}]}

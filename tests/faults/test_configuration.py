@@ -85,6 +85,86 @@ BREAKS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("breaks", BREAKS.values(), ids=BREAKS)
+@pytest.mark.fault(
+    "CO29",
+    "The configuration file is deleted while it runs",
+    area="Configuration",
+    users_see="refused in lines that begin with the file, `kneewatch_config_last_reload_successful` 0",
+    stays="canaries go on as before",
+    case="deleted",
+)
+@pytest.mark.fault(
+    "CO30",
+    "A folder takes the place of the file while it runs",
+    area="Configuration",
+    users_see="refused in lines that begin with the file, `kneewatch_config_last_reload_successful` 0",
+    stays="canaries go on as before",
+    case="folder",
+)
+@pytest.mark.fault(
+    "CO31",
+    "The file is emptied while it runs",
+    area="Configuration",
+    users_see="refused in lines that begin with the file, `kneewatch_config_last_reload_successful` 0",
+    stays="canaries go on as before",
+    case="emptied",
+)
+@pytest.mark.fault(
+    "CO32",
+    "The file is cut in the middle while it runs",
+    area="Configuration",
+    users_see="refused in lines that begin with the file, `kneewatch_config_last_reload_successful` 0",
+    stays="canaries go on as before",
+    case="cut",
+)
+@pytest.mark.fault(
+    "CO33",
+    "The file becomes binary while it runs",
+    area="Configuration",
+    users_see="refused in lines that begin with the file, `kneewatch_config_last_reload_successful` 0",
+    stays="canaries go on as before",
+    case="binary",
+)
+@pytest.mark.fault(
+    "CO34",
+    "The file grows to 20 MB while it runs",
+    area="Configuration",
+    users_see="refused in lines that begin with the file, `kneewatch_config_last_reload_successful` 0",
+    stays="canaries go on as before",
+    case="endless",
+)
+@pytest.mark.fault(
+    "CO35",
+    "The file nests 2,000 lists while it runs",
+    area="Configuration",
+    users_see="refused in lines that begin with the file, `kneewatch_config_last_reload_successful` 0",
+    stays="canaries go on as before",
+    case="nested",
+)
+@pytest.mark.fault(
+    "CO36",
+    "The file unfolds to a billion values by YAML aliases while it runs",
+    area="Configuration",
+    users_see="refused in lines that begin with the file, `kneewatch_config_last_reload_successful` 0",
+    stays="canaries go on as before",
+    case="unfolds",
+)
+@pytest.mark.fault(
+    "CO37",
+    "The file becomes a link to itself while it runs",
+    area="Configuration",
+    users_see="refused in lines that begin with the file, `kneewatch_config_last_reload_successful` 0",
+    stays="canaries go on as before",
+    case="link-to-itself",
+)
+@pytest.mark.fault(
+    "CO38",
+    "The file has no targets any more",
+    area="Configuration",
+    users_see="refused in lines that begin with the file, `kneewatch_config_last_reload_successful` 0",
+    stays="canaries go on as before",
+    case="no-targets",
+)
 def test_a_broken_file_is_refused_in_lines_and_the_former_configuration_stays(
     monitor: Monitor, file: Path, breaks: Callable[[Path], object]
 ) -> None:
@@ -98,6 +178,13 @@ def test_a_broken_file_is_refused_in_lines_and_the_former_configuration_stays(
     eventually(lambda: canaries(monitor) >= ok + 2, within_s=20, what="canaries go on")
 
 
+@pytest.mark.fault(
+    "CO39",
+    "A target is renamed while it runs",
+    area="Configuration",
+    users_see="its series begin again under the new name",
+    stays="nothing of the old name on `/metrics`, pages and API",
+)
 def test_a_renamed_target_leaves_nothing_of_its_old_name(tiny: Sim, tmp_path: Path) -> None:
     with Monitor(config(tiny, "old"), tmp_path) as one:
         up = 'kneewatch_target_up{target="%s"} 1.0'
@@ -134,6 +221,13 @@ class Keyed:
             await PlainTextResponse("no such key", 401)(scope, receive, send)
 
 
+@pytest.mark.fault(
+    "CO40",
+    "The API key is rotated under load",
+    area="Configuration",
+    users_see="nothing",
+    stays="no request fails where the server takes both keys for 2 s",
+)
 def test_a_key_that_is_rotated_under_load_fails_no_request(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("first\n")

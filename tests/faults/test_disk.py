@@ -49,6 +49,13 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("option", ["-o", "--html"])
+@pytest.mark.fault(
+    "C18",
+    "the disk is full when `ramp -o` or `--html` writes",
+    area="Disk",
+    users_see="the result on standard output, then one line with file and reason; status 2",
+    stays="the result; the file that has room",
+)
 def test_a_ramp_on_a_full_disk_prints_its_result(tiny: Sim, full_disk: Path, option: str) -> None:
     file = full_disk / "result"
     done = kneewatch("ramp", "--base-url", tiny.base_url, *_QUICK, option, file)
@@ -56,6 +63,7 @@ def test_a_ramp_on_a_full_disk_prints_its_result(tiny: Sim, full_disk: Path, opt
     _is_one_line(done, f"{option} {file}: cannot be written (No space left on device)")
 
 
+@pytest.mark.fault("C18")
 def test_a_ramp_writes_the_file_that_has_room(tiny: Sim, full_disk: Path, tmp_path: Path) -> None:
     full, fits = full_disk / "result.html", tmp_path / "result.json"
     done = kneewatch("ramp", "--base-url", tiny.base_url, *_QUICK, "--html", full, "-o", fits)
@@ -64,6 +72,13 @@ def test_a_ramp_writes_the_file_that_has_room(tiny: Sim, full_disk: Path, tmp_pa
 
 
 @pytest.mark.parametrize("command", ["alerts", "dashboards"])
+@pytest.mark.fault(
+    "DI18",
+    "the disk is full when `alerts` or `dashboards` write",
+    area="Disk",
+    users_see="one line with directory and reason, and that files are incomplete; status 2",
+    stays="-",
+)
 def test_generated_files_on_a_full_disk(full_disk: Path, tmp_path: Path, command: str) -> None:
     config = tmp_path / "kneewatch.yml"
     config.write_text("targets: [{name: a, base_url: http://127.0.0.1:9}]\n")
@@ -72,6 +87,13 @@ def test_generated_files_on_a_full_disk(full_disk: Path, tmp_path: Path, command
 
 @pytest.mark.parametrize(
     "arguments", [("config", "schema"), ("sim", "--list"), ("--help",), ("check",), ("alerts", "-o", "-")]
+)
+@pytest.mark.fault(
+    "K02",
+    "standard output is a file on a full disk",
+    area="Disk",
+    users_see="one line; status 2",
+    stays="-",
 )
 def test_standard_output_on_a_full_disk(tiny: Sim, arguments: tuple[str, ...]) -> None:
     more = ("--base-url", tiny.base_url) if arguments == ("check",) else ()
@@ -85,6 +107,13 @@ def test_standard_output_on_a_full_disk(tiny: Sim, arguments: tuple[str, ...]) -
 # The store.
 
 
+@pytest.mark.fault(
+    "C13",
+    "pages of the store are damaged when the monitor starts",
+    area="Disk",
+    users_see="one log line: the file was renamed to `...damaged-TIME`, and a new one is used",
+    stays="canaries, scrapes, pages; the damaged file, to be repaired by hand",
+)
 def test_a_monitor_starts_with_a_damaged_store(tmp_path: Path) -> None:
     path = tmp_path / "kneewatch.db"
     with closing(sqlite3.connect(path)) as db, db:
@@ -103,6 +132,13 @@ def test_a_monitor_starts_with_a_damaged_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["notes", "another program's", "missing folder", "read-only folder", "full disk"])
+@pytest.mark.fault(
+    "K05",
+    "`store.path` is another program's file, its directory is missing or read-only, or the disk is full at the start",
+    area="Disk",
+    users_see="one line; status 2",
+    stays="the file",
+)
 def test_a_monitor_without_a_place_for_its_store_says_so_in_one_line(
     tmp_path: Path, full_disk: Path, kind: str
 ) -> None:
@@ -144,6 +180,13 @@ asyncio.run(main())
 
 
 @pytest.mark.alone
+@pytest.mark.fault(
+    "C19",
+    "another process locks the store when a run ends",
+    area="Disk",
+    users_see="one log line; the result on pages and series",
+    stays="pages and canaries on time; the result is written within a minute of the file being free",
+)
 def test_a_store_that_another_process_locks_holds_up_nothing_and_loses_no_result(tiny: Sim, tmp_path: Path) -> None:
     path, port = tmp_path / "kneewatch.db", free_port()
     config = tmp_path / "kneewatch.yml"

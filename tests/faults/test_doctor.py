@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 import yaml
 from foreign_server import MODELS, Answer, foreign_server, stream
 from kneewatch_command import Finished, kneewatch
@@ -55,6 +56,13 @@ def _serving(page: str, *, is_hostile: bool = False) -> Callable[[str, bytes], A
     return answer
 
 
+@pytest.mark.fault(
+    "FA111",
+    "A metrics page with numbers whose sums overflow, with requests that had no tokens, or hostile in every text",
+    area="Foreign answers",
+    users_see="`doctor` says what the rest shows",
+    stays="no traceback, no escapes, no markup obeyed",
+)
 def test_what_a_server_reports_ends_no_examination_and_is_shown_as_text(tmp_path: Path) -> None:
     def examined(name: str, page: str) -> Finished:
         file, how = tmp_path / f"{name}.yml", ("--json",) if name == "empty" else ()

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import httpx
+import pytest
 from foreign_server import MODELS, NO_METRICS, Answer, foreign_server, stream
 from monitor import Monitor, Sim
 from process import eventually
@@ -51,6 +52,13 @@ def listed(monitor: Monitor, target: str) -> bool:
     return f'kneewatch_target_info{{target="{target}"' in monitor.page("/metrics")
 
 
+@pytest.mark.fault(
+    "E06",
+    "an http_sd registry that unfolds, is deep, compressed, endless, or has labels that are no text or too long",
+    area="Foreign answers",
+    users_see="`kneewatch_discovery_failing` 1, and one line with the limit",
+    stays="below 256 MiB; its last targets",
+)
 def test_a_hostile_registry(sim: Sim, tmp_path: Path) -> None:
     sent = [("application/json", _GROUPS)]
 
@@ -69,6 +77,13 @@ def test_a_hostile_registry(sim: Sim, tmp_path: Path) -> None:
             assert peak(monitor.pid) < 256 * MIB
 
 
+@pytest.mark.fault(
+    "E12",
+    "a file_sd file of aliases that unfold to gigabytes, that is deep, a FIFO or a device",
+    area="Foreign answers",
+    users_see="the same; a file that is none counts as removed",
+    stays="below 256 MiB; the targets of other files",
+)
 def test_hostile_files(tmp_path: Path) -> None:
     folder, first, second = tmp_path / "sd", tmp_path / "sd" / "a.yml", tmp_path / "sd" / "b.yml"
     folder.mkdir()
@@ -92,6 +107,14 @@ def reports(monitor: Monitor, name: str, words: str, does: Callable[[], object])
     assert "Traceback" not in monitor.output
 
 
+@pytest.mark.fault(
+    "A26",
+    "answers of another model than asked for",
+    area="Foreign answers",
+    users_see="canary `wrong_answer`: which model answered. Another name of the same model, listed with the same "
+    "root, is right",
+    stays="the capacity, as it was measured",
+)
 def test_answers_of_another_model(tmp_path: Path) -> None:
     def answer(path: str, body: bytes) -> Answer:
         if path == "/v1/models":
@@ -114,6 +137,20 @@ NEGATIVE = (
 )
 
 
+@pytest.mark.fault(
+    "A65",
+    "a server that names another model at each failing canary",
+    area="Foreign answers",
+    users_see="a target has eight models, the rest are `other`",
+    stays="the size of the page; all other series",
+)
+@pytest.mark.fault(
+    "B00o",
+    "a metrics page with negative, infinite or no counters, and histograms that fall",
+    area="Foreign answers",
+    users_see="these series are absent, as if the server did not have them",
+    stays="the page is OpenMetrics that a strict parser accepts; the server's other series",
+)
 def test_a_server_of_ever_new_names_and_counters_that_are_none(tmp_path: Path) -> None:
     asked = itertools.count()
 

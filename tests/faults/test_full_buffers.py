@@ -108,6 +108,15 @@ def slow_reader(every_s: float | None) -> Iterator[SlowReader]:
 
 @pytest.mark.parametrize("every_s", [None, 0.02], ids=["reads-nothing", "drips"])
 @pytest.mark.parametrize("by", ["SIGTERM", "guard"])
+@pytest.mark.fault(
+    "LO46",
+    "A server accepts a run's requests and reads nothing, or a byte at times, until the kernel's socket "
+    "buffers are full",
+    area="Load",
+    users_see="by the guard `no_first_token`, no figure; by SIGTERM `interrupt`",
+    stays="load gone within 3 s: a connection is reset, and the kernel sends nothing of its request afterwards; "
+    "below 384 MiB",
+)
 def test_a_server_that_does_not_read_a_ramp_s_requests(
     tiny: Sim, every_s: float | None, by: str, tmp_path: Path
 ) -> None:
@@ -134,6 +143,13 @@ def test_a_server_that_does_not_read_a_ramp_s_requests(
     assert sum(peaks.values()) < 384 * MIB
 
 
+@pytest.mark.fault(
+    "LO49",
+    "The kernel takes 4096 bytes at a time of requests of 50 kB",
+    area="Load",
+    users_see="nothing",
+    stays="each request arrives whole",
+)
 def test_requests_larger_than_the_send_buffers_arrive_whole(tmp_path: Path) -> None:
     """Run server and ramp in a network of their own, in which a socket takes 4096 bytes at a time."""
     small = "ip link set lo up && echo 4096 4096 4096 > /proc/sys/net/ipv4/tcp_wmem"

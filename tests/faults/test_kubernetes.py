@@ -58,6 +58,14 @@ def found_by(**how: Any) -> dict[str, Any]:
     return {"name": next(iter(how)), "discover": {"kubernetes": {**how, "namespace": "serving"}}}
 
 
+@pytest.mark.fault(
+    "KU36",
+    "A token of Kneewatch is stolen",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="it can do what the Roles in `deploy/` allow, which is what Kneewatch asks for: list and watch pods "
+    "and EndpointSlices, get, list, create, update and delete Leases",
+)
 def test_a_pod_asks_for_all_that_its_roles_allow_and_for_nothing_else(
     cluster: Cluster, tiny: Sim, tmp_path: Path
 ) -> None:
@@ -75,6 +83,13 @@ def test_a_pod_asks_for_all_that_its_roles_allow_and_for_nothing_else(
     assert asked(cluster.api.asked) == granted()
 
 
+@pytest.mark.fault(
+    "KU37",
+    "A deployment without discovery and Leases",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="the API server is not asked for anything",
+)
 def test_the_api_server_is_not_asked_where_nothing_needs_it(cluster: Cluster, tiny: Sim, tmp_path: Path) -> None:
     target = {"name": "a", "base_url": tiny.base_url, "canary": {"every": "1s"}}
     with Monitor({**SMALL, "targets": [target]}, tmp_path / "run") as monitor:
@@ -82,6 +97,13 @@ def test_the_api_server_is_not_asked_where_nothing_needs_it(cluster: Cluster, ti
         assert cluster.api.asked == []
 
 
+@pytest.mark.fault(
+    "KU44",
+    "The API server takes up to 1.1 s for each answer, or is silent for 1.5 s now and then",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="the run ends as planned, and its Lease is deleted",
+)
 def test_a_slow_api_server_takes_no_lease_away(cluster: Cluster, tiny: Sim, tmp_path: Path) -> None:
     file = tmp_path / "kneewatch.yml"
     file.write_text(yaml.safe_dump(config(tiny)))
@@ -93,6 +115,22 @@ def test_a_slow_api_server_takes_no_lease_away(cluster: Cluster, tiny: Sim, tmp_
 
 
 @pytest.mark.parametrize("verb", ["get", "create"])
+@pytest.mark.fault(
+    "KU38",
+    "The Role lacks `get` for Leases",
+    area="Kubernetes",
+    users_see="a ramp is refused in one line with the verbs it needs, exit 2",
+    stays="no load",
+    case="get",
+)
+@pytest.mark.fault(
+    "KU39",
+    "The Role lacks `create` for Leases",
+    area="Kubernetes",
+    users_see="a ramp is refused in one line with the verbs it needs, exit 2",
+    stays="no load",
+    case="create",
+)
 def test_a_role_that_lacks_a_verb_is_one_line_and_no_load(
     cluster: Cluster, tiny: Sim, tmp_path: Path, verb: str
 ) -> None:
@@ -107,6 +145,22 @@ def test_a_role_that_lacks_a_verb_is_one_line_and_no_load(
 
 
 @pytest.mark.parametrize("how", ["stolen", "forbidden"])
+@pytest.mark.fault(
+    "KU42",
+    "The Lease is stolen during a ramp",
+    area="Kubernetes",
+    users_see="one line with the thief's name, the result so far",
+    stays="load gone within 3 s; the thief keeps it",
+    case="stolen",
+)
+@pytest.mark.fault(
+    "KU43",
+    "The Role loses `update` during a ramp",
+    area="Kubernetes",
+    users_see="one line: cannot update, the result so far",
+    stays="load gone within 3 s",
+    case="forbidden",
+)
 def test_a_ramp_that_loses_its_lease_ends_in_three_seconds_and_says_why(
     cluster: Cluster, tiny: Sim, tmp_path: Path, how: str
 ) -> None:

@@ -135,6 +135,86 @@ def ramp_of(url: str) -> Awaitable[CapacityResult]:
         pytest.param(streams(never_ends), "failed_requests|server_errors", id="never-ends"),
     ],
 )
+@pytest.mark.fault(
+    "LO32",
+    "The server answers 429 under load",
+    area="Load",
+    users_see="`rate_limited`, no figure",
+    stays="load gone within 3 s, no request afterwards",
+    case="rejects",
+)
+@pytest.mark.fault(
+    "LO33",
+    "The API key is refused under load",
+    area="Load",
+    users_see="`failed_requests`, no figure",
+    stays="load gone within 3 s, no request afterwards",
+    case="unauthorized",
+)
+@pytest.mark.fault(
+    "LO34",
+    "The server redirects to a log-in under load",
+    area="Load",
+    users_see="`failed_requests`, no figure",
+    stays="load gone within 3 s, no request afterwards",
+    case="redirects",
+)
+@pytest.mark.fault(
+    "LO35",
+    "A maintenance page replaces the server under load",
+    area="Load",
+    users_see="`failed_requests`, no figure",
+    stays="load gone within 3 s, no request afterwards",
+    case="maintenance",
+)
+@pytest.mark.fault(
+    "LO36",
+    "Events are no JSON under load",
+    area="Load",
+    users_see="`failed_requests`, no figure",
+    stays="load gone within 3 s, no request afterwards",
+    case="no-json",
+)
+@pytest.mark.fault(
+    "LO37",
+    "Streams break off under load",
+    area="Load",
+    users_see="`failed_requests`, no figure",
+    stays="load gone within 3 s, no request afterwards",
+    case="breaks-off",
+)
+@pytest.mark.fault(
+    "LO38",
+    "Streams hang after their first token under load",
+    area="Load",
+    users_see="`server_errors` at the request's limit",
+    stays="load gone within 3 s, no request afterwards",
+    case="hangs",
+)
+@pytest.mark.fault(
+    "LO39",
+    "Streams send pings without end under load",
+    area="Load",
+    users_see="`no_first_token` or `server_errors`",
+    stays="load gone within 3 s, no request afterwards",
+    case="pings",
+)
+@pytest.mark.fault(
+    "LO40",
+    "Streams never end under load",
+    area="Load",
+    users_see="`failed_requests` or `server_errors`",
+    stays="load gone within 3 s, no request afterwards",
+    case="never-ends",
+)
+@pytest.mark.fault(
+    "LO44",
+    "Another model answers under load: a gateway routes elsewhere",
+    area="Load",
+    users_see="`failed_requests`, no figure; each answer is `wrong_answer`",
+    stays="load gone within 3 s, no request afterwards",
+    case="another-model",
+)
 def test_a_server_that_misbehaves_under_load_gets_no_more(app: ASGIApp, reason: str) -> None:
     async def main() -> None:
         async with mock_server(faults=Faults(extra_step_s=0.02)) as server:
@@ -217,6 +297,22 @@ def ramp(tiny: Sim, folder: Path, *options: str) -> Iterator[Process]:
 
 
 @pytest.mark.parametrize("end", [kill, run_out_of_memory])
+@pytest.mark.fault(
+    "LO41",
+    "A load worker is killed in the middle of a ramp",
+    area="Load",
+    users_see="`error (worker_lost)`, no figure, the result is written",
+    stays="load gone",
+    case="kill",
+)
+@pytest.mark.fault(
+    "LO42",
+    "The kernel kills a load worker for lack of memory",
+    area="Load",
+    users_see="`error (worker_lost)`, no figure, the result is written",
+    stays="load gone",
+    case="run_out_of_memory",
+)
 def test_a_worker_that_is_killed_ends_the_run_as_a_fault_of_the_client(
     tiny: Sim, tmp_path: Path, end: Callable[[int, Path], None]
 ) -> None:
@@ -232,6 +328,13 @@ def test_a_worker_that_is_killed_ends_the_run_as_a_fault_of_the_client(
     assert json.loads((tmp_path / "result.json").read_text())["capacity"]["requests_per_second"] is None
 
 
+@pytest.mark.fault(
+    "LO43",
+    "The helper process of a search is killed",
+    area="Load",
+    users_see="one line that names the signal and where to look; the result so far is written",
+    stays="load gone within 3 s",
+)
 def test_a_search_whose_helper_is_killed_ends_in_one_line_without_load(tiny: Sim, tmp_path: Path) -> None:
     with ramp(tiny, tmp_path, "--observe", "1", "--max-seconds", "60") as running:
         eventually(lambda: in_flight(tiny) > 0, within_s=60, what="the load is there")

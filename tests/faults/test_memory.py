@@ -50,6 +50,20 @@ def unfolding_models(path: str, _: bytes) -> Answer:
     return (200, "application/json", [b'{"data":[', _UNFOLDS, b"{}]}"]) if path == "/v1/models" else NO_METRICS
 
 
+@pytest.mark.fault(
+    "A61",
+    "a stream's event of 60 MB that unfolds to gigabytes when it is parsed",
+    area="Memory",
+    users_see='`broken_stream`: "the answer was cut off: more than 72 KiB"',
+    stays="below 160 MiB; the other targets' canaries",
+)
+@pytest.mark.fault(
+    "A62",
+    "a models list that unfolds",
+    area="Memory",
+    users_see="the same, at 1 MiB",
+    stays="the same",
+)
 def test_json_that_unfolds(sim: Sim, tmp_path: Path) -> None:
     with foreign_server(unfolding_events) as events, foreign_server(unfolding_models) as models:
         targets = {"good": sim.base_url, "events": events, "models": models}
@@ -72,6 +86,22 @@ def endless() -> Iterator[bytes]:
         pytest.param(64, "broke availability", id="short"),
         pytest.param(20_000, "not judged: client bound", id="long"),
     ],
+)
+@pytest.mark.fault(
+    "R07b",
+    "a server whose streams do not end and are fast, in a ramp with 32 at once",
+    area="Memory",
+    users_see="the step broke availability; no knee",
+    stays="below 384 MiB, controller and worker together",
+    case="short",
+)
+@pytest.mark.fault(
+    "R07c",
+    "the same with answers of 20,000 tokens: together they may take 1.2 GiB",
+    area="Memory",
+    users_see="the load level is `client_bound`: its answers were cut where all together took 160 MiB; no knee",
+    stays="below 384 MiB; the result, with what was sent",
+    case="long",
 )
 def test_endless_streams_in_a_ramp(output_tokens: int, ended: str) -> None:
     asked = itertools.count()

@@ -61,6 +61,20 @@ def _canaries(address: str, target: str) -> dict[str, int]:
     return {outcome[1]: int(count) for outcome, count in counts if outcome and count}
 
 
+@pytest.mark.fault(
+    "C29",
+    "No DNS server answers for eight targets, a proxy, Prometheus and two discoveries",
+    area="Names",
+    users_see="these targets: `timeout` or `unreachable`",
+    stays="another target by name keeps all of its canaries, at default intervals",
+)
+@pytest.mark.fault(
+    "C46",
+    "SIGTERM while lookups hang",
+    area="Names",
+    users_see="-",
+    stays="the process ends within 5 s",
+)
 def test_names_that_hang_leave_another_target_its_canaries_and_the_monitor_its_end(
     names: DnsServer, tiny: Sim, tmp_path: Path
 ) -> None:
@@ -97,6 +111,13 @@ def test_names_that_hang_leave_another_target_its_canaries_and_the_monitor_its_e
         process.kill()
 
 
+@pytest.mark.fault(
+    "NM1",
+    "A command for a name that no DNS server answers for",
+    area="Names",
+    users_see="one line, exit 2",
+    stays="it ends at its deadline",
+)
 def test_a_command_for_a_name_that_hangs_ends_with_one_line(names: DnsServer) -> None:
     command = names.used_by([*COMMAND, "check", "--base-url", "http://dead.kneewatch.test:8000"])
     began_s = time.monotonic()

@@ -59,6 +59,54 @@ def checked(config: Path) -> tuple[dict[str, Any], Finished]:
         pytest.param({"bytes_per_s": 60_000}, id="bandwidth"),
     ],
 )
+@pytest.mark.fault(
+    "NE1",
+    "100 ms of delay each way",
+    area="Network",
+    users_see="canary ok; the delay is in TTFT",
+    stays="-",
+    case="delay",
+)
+@pytest.mark.fault(
+    "NE2",
+    "Packets arrive in another order",
+    area="Network",
+    users_see="canary ok",
+    stays="-",
+    case="reordering",
+)
+@pytest.mark.fault(
+    "NE3",
+    "5 % of packets are lost",
+    area="Network",
+    users_see="canary ok, perhaps late",
+    stays="-",
+    case="loss",
+)
+@pytest.mark.fault(
+    "NE4",
+    "30 % of packets arrive twice",
+    area="Network",
+    users_see="canary ok",
+    stays="-",
+    case="duplicates",
+)
+@pytest.mark.fault(
+    "NE5",
+    "5 % of packets are corrupted",
+    area="Network",
+    users_see="canary ok: checksums drop them",
+    stays="-",
+    case="corruption",
+)
+@pytest.mark.fault(
+    "NE6",
+    "60 kB/s",
+    area="Network",
+    users_see="canary ok",
+    stays="-",
+    case="bandwidth",
+)
 def test_a_canary_gets_through(far: FarServer, tmp_path: Path, weather: dict[str, Any]) -> None:
     far.weather(**weather)
     answer, _ = checked(configured(far, tmp_path, "20s"))
@@ -67,6 +115,13 @@ def test_a_canary_gets_through(far: FarServer, tmp_path: Path, weather: dict[str
     assert answer["ttft_s"] >= 2 * weather.get("delay_s", 0.0), "the network's part is in the latency"
 
 
+@pytest.mark.fault(
+    "NE7",
+    "A tunnel drops large packets without a word",
+    area="Network",
+    users_see="canary `timeout` at its limit, one line",
+    stays="-",
+)
 def test_packets_that_are_too_large_are_a_timeout_and_not_an_endless_wait(far: FarServer, tmp_path: Path) -> None:
     far.weather(largest_bytes=400)
     answer, done = checked(configured(far, tmp_path, "2s", prompt_tokens=400))
@@ -82,6 +137,30 @@ def test_packets_that_are_too_large_are_a_timeout_and_not_an_endless_wait(far: F
         pytest.param({"is_cut_to_far": True}, id="requests"),
         pytest.param({"is_cut_to_near": True}, id="answers"),
     ],
+)
+@pytest.mark.fault(
+    "NE8",
+    "The network is cut while canaries run",
+    area="Network",
+    users_see="canaries `timeout` or `unreachable`, `target_up` 0",
+    stays="pages answer; canaries succeed once it heals",
+    case="both",
+)
+@pytest.mark.fault(
+    "NE9",
+    "Requests do not arrive, answers would",
+    area="Network",
+    users_see="the same",
+    stays="the same",
+    case="requests",
+)
+@pytest.mark.fault(
+    "NE10",
+    "Requests arrive, answers do not",
+    area="Network",
+    users_see="the same",
+    stays="the same",
+    case="answers",
 )
 def test_a_cut_network_is_a_failed_canary_and_heals(far: FarServer, tmp_path: Path, cut: dict[str, Any]) -> None:
     workload = {"prompt_tokens": 16, "output_tokens": 8}
@@ -102,6 +181,13 @@ def test_a_cut_network_is_a_failed_canary_and_heals(far: FarServer, tmp_path: Pa
         assert "Traceback" not in monitor.output
 
 
+@pytest.mark.fault(
+    "NE11",
+    "The network is too slow for the metrics page when a ramp begins",
+    area="Network",
+    users_see="refused in one line, exit 2",
+    stays="no request is sent",
+)
 def test_no_load_is_sent_where_the_metrics_page_does_not_arrive_in_time(far: FarServer, tmp_path: Path) -> None:
     far.weather(bytes_per_s=1500)
     asked = far.asked
@@ -121,6 +207,54 @@ def test_no_load_is_sent_where_the_metrics_page_does_not_arrive_in_time(far: Far
         pytest.param({"loss": 0.5}, "guard", id="loss"),
         pytest.param({"loss": 0.02}, "guard|budget", id="some-loss"),
     ],
+)
+@pytest.mark.fault(
+    "NE12",
+    "The network is cut under load",
+    area="Network",
+    users_see="the guard ends the run, no figure",
+    stays="nothing is sent once it heals, and the server drops what it still computes within 3 s",
+    case="partition",
+)
+@pytest.mark.fault(
+    "NE13",
+    "Answers stop arriving under load",
+    area="Network",
+    users_see="the guard ends the run, no figure",
+    stays="the same",
+    case="answers",
+)
+@pytest.mark.fault(
+    "NE14",
+    "1.5 s of delay each way begins under load",
+    area="Network",
+    users_see="the guard ends the run, no figure",
+    stays="load gone within 3 s of its end",
+    case="delay",
+)
+@pytest.mark.fault(
+    "NE15",
+    "The bandwidth falls to 2 kB/s under load",
+    area="Network",
+    users_see="the guard ends the run, no figure",
+    stays="load gone within 3 s of its end",
+    case="bandwidth",
+)
+@pytest.mark.fault(
+    "NE16",
+    "Half of all packets are lost under load",
+    area="Network",
+    users_see="the guard ends the run, no figure",
+    stays="load gone within 3 s of its end",
+    case="loss",
+)
+@pytest.mark.fault(
+    "NE17",
+    "2 % of packets are lost under load",
+    area="Network",
+    users_see="the run goes on to its budget or the guard",
+    stays="load gone within 3 s of its end",
+    case="some-loss",
 )
 def test_a_network_that_fails_under_load_ends_the_run(
     far: FarServer, tmp_path: Path, weather: dict[str, Any], ended: str

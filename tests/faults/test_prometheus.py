@@ -97,6 +97,38 @@ _ANSWERS: dict[str, tuple[Script | Callable[[Asked], Any], str]] = {
 
 
 @pytest.mark.parametrize("fault", _ANSWERS)
+@pytest.mark.fault(
+    "E01f",
+    "Prometheus answers JSON nested 40,000 deep",
+    area="Prometheus",
+    users_see="`ramp`: one line, exit 2, no load; the monitor: the run is refused, alerts are unknown",
+    stays="canaries, series",
+    case="nested",
+)
+@pytest.mark.fault(
+    "E02",
+    "Prometheus answers without end",
+    area="Prometheus",
+    users_see="the same, once 2 MiB have arrived (16 MiB of history)",
+    stays="memory under half of the manifests' limit",
+    case="endless",
+)
+@pytest.mark.fault(
+    "E03",
+    "Prometheus answers a byte a second",
+    area="Prometheus",
+    users_see="the same, after 5 s",
+    stays="-",
+    case="a_byte_a_second",
+)
+@pytest.mark.fault(
+    "PM1",
+    "Prometheus answers 503 with a page",
+    area="Prometheus",
+    users_see="one line, exit 2, no load",
+    stays="-",
+    case="status_503",
+)
 def test_a_ramp_is_refused_in_one_line(fault: str, tiny: Sim, tmp_path: Path) -> None:
     answer, why = _ANSWERS[fault]
 
@@ -111,11 +143,25 @@ def test_a_ramp_is_refused_in_one_line(fault: str, tiny: Sim, tmp_path: Path) ->
     assert _generated(tiny) == before
 
 
+@pytest.mark.fault(
+    "PM2",
+    "Prometheus is down when `ramp` asks",
+    area="Prometheus",
+    users_see="one line, exit 2, no load",
+    stays="-",
+)
 def test_a_ramp_is_refused_while_prometheus_is_down(tiny: Sim, tmp_path: Path) -> None:
     ramp = _ramp(_config(tmp_path, tiny, f"http://127.0.0.1:{free_port()}"), tmp_path)
     _assert_refused(ramp, "Connection refused")
 
 
+@pytest.mark.fault(
+    "PM3",
+    "Prometheus' certificate is not trusted",
+    area="Prometheus",
+    users_see="one line, exit 2, no load",
+    stays="-",
+)
 def test_a_ramp_is_refused_where_the_certificate_is_not_trusted(tiny: Sim, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
@@ -129,6 +175,13 @@ def test_a_ramp_is_refused_where_the_certificate_is_not_trusted(tiny: Sim, tmp_p
     _assert_refused(asyncio.run(main()), "certificate")
 
 
+@pytest.mark.fault(
+    "E04",
+    "Prometheus redirects to another host",
+    area="Prometheus",
+    users_see="the same: a line that names the host",
+    stays="the other host is not asked",
+)
 def test_a_redirect_to_another_host_is_not_followed(tiny: Sim, tmp_path: Path) -> None:
     async def main() -> tuple[Ramp, list[Asked]]:
         async with hostile([_NOTHING_FIRES]) as trap:
@@ -144,6 +197,13 @@ def test_a_redirect_to_another_host_is_not_followed(tiny: Sim, tmp_path: Path) -
     assert trapped == []
 
 
+@pytest.mark.fault(
+    "E05",
+    "The environment has proxies",
+    area="Prometheus",
+    users_see="-",
+    stays="they are not used",
+)
 def test_proxies_of_the_environment_are_not_used(tiny: Sim, tmp_path: Path) -> None:
     async def main() -> tuple[list[Asked], list[Asked]]:
         async with hostile([_NOTHING_FIRES]) as trap, hostile([whole(500, b"")]) as prometheus:
@@ -163,6 +223,13 @@ def _due(folder: Path, config: Path) -> Process:
     return Process(pinned([sys.executable, str(script), str(config)], CLIENT_CORE), folder / "monitor.log")
 
 
+@pytest.mark.fault(
+    "C44b",
+    "Prometheus answers a byte a second when a run is due; then SIGTERM",
+    area="Prometheus",
+    users_see="the run is refused within 5 s a question: `no_prometheus`",
+    stays="canaries; the process ends within 5 s",
+)
 def test_a_due_run_that_waits_for_prometheus_is_refused_and_ends_with_the_monitor(tiny: Sim, tmp_path: Path) -> None:
     monitored = {"canary": {"every": "1s"}, "capacity": {"mode": "verify", "schedule": {"cron": "0 4 29 2 *"}}}
 

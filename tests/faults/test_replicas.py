@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any
 
 import httpx
+import pytest
 import yaml
 from foreign_server import MODELS, NO_METRICS, Answer, foreign_server, stream
 from monitor import Monitor, Sim
@@ -28,6 +29,13 @@ def _config(*targets: dict[str, object]) -> dict[str, Any]:
     return {"targets": list(targets), "workloads": {"w": {"prompt_tokens": 8, "output_tokens": 4}}}
 
 
+@pytest.mark.fault(
+    "ME12",
+    "32 replicas (`metrics_urls`) have metrics pages of 8 MiB of short lines",
+    area="Memory",
+    users_see="scrape error `too_large`: all pages together may have 32 MiB",
+    stays="below 384 MiB; the other targets",
+)
 def test_many_replicas_whose_pages_are_large(sim: Sim, tmp_path: Path) -> None:
     asked = 0
 
@@ -91,6 +99,13 @@ def _kinds(url: str, replicas: int, every: int) -> dict[str, Any]:
     return {"targets": [target], "workloads": sizes}
 
 
+@pytest.mark.fault(
+    "CO43",
+    "Reloads, a removal and SIGTERM while slow pages of replicas are read and three kinds of canaries are in flight",
+    area="Configuration",
+    users_see="nothing of the old configuration",
+    stays="the removed target's requests are gone within 3 s; SIGTERM ends it within 5 s",
+)
 def test_a_reload_while_replicas_are_read_and_kinds_of_canaries_are_in_flight(sim: Sim, tmp_path: Path) -> None:
     slow = _Slow()
     with foreign_server(slow.answer) as url, Monitor(_kinds(url, 3, 1), tmp_path) as monitor:

@@ -22,6 +22,13 @@ from probe.core.server_address import server_key
 
 
 @pytest.mark.parametrize("host", ["[::ffff:127.0.0.1]", "2130706433", "LOCALHOST", "127.1"])
+@pytest.mark.fault(
+    "C24m",
+    "two Kneewatches write one server's address in two ways (`[::ffff:127.0.0.1]`, `2130706433`, `LOCALHOST`)",
+    area="Security",
+    users_see="the second one is refused: another prober loads it",
+    stays="one load at a time",
+)
 def test_a_server_is_locked_under_every_spelling_of_its_address(tiny: Sim, host: str) -> None:
     async def twice() -> None:
         async with FileLock(server_key(tiny.base_url), None, SystemClock()):
@@ -68,6 +75,14 @@ def _proxy_that_repeats(kind: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("kind", "scheme"), [("JSON", "http"), ("text", "http"), ("text", "https")])
+@pytest.mark.fault(
+    "C41p",
+    "a proxy repeats the password and the API key that it was sent: as sent, decoded, percent-encoded, in "
+    "its status line, body and headers",
+    area="Security",
+    users_see="`(hidden)` on pages, API, log, `check` and JSON",
+    stays="the secret",
+)
 def test_a_hostile_proxy_that_repeats_its_password_makes_it_show_nowhere(
     tmp_path: Path, kind: str, scheme: str
 ) -> None:
@@ -112,6 +127,14 @@ def _sd_answers(said: str) -> list[bytes]:
 
 @pytest.mark.parametrize(
     "spelling", [str, lambda secret: base64.b64encode(secret.encode()).decode()], ids=["plain", "base64"]
+)
+@pytest.mark.fault(
+    "SE27",
+    "A registry repeats its token: as a status line, an encoding, a target, a label; or the token file "
+    "has a line break",
+    area="Security",
+    users_see="`(hidden)`; a line that says that no header can carry it",
+    stays="token and query are in no log, page or series",
 )
 def test_a_hostile_registry_that_repeats_its_token_makes_it_show_nowhere(
     tmp_path: Path, spelling: Callable[[str], str]

@@ -28,6 +28,13 @@ _GONE_S = 3.0
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.fault(
+    "C09",
+    "SIGHUP, SIGTERM or SIGINT to `ramp`",
+    area="Signals",
+    users_see="the result so far, ended by `interrupt (signal)`",
+    stays="load gone within 3 s; files written",
+)
 def test_a_signal_ends_a_ramp_with_its_result(tmp_path: Path, number: signal.Signals) -> None:
     async def run() -> None:
         async with mock_server() as server, _ramp(server, *_LOAD, "--json", str(tmp_path / "result.json")) as process:
@@ -42,6 +49,13 @@ def test_a_signal_ends_a_ramp_with_its_result(tmp_path: Path, number: signal.Sig
     assert _ended_by(tmp_path) == {"by": "interrupt", "reason": "signal"}
 
 
+@pytest.mark.fault(
+    "S02",
+    "SIGHUP to `nohup kneewatch ramp`",
+    area="Signals",
+    users_see="nothing",
+    stays="the run goes on",
+)
 def test_a_ramp_under_nohup_ignores_sighup() -> None:
     async def run() -> None:
         async with mock_server() as server, _ramp(server, *_LOAD, under=("nohup",)) as process:
@@ -55,6 +69,13 @@ def test_a_ramp_under_nohup_ignores_sighup() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.fault(
+    "S03",
+    "SIGQUIT to `ramp`",
+    area="Signals",
+    users_see="the process ends without a result",
+    stays="load gone within 3 s",
+)
 def test_sigquit_leaves_no_load() -> None:
     async def run() -> None:
         async with mock_server() as server, _ramp(server, *_LOAD) as process:
@@ -66,6 +87,13 @@ def test_sigquit_leaves_no_load() -> None:
 
 
 @pytest.mark.parametrize("streams", ["stdin stdout", "stdin stderr", "stdin stdout stderr"])
+@pytest.mark.fault(
+    "S01",
+    "the terminal of `ramp` is closed",
+    area="Signals",
+    users_see="the result in the files",
+    stays="load gone within 3 s",
+)
 def test_a_terminal_that_closes_ends_a_ramp_with_its_result(tmp_path: Path, streams: str) -> None:
     async def run() -> None:
         ours, theirs = pty.openpty()
@@ -93,6 +121,13 @@ def test_a_terminal_that_closes_ends_a_ramp_with_its_result(tmp_path: Path, stre
     assert "Traceback" not in (tmp_path / "elsewhere").read_text()
 
 
+@pytest.mark.fault(
+    "S04",
+    "the reader of `ramp` goes away (`ramp | head`)",
+    area="Signals",
+    users_see="the result in the files; status 1",
+    stays="load gone within 3 s",
+)
 def test_a_reader_that_goes_away_ends_a_ramp_with_its_result(tmp_path: Path) -> None:
     async def run() -> None:
         async with mock_server() as server, _ramp(server, *_ROWS, "--json", str(tmp_path / "result.json")) as process:
@@ -109,6 +144,13 @@ def test_a_reader_that_goes_away_ends_a_ramp_with_its_result(tmp_path: Path) -> 
     assert _ended_by(tmp_path) == {"by": "interrupt", "reason": "signal"}
 
 
+@pytest.mark.fault(
+    "S05",
+    "`ramp` with closed standard streams",
+    area="Signals",
+    users_see="the result in the files",
+    stays="nothing printed goes into a socket or a file",
+)
 def test_a_ramp_without_standard_streams_writes_its_result(tmp_path: Path) -> None:
     async def run() -> None:
         file = tmp_path / "result.json"
@@ -122,6 +164,13 @@ def test_a_ramp_without_standard_streams_writes_its_result(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("log", ["closed", "reader gone", "/dev/full"])
+@pytest.mark.fault(
+    "K03",
+    "the log of `run` is on a full disk, its reader has gone, or standard error is closed",
+    area="Disk",
+    users_see="no log meanwhile",
+    stays="canaries, scrapes, reload, end with status 0",
+)
 def test_a_monitor_goes_on_when_its_log_cannot_be_written(tmp_path: Path, log: str) -> None:
     async def run() -> None:
         async with mock_server() as server:

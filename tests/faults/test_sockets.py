@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import httpx
+import pytest
 import trustme
 import yaml
 from monitor import Monitor, Sim
@@ -88,6 +89,14 @@ def _many_descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.fault(
+    "C32b",
+    "A client holds as many idle connections as it can get",
+    area="Sockets",
+    users_see="scrapes and pages are answered, also for other clients at the same address",
+    stays="idle connections are closed after 10 s; at most 256 connections, and the client with the most loses "
+    "its oldest",
+)
 def test_idle_connections_do_not_shut_out_scrapes(tiny: Sim, tmp_path: Path) -> None:
     with Monitor(_watching(tiny.base_url), tmp_path) as monitor, ExitStack() as held, _many_descriptors():
         for _ in range(600):
@@ -100,6 +109,13 @@ def test_idle_connections_do_not_shut_out_scrapes(tiny: Sim, tmp_path: Path) -> 
         eventually(lambda: _connections(monitor) < 5, within_s=30, what="idle connections are closed")
 
 
+@pytest.mark.fault(
+    "C39",
+    "1,500 connections without a TLS handshake",
+    area="Sockets",
+    users_see="scrapes and canaries go on",
+    stays="a connection counts from its accept, so descriptors stay below 400; a handshake has 10 s",
+)
 def test_connections_without_a_tls_handshake_take_few_descriptors(tiny: Sim, tmp_path: Path) -> None:
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     issued = authority.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA)
@@ -124,6 +140,13 @@ def test_connections_without_a_tls_handshake_take_few_descriptors(tiny: Sim, tmp
         eventually(lambda: _connections(monitor) < 5, within_s=30, what="unfinished handshakes end")
 
 
+@pytest.mark.fault(
+    "C33",
+    "100 readers request a page of 200 targets and read nothing",
+    area="Sockets",
+    users_see="scrapes are answered",
+    stays="each is dropped after 10 s, at most 24 wait at a time; memory stays below the manifests' limit",
+)
 def test_readers_that_do_not_read_are_dropped(tmp_path: Path) -> None:
     targets = 200
     with stub_server(200, RECORDED) as url:
@@ -147,6 +170,13 @@ def test_readers_that_do_not_read_are_dropped(tmp_path: Path) -> None:
             eventually(lambda: _connections(monitor) < 5, within_s=30, what="readers that take nothing are dropped")
 
 
+@pytest.mark.fault(
+    "C40",
+    "30 clients POST `/-/reload` without end",
+    area="Sockets",
+    users_see="canaries and pages go on; each client gets the result of a reload that began after its request",
+    stays="one reload at a time, at most one a second and a fifth of the time",
+)
 def test_reloads_without_end_slow_nothing(tiny: Sim, tmp_path: Path) -> None:
     config = _watching(tiny.base_url)
     passive = [{"name": f"t{n}", "base_url": tiny.base_url, "passive": True, "scrape": "1h"} for n in range(100)]
@@ -184,6 +214,14 @@ def test_reloads_without_end_slow_nothing(tiny: Sim, tmp_path: Path) -> None:
         assert busy_s < 10 * quiet_s
 
 
+@pytest.mark.fault(
+    "C26",
+    "Kneewatch is out of file descriptors",
+    area="Sockets",
+    users_see="canaries are `client_bound`; one line in the log with the limit to raise; pages wait",
+    stays="the server's objectives and `kneewatch_target_up` are as before; everything goes on once there are "
+    "descriptors",
+)
 def test_out_of_descriptors_is_no_failure_of_the_server(tiny: Sim, tmp_path: Path) -> None:
     # Later than a connection is kept: each canary needs a new one.
     with Monitor(_watching(tiny.base_url, every="5s"), tmp_path) as monitor:
@@ -206,6 +244,13 @@ def test_out_of_descriptors_is_no_failure_of_the_server(tiny: Sim, tmp_path: Pat
         eventually(lambda: _canaries(monitor.page("/metrics"), "ok") > before, within_s=20, what="canaries go on")
 
 
+@pytest.mark.fault(
+    "C26L",
+    "A low soft limit of file descriptors",
+    area="Sockets",
+    users_see="nothing",
+    stays="raised to the hard limit at startup",
+)
 def test_the_descriptor_limit_is_raised(tiny: Sim, tmp_path: Path) -> None:
     soft = 256
     with _limited(soft), Monitor(_watching(tiny.base_url), tmp_path) as monitor:

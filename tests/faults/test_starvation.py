@@ -143,9 +143,23 @@ def check(measured: Measured) -> None:
 
 
 @pytest.mark.parametrize("burners", [4, 16, 30])
+@pytest.mark.fault(
+    "D04",
+    "4, 16 or 30 busy processes on Kneewatch's core",
+    area="Starvation",
+    users_see="the load level is `client_bound`, or its error bound covers what they added",
+    stays="the server is not blamed",
+)
 def test_the_error_bound_covers_what_a_busy_core_added(server: FaultySim, burners: int) -> None:
     check(uvloop.run(measure(server, burning(burners))))
 
 
+@pytest.mark.fault(
+    "D04c",
+    "A CPU limit of 5 % (cgroups)",
+    area="Starvation",
+    users_see="the load level is `client_bound`, or its error bound covers what the limit added",
+    stays="the server is not blamed",
+)
 def test_the_error_bound_covers_what_a_cpu_limit_added(server: FaultySim, cpu_group: Path) -> None:
     check(measure_throttled(server, cpu_group, 0.05))

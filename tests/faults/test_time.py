@@ -62,6 +62,30 @@ SCRAPED = 'kneewatch_task_last_success_timestamp_seconds{task="scrape",target="a
 
 
 @pytest.mark.parametrize("leap_s", [-3600, -90, 3600])
+@pytest.mark.fault(
+    "C20",
+    "The wall clock is set back by an hour while the monitor runs",
+    area="Time",
+    users_see="timestamps follow the clock",
+    stays="canaries and scrapes at their intervals, on the monotonic clock",
+    case="-3600",
+)
+@pytest.mark.fault(
+    "C21",
+    "The wall clock is set forward by an hour",
+    area="Time",
+    users_see="timestamps follow the clock; a capacity run that the clock leaps over is left out and counted as late",
+    stays="canaries and scrapes; later capacity runs, by the new clock",
+    case="3600",
+)
+@pytest.mark.fault(
+    "C22",
+    "The wall clock is set back by 90 s",
+    area="Time",
+    users_see="timestamps follow the clock; no capacity run is repeated",
+    stays="canaries and scrapes",
+    case="-90",
+)
 def test_a_wall_clock_that_is_set_stops_no_canary_and_no_scrape(
     leap_s: int, c_compiler: str, tiny: Sim, tmp_path: Path
 ) -> None:
@@ -79,6 +103,14 @@ def test_a_wall_clock_that_is_set_stops_no_canary_and_no_scrape(
         assert _value(after, 'kneewatch_target_up{target="a"}') == 1
 
 
+@pytest.mark.fault(
+    "D08",
+    "The monitor is stopped for 8 s in the middle of a canary, a scrape and a request on demand: SIGSTOP, "
+    "a frozen virtual machine",
+    area="Time",
+    users_see='these canaries are `client_bound`, "Kneewatch itself did not run for 8.0 s"; the scrape is repeated',
+    stays="error budgets, `kneewatch_target_up`, scrape errors",
+)
 def test_a_monitor_that_was_stopped_blames_no_server(tmp_path: Path) -> None:
     """As in a frozen virtual machine: canaries, a scrape and a request on demand are under way."""
     with FaultySim(tmp_path, "slow") as server:
@@ -111,6 +143,13 @@ def _running(server: FaultySim) -> float:
     return sum(map(float, re.findall(r"^vllm:num_requests_running{[^}]*} (\S+)$", page, re.MULTILINE)))
 
 
+@pytest.mark.fault(
+    "D08r",
+    "`ramp` and its workers are stopped for 8 s in the middle of a load level",
+    area="Time",
+    users_see="the run ends with `worker_lost`; the load level is not judged",
+    stays="nothing is in flight, no objective counts as broken",
+)
 def test_a_run_that_was_stopped_is_reported_and_blames_no_server(tmp_path: Path) -> None:
     """The controller and its workers stop together, as in a frozen virtual machine."""
     result = tmp_path / "result.json"

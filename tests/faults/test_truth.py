@@ -63,6 +63,14 @@ def _behind(gateway: Callable[[], object], work: Callable[[str], None]) -> None:
 # A stream that a proxy holds back to its end.
 
 
+@pytest.mark.fault(
+    "D02",
+    "a proxy holds the stream of a canary back to its end",
+    area="Truth",
+    users_see="`kneewatch_canary_held_back_ratio` 1; KneewatchStreamHeldBack; a problem on the page; `check` says "
+    "TPOT is unknown",
+    stays="TTFT and availability are judged, TPOT is not",
+)
 def test_a_canary_whose_stream_is_held_back_has_no_tpot_and_says_why(tiny: Sim, tmp_path: Path) -> None:
     def work(url: str) -> None:
         target = {"name": "a", "base_url": url, "scrape": "1s", "canary": {"every": "1s", "workload": "short"}}
@@ -81,6 +89,13 @@ def test_a_canary_whose_stream_is_held_back_has_no_tpot_and_says_why(tiny: Sim, 
     _behind(lambda: _gateway(tiny.base_url), work)
 
 
+@pytest.mark.fault(
+    "D02r",
+    "the same for a run with a TPOT objective",
+    area="Truth",
+    users_see="load levels are not judged (`held_back`), and the result says what to change",
+    stays="no capacity is published",
+)
 def test_a_ramp_whose_streams_are_held_back_gives_no_capacity_and_says_why(tiny: Sim, tmp_path: Path) -> None:
     done = _ramp_behind(lambda: _gateway(tiny.base_url), tmp_path)
     assert done.status == 1, done.err
@@ -93,6 +108,13 @@ def test_a_ramp_whose_streams_are_held_back_gives_no_capacity_and_says_why(tiny:
 # A limit of the gateway.
 
 
+@pytest.mark.fault(
+    "D05",
+    "a gateway limits the rate of a run (HTTP 429)",
+    area="Truth",
+    users_see="the run ends as `rate_limited`, which is no knee",
+    stays="no capacity limited by it",
+)
 def test_a_rate_limit_of_a_gateway_is_no_server_error(tiny: Sim, tmp_path: Path) -> None:
     asked = 0
 
@@ -129,6 +151,13 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("by_request", [True, False])
+@pytest.mark.fault(
+    "TR17",
+    "Several servers behind one address, balanced by request or by connection, under a run",
+    area="Truth",
+    users_see="`several_servers`, and what to do; without a guard, a search too",
+    stays="no capacity is published; of fixed levels without a guard, what was measured",
+)
 def test_a_guarded_ramp_through_a_load_balancer_says_so(
     two: tuple[str, str], tmp_path: Path, *, by_request: bool
 ) -> None:
@@ -141,6 +170,7 @@ def test_a_guarded_ramp_through_a_load_balancer_says_so(
     assert json.loads((tmp_path / "result.json").read_text())["capacity"]["requests_per_second"] is None
 
 
+@pytest.mark.fault("TR17")
 def test_an_unguarded_ramp_through_a_load_balancer_gives_what_was_measured(
     two: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -153,6 +183,7 @@ def test_an_unguarded_ramp_through_a_load_balancer_gives_what_was_measured(
     assert "no users are sending requests" not in done.out
 
 
+@pytest.mark.fault("TR17")
 def test_a_search_learns_nothing_from_the_page_of_one_of_several_servers(two: tuple[str, str], tmp_path: Path) -> None:
     done = _ramp_behind(lambda: round_robin(*two), tmp_path, (*_FEW, "--no-guard", "--observe", "1"))
     assert done.status == 1, done.err
@@ -163,6 +194,13 @@ def test_a_search_learns_nothing_from_the_page_of_one_of_several_servers(two: tu
 # Another server's metrics page.
 
 
+@pytest.mark.fault(
+    "D03",
+    "the guard reads another server's metrics page",
+    area="Truth",
+    users_see="the run ends as `other_server` and says to set `metrics_url`",
+    stays="no capacity is published",
+)
 def test_a_ramp_that_reads_another_server_s_page_ends_without_a_capacity(tiny: Sim, sim: Sim, tmp_path: Path) -> None:
     config, file = tmp_path / "kneewatch.yml", tmp_path / "result.json"
     target = {"name": "a", "base_url": tiny.base_url, "metrics_url": f"{sim.base_url}/metrics"}

@@ -22,6 +22,13 @@ _KNOB = ("--knob", "max_num_seqs=4,8", "--prompt-tokens", "64", "--output-tokens
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.fault(
+    "TU1",
+    "SIGINT, SIGTERM, SIGHUP or SIGKILL to `tune`",
+    area="Signals",
+    users_see="the record so far, ended by `interrupt`; after SIGKILL as of the last step",
+    stays="the server that it started ends, with its descendants",
+)
 def test_a_signal_ends_a_tuning_and_its_server(tmp_path: Path, number: signal.Signals) -> None:
     port, out = free_port(), tmp_path / "out"
 
@@ -46,6 +53,13 @@ def test_a_signal_ends_a_tuning_and_its_server(tmp_path: Path, number: signal.Si
     assert json.loads((out / "decision.json").read_text())["ended_by"] == ended_by
 
 
+@pytest.mark.fault(
+    "TU2",
+    "The server of `tune` ends while it comes up",
+    area="Signals",
+    users_see="one line with the end of its output, without the command's secrets",
+    stays="nothing is sent",
+)
 def test_a_server_that_does_not_come_up_is_one_line_with_the_end_of_its_output(tmp_path: Path) -> None:
     script = "import sys; print('no memory for', sys.argv[1:], file=sys.stderr); sys.exit(3)"
     start = shlex.join(["python3", "-c", script, "--api-key", "s3cret-key", "{port}"])
@@ -56,6 +70,13 @@ def test_a_server_that_does_not_come_up_is_one_line_with_the_end_of_its_output(t
     assert "s3cret-key" not in line + "".join(file.read_text() for file in (tmp_path / "out").glob("decision.*"))
 
 
+@pytest.mark.fault(
+    "TU4",
+    "`tune --start` starts a server that other machines can reach",
+    area="Security",
+    users_see="one line, and `--any-host`",
+    stays="the server is stopped, nothing is sent",
+)
 def test_a_server_that_others_can_reach_is_stopped_unless_that_is_allowed(tmp_path: Path) -> None:
     start = f"{_SIM} --host 0.0.0.0 --port {{port}}"
     status, err = _ended("--start", start, *_KNOB, "-o", str(tmp_path / "out"))
@@ -63,6 +84,13 @@ def test_a_server_that_others_can_reach_is_stopped_unless_that_is_allowed(tmp_pa
     assert "can be reached from other machines" in err
 
 
+@pytest.mark.fault(
+    "TU5",
+    "`tune --port` is in use by another program",
+    area="Security",
+    users_see="one line",
+    stays="that program gets no request",
+)
 def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = str(other.getsockname()[1])

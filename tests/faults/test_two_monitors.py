@@ -74,6 +74,13 @@ def _span(run: dict[str, Any]) -> tuple[float, float]:
     return began_s, began_s + run["cost"]["seconds"]
 
 
+@pytest.mark.fault(
+    "LO45",
+    "Two monitors have scheduled runs on one server, one after the other at once",
+    area="Load",
+    users_see="`locked` for the one that comes second; a run that has the lock reports no other prober",
+    stays="one loads at a time; the other's load is not taken for users, its canaries are",
+)
 def test_of_two_monitors_one_loads_a_server_at_a_time_and_none_takes_the_others_load_for_users(tmp_path: Path) -> None:
     with FaultySim(tmp_path, "server") as server:
         server.wait()

@@ -3,12 +3,20 @@
 import json
 from pathlib import Path
 
+import pytest
 from kneewatch_command import kneewatch
 from monitor import Sim
 
 ENOUGH = 220
 
 
+@pytest.mark.fault(
+    "LO47",
+    "Capacity for `users` is asked for before the server has counted 200 requests",
+    area="Load",
+    users_see="one line with the count, exit 2; scheduled runs are refused: `no_user_lengths`",
+    stays="no load is sent",
+)
 def test_a_ramp_for_users_needs_requests_of_theirs(tmp_path: Path) -> None:
     with Sim(tmp_path, "tiny") as server:
         at = ("ramp", "--base-url", server.base_url)

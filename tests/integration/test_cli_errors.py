@@ -50,6 +50,7 @@ def test_a_missing_configuration(tmp_path: Path, command: str) -> None:
     _refused(_run(command, "-c", file), str(file), "-c")
 
 
+@pytest.mark.fault("CO1")
 def test_every_problem_of_a_file_is_a_line_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "kneewatch.yml"
     file.write_text(yaml.safe_dump(_config(canary={"evry": "15s"}, scrape=5)))
@@ -95,6 +96,13 @@ def test_a_target_that_is_not_in_the_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("option", "value"), [("--concurrency", "1,x"), ("--requests-per-step", "0")])
+@pytest.mark.fault(
+    "CO27",
+    "A command line with a mistake",
+    area="Configuration",
+    users_see="one line, exit 2",
+    stays="no load",
+)
 def test_a_bad_option(sim: Sim, option: str, value: str) -> None:
     done = kneewatch("ramp", "--base-url", sim.base_url, option, value)
     assert done.status == 2
@@ -123,6 +131,13 @@ def test_a_ramp_does_not_choose_among_several_targets(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["alerts", "dashboards"])
+@pytest.mark.fault(
+    "DI16",
+    "The output folder cannot be created",
+    area="Disk",
+    users_see="one line before any load",
+    stays="-",
+)
 def test_a_folder_that_cannot_be_made(tmp_path: Path, command: str) -> None:
     file = tmp_path / "kneewatch.yml"
     file.write_text(yaml.safe_dump(_config()))
@@ -130,6 +145,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, command: str) -> None:
         _refused(kneewatch(command, "-c", file, "-o", out), f"-o {out}: cannot be written", "use a directory")
 
 
+@pytest.mark.fault("SO2")
 def test_an_address_that_is_not_this_machines() -> None:
     _refused(kneewatch("sim", "--host", "192.0.2.1", "--port", "8123"), "192.0.2.1", "8123", "cannot listen")
 

@@ -31,6 +31,13 @@ def account(directory: Path, api: ApiServer, authority: trustme.CA, monkeypatch:
     return directory
 
 
+@pytest.mark.fault(
+    "KU27",
+    "The service account's token is rotated",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="it is read again",
+)
 def test_in_a_pod_its_account_is_used_and_a_rotated_token_is_read_again(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,6 +71,13 @@ def test_in_a_pod_its_account_is_used_and_a_rotated_token_is_read_again(
     run(story())
 
 
+@pytest.mark.fault(
+    "KU28",
+    "The API server has another authority",
+    area="Kubernetes",
+    users_see="one line",
+    stays="the token is not sent",
+)
 def test_a_server_with_another_authority_is_not_trusted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +94,13 @@ def test_a_server_with_another_authority_is_not_trusted(
     run(story())
 
 
+@pytest.mark.fault(
+    "KU24",
+    "A watch that is silent for too long",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="it is opened again",
+)
 def test_a_watch_that_is_silent_for_too_long_is_lost(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with api_server() as api:
@@ -105,6 +126,13 @@ def test_a_watch_that_is_silent_for_too_long_is_lost(run: Run, tmp_path: Path, m
     run(story())
 
 
+@pytest.mark.fault(
+    "KU25",
+    "The API server vanishes without closing (no FIN)",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="the kernel notices within 12 s",
+)
 def test_the_kernel_finds_out_when_the_other_end_has_gone_without_a_word(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +172,13 @@ def test_the_kernel_finds_out_when_the_other_end_has_gone_without_a_word(
             "the cluster's certificates cannot be used",
         ),
     ],
+)
+@pytest.mark.fault(
+    "KU29",
+    "A kubeconfig that is missing, empty, broken or names no user",
+    area="Kubernetes",
+    users_see="one line",
+    stays="-",
 )
 def test_a_kubeconfig_that_does_not_work_is_one_line(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubeconfig: Any, words: str
@@ -185,6 +220,13 @@ def test_a_plugin_that_prints_no_token_is_a_failure_of_any_request(
     run(story())
 
 
+@pytest.mark.fault(
+    "CO28",
+    "An optional package is missing",
+    area="Configuration",
+    users_see="one line that says what to install",
+    stays="-",
+)
 def test_the_extra_that_is_missing_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "httpx2", None)
 
@@ -196,6 +238,13 @@ def test_the_extra_that_is_missing_is_named(run: Run, monkeypatch: pytest.Monkey
     run(story())
 
 
+@pytest.mark.fault(
+    "KU51",
+    "A proxy refuses with a page that is not UTF-8",
+    area="Kubernetes",
+    users_see="one line with the status",
+    stays="-",
+)
 def test_a_refusal_that_is_not_utf_8_keeps_its_status() -> None:
     refused = _refusal(httpx2.Response(403), b'{"message": "\xff"}')
     assert refused.status == 403

@@ -65,6 +65,13 @@ def test_the_replicas_that_are_found_are_measured_as_one(three: tuple[Sim, Sim, 
 
 
 @pytest.mark.parametrize("guard", [(), ("--no-guard",), ("--stream-guard",)])
+@pytest.mark.fault(
+    "TR19",
+    "A replica behind one address comes or goes (`metrics_discovery`), in a run and between runs",
+    area="Truth",
+    users_see="`replicas_changed`, the log names it",
+    stays="canaries; the others' counts; no capacity, and no headroom for another number of replicas",
+)
 def test_a_replica_that_comes_during_a_ramp_ends_it_and_says_so(
     three: tuple[Sim, Sim, Sim], tmp_path: Path, guard: tuple[str, ...]
 ) -> None:
@@ -107,6 +114,7 @@ def _number(page: str, series: str) -> float:
     return sum(map(float, re.findall(rf"^{series}\{{.*\}} (\S+)$", page, re.MULTILINE)))
 
 
+@pytest.mark.fault("TR19")
 def test_the_list_follows_the_deployment_without_a_new_configuration(
     cluster: Cluster, three: tuple[Sim, Sim, Sim], tmp_path: Path
 ) -> None:

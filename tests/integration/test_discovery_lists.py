@@ -99,6 +99,7 @@ def test_files_of_both_formats_are_read_and_read_again(run: Run, tmp_path: Path)
     run(story())
 
 
+@pytest.mark.fault("CO13")
 def test_a_swapped_link_of_a_config_map_is_noticed(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         for version, address in (("1", "10.0.0.1:8000"), ("2", "10.0.0.2:8000")):
@@ -127,6 +128,20 @@ def test_a_swapped_link_of_a_config_map_is_noticed(run: Run, tmp_path: Path) -> 
         ("&a [*a]", "group 0: expected a mapping"),
     ],
 )
+@pytest.mark.fault(
+    "SE26",
+    "YAML that constructs Python objects in a target file",
+    area="Security",
+    users_see="refused",
+    stays="what the file said before",
+)
+@pytest.mark.fault(
+    "CO15",
+    "A target file that is broken",
+    area="Configuration",
+    users_see="one line",
+    stays="its last servers, and the other files'",
+)
 def test_a_broken_file_keeps_what_it_said_and_others_go_on(run: Run, tmp_path: Path, broken: str, words: str) -> None:
     async def story() -> None:
         (tmp_path / "a.yml").write_text("- targets: ['10.0.0.1:8000']\n")
@@ -152,6 +167,13 @@ FULL, HALF = "- targets:\n  - 10.0.0.1:8000\n  - 10.0.0.2:8000\n", "- targets:\n
 
 
 @pytest.mark.parametrize("half", [HALF, "- targets:\n", None])
+@pytest.mark.fault(
+    "CO16",
+    "A target file that is written in pieces",
+    area="Configuration",
+    users_see="nothing",
+    stays="no target is lost in between",
+)
 def test_a_file_that_is_rewritten_in_pieces_or_replaced_loses_no_targets(
     run: Run, tmp_path: Path, half: str | None
 ) -> None:
@@ -175,6 +197,13 @@ def test_a_file_that_is_rewritten_in_pieces_or_replaced_loses_no_targets(
 
 
 @pytest.mark.parametrize("name", ["a.yml", "a.json"])
+@pytest.mark.fault(
+    "CO17",
+    "A target file that is emptied by accident",
+    area="Configuration",
+    users_see="one line: write `[]` for no targets",
+    stays="its last servers",
+)
 def test_an_emptied_file_says_nothing_and_an_empty_list_says_none(run: Run, tmp_path: Path, name: str) -> None:
     async def story() -> None:
         path = tmp_path / name
@@ -194,6 +223,13 @@ def test_an_emptied_file_says_nothing_and_an_empty_list_says_none(run: Run, tmp_
     run(story())
 
 
+@pytest.mark.fault(
+    "CO18",
+    "A target file that keeps changing",
+    area="Configuration",
+    users_see="one line",
+    stays="its last servers until it settles",
+)
 def test_a_file_that_keeps_changing_is_reported_and_read_once_it_settles(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -222,6 +258,13 @@ def test_a_file_that_keeps_changing_is_reported_and_read_once_it_settles(
     run(story())
 
 
+@pytest.mark.fault(
+    "CO19",
+    "A link of a target file that leads to itself",
+    area="Configuration",
+    users_see="one line",
+    stays="its last servers",
+)
 def test_a_file_that_cannot_be_looked_at_has_not_gone(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         (tmp_path / "now").mkdir()
@@ -280,6 +323,20 @@ async def http_registry(tls: ssl.SSLContext | None = None) -> AsyncIterator[Regi
         yield its
 
 
+@pytest.mark.fault(
+    "SE25",
+    "A registry redirects to another address",
+    area="Security",
+    users_see="one line: HTTP 302, without the query of its URL",
+    stays="not followed",
+)
+@pytest.mark.fault(
+    "CO20",
+    "A registry that answers 500, a redirect, HTML or no list",
+    area="Configuration",
+    users_see="one line, without its query",
+    stays="the last servers",
+)
 def test_a_registry_is_asked_again_and_its_failures_leave_what_it_listed(run: Run) -> None:
     async def story() -> None:
         async with http_registry() as its:
@@ -308,6 +365,13 @@ def test_a_registry_is_asked_again_and_its_failures_leave_what_it_listed(run: Ru
     run(story())
 
 
+@pytest.mark.fault(
+    "ST10",
+    "A registry's answer of a million targets",
+    area="Starvation",
+    users_see="refused: more than 10,000",
+    stays="parsed in a thread, within 0.5 s of CPU",
+)
 def test_a_registry_s_answer_is_parsed_in_a_thread_and_a_large_one_refused_at_once(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -434,6 +498,13 @@ def test_names_become_servers(run: Run, kind: str, records: list[str], found: li
     run(story())
 
 
+@pytest.mark.fault(
+    "NA2",
+    "A DNS name goes, or the server fails",
+    area="Names",
+    users_see="gone names go; on failure what was found stays",
+    stays="-",
+)
 def test_addresses_that_go_are_gone_and_failures_leave_them(run: Run) -> None:
     async def story() -> None:
         async with name_server() as (server, resolver):
@@ -459,6 +530,13 @@ def test_addresses_that_go_are_gone_and_failures_leave_them(run: Run) -> None:
     run(story())
 
 
+@pytest.mark.fault(
+    "NA1",
+    "The DNS server is silent",
+    area="Names",
+    users_see="discovery reports it",
+    stays="what was found stays",
+)
 def test_a_dns_server_that_is_silent_leaves_what_was_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         monkeypatch.setattr("probe.discovery.dns_sd._LIFETIME_S", 0.5)

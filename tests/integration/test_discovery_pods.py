@@ -73,6 +73,13 @@ def test_the_service_is_one_more_target(run: Run, tmp_path: Path) -> None:
     run(story())
 
 
+@pytest.mark.fault(
+    "KU14",
+    "A watch ends or is cut",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="it goes on where it was",
+)
 def test_a_watch_that_ends_or_is_cut_goes_on_where_it_was(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         async with api_server() as api:
@@ -115,6 +122,13 @@ def test_a_bookmark_saves_a_list(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("as_status", [True, False], ids=["by its status", "in the watch"])
+@pytest.mark.fault(
+    "KU15",
+    "410 Gone as an HTTP status",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="pods are listed again, readiness is remembered",
+)
 def test_after_410_gone_pods_are_listed_again(run: Run, tmp_path: Path, *, as_status: bool) -> None:
     async def story() -> None:
         async with api_server() as api:
@@ -138,6 +152,13 @@ def test_after_410_gone_pods_are_listed_again(run: Run, tmp_path: Path, *, as_st
     run(story())
 
 
+@pytest.mark.fault(
+    "KU17",
+    "An error event in a watch, an object without fields",
+    area="Kubernetes",
+    users_see="one line",
+    stays="the list is taken again",
+)
 def test_an_error_in_a_watch_means_a_new_list(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         async with api_server() as api:
@@ -159,6 +180,13 @@ def test_an_error_in_a_watch_means_a_new_list(run: Run, tmp_path: Path) -> None:
     run(story())
 
 
+@pytest.mark.fault(
+    "KU18",
+    "The list changes between two pages",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="pages of one version",
+)
 def test_pages_are_of_one_version_or_the_list_starts_again(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +213,13 @@ def test_pages_are_of_one_version_or_the_list_starts_again(
     run(story())
 
 
+@pytest.mark.fault(
+    "KU19",
+    "API server away while pods change",
+    area="Kubernetes",
+    users_see="said once",
+    stays="what was found stays; the truth when it is back",
+)
 def test_a_server_that_is_away_leaves_what_was_found(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         async with api_server() as api:
@@ -207,6 +242,20 @@ def test_a_server_that_is_away_leaves_what_was_found(run: Run, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("verb", ["list", "watch"])
+@pytest.mark.fault(
+    "KU20",
+    "403: the Role to list is missing",
+    area="Kubernetes",
+    users_see="one line with the verbs, once",
+    stays="found as soon as the Role is there",
+)
+@pytest.mark.fault(
+    "KU21",
+    "403: the Role to watch is missing",
+    area="Kubernetes",
+    users_see="one line with the verbs, once",
+    stays="found as soon as the Role is there",
+)
 def test_a_missing_role_is_one_line_and_can_be_fixed_while_it_runs(run: Run, tmp_path: Path, verb: str) -> None:
     async def story() -> None:
         async with api_server() as api:
@@ -226,6 +275,13 @@ def test_a_missing_role_is_one_line_and_can_be_fixed_while_it_runs(run: Run, tmp
     run(story())
 
 
+@pytest.mark.fault(
+    "KU31",
+    "Pods without the port, or no pod with these labels",
+    area="Kubernetes",
+    users_see="one line",
+    stays="-",
+)
 def test_it_says_that_no_pod_matches_or_none_has_the_port(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         async with api_server() as api, listening(api, tmp_path) as seen:
@@ -242,6 +298,13 @@ def test_it_says_that_no_pod_matches_or_none_has_the_port(run: Run, tmp_path: Pa
     run(story())
 
 
+@pytest.mark.fault(
+    "KU30",
+    "No service account is mounted",
+    area="Kubernetes",
+    users_see="one line that says so",
+    stays="-",
+)
 def test_without_any_way_into_a_cluster_it_says_what_is_missing(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         async with api_server() as api, listening(api, tmp_path) as seen:
@@ -254,6 +317,13 @@ def test_without_any_way_into_a_cluster_it_says_what_is_missing(run: Run, tmp_pa
     run(story())
 
 
+@pytest.mark.fault(
+    "KU23",
+    "An API server that hangs up on every watch",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="it is asked at most eight times in 2 s",
+)
 def test_a_server_that_hangs_up_on_every_watch_is_not_asked_all_the_time(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         async with api_server() as api:
@@ -300,6 +370,13 @@ def test_500_pods_settle_in_5_s_and_a_change_is_seen_in_2(run: Run, tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))])
+@pytest.mark.fault(
+    "KU26",
+    "Sixty rounds of cuts, restarts, compactions and errors while pods move",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="what is found is what there is",
+)
 def test_whatever_happens_on_the_way_what_is_found_is_what_there_is(run: Run, tmp_path: Path, seed: int) -> None:
     """Pods come, move, and go, while the API server is cut off, restarted, compacted, and makes errors."""
     chance = random.Random(seed)
@@ -331,6 +408,13 @@ def test_whatever_happens_on_the_way_what_is_found_is_what_there_is(run: Run, tm
     run(story())
 
 
+@pytest.mark.fault(
+    "KU50",
+    "The API server sends bytes that are not UTF-8",
+    area="Kubernetes",
+    users_see="one line; the watch begins again",
+    stays="the last servers",
+)
 def test_a_change_that_is_not_utf_8_is_reported_and_the_watch_begins_again(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         async with api_server() as api:
@@ -349,6 +433,13 @@ def test_a_change_that_is_not_utf_8_is_reported_and_the_watch_begins_again(run: 
     run(story())
 
 
+@pytest.mark.fault(
+    "A67",
+    "the Kubernetes API sends JSON with a million values",
+    area="Foreign answers",
+    users_see="one line; the watch begins again",
+    stays="the last servers",
+)
 def test_a_change_with_a_million_values_is_refused_before_it_is_parsed(run: Run, tmp_path: Path) -> None:
     async def story() -> None:
         async with api_server() as api:

@@ -29,6 +29,13 @@ def up(monitor: Monitor) -> dict[str, float]:
     }
 
 
+@pytest.mark.fault(
+    "KU22",
+    "A cluster that forbids listing while targets are watched",
+    area="Kubernetes",
+    users_see="one line",
+    stays="no target is taken away",
+)
 def test_pods_come_and_go_and_a_cluster_that_forbids_it_takes_none_away(
     cluster: Cluster, tiny: Sim, tmp_path: Path
 ) -> None:
@@ -71,6 +78,13 @@ def test_an_endpoint_of_a_service_that_is_no_pod_is_watched_until_it_goes(
         eventually(lambda: up(monitor) == {}, within_s=20, what="it has gone")
 
 
+@pytest.mark.fault(
+    "KU34",
+    "Two Kneewatches, one server, one Lease that goes with the API server",
+    area="Kubernetes",
+    users_see="one ramp; the other is refused",
+    stays="it ends with the API server",
+)
 def test_of_two_ramps_on_a_server_one_has_the_lease_and_loses_it_with_the_api_server(
     cluster: Cluster, tiny: Sim, tmp_path: Path
 ) -> None:
@@ -95,6 +109,7 @@ def test_of_two_ramps_on_a_server_one_has_the_lease_and_loses_it_with_the_api_se
 
 
 @pytest.mark.long
+@pytest.mark.fault("KU6")
 def test_a_ramp_that_loses_its_lease_reports_what_it_had_measured(cluster: Cluster, tiny: Sim, tmp_path: Path) -> None:
     file, reported, page = tmp_path / "kneewatch.yml", tmp_path / "result.json", tmp_path / "result.html"
     file.write_text(yaml.safe_dump({"lease": {}, **_SHORT, "targets": [{"name": "a", "base_url": tiny.base_url}]}))
@@ -127,6 +142,22 @@ def test_a_ramp_that_loses_its_lease_reports_what_it_had_measured(cluster: Clust
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("lock", ["lease", "file"])
+@pytest.mark.fault(
+    "KU45",
+    "Two Kneewatches on one server, by a Lease",
+    area="Kubernetes",
+    users_see="users are not computed while the other loads",
+    stays="users show again afterwards",
+    case="lease",
+)
+@pytest.mark.fault(
+    "KU46",
+    "Two Kneewatches on one server, by a lock file",
+    area="Kubernetes",
+    users_see="users are not computed while the other loads",
+    stays="users show again afterwards",
+    case="file",
+)
 def test_of_a_pair_the_one_does_not_take_the_others_run_for_users(tiny: Sim, tmp_path: Path, lock: str) -> None:
     (tmp_path / "locks").mkdir()
     by: dict[str, object] = {"lease": {}} if lock == "lease" else {"lock_dir": str(tmp_path / "locks")}

@@ -180,6 +180,13 @@ def test_without_a_certificate_a_server_that_asks_for_one_is_not_reached(files: 
     run(main())
 
 
+@pytest.mark.fault(
+    "SE19",
+    "A server's certificate of an unknown authority",
+    area="Security",
+    users_see="canary `unreachable`",
+    stays="nothing is sent",
+)
 def test_our_certificate_does_not_replace_the_check_of_the_servers(files: Files) -> None:
     async def main() -> None:
         async with serving(**with_tls(files)) as at:
@@ -190,6 +197,13 @@ def test_our_certificate_does_not_replace_the_check_of_the_servers(files: Files)
 
 
 @pytest.mark.parametrize("way", [{}, {"http2": True}, {"proxy": "http://127.0.0.1:1"}])
+@pytest.mark.fault(
+    "SO13",
+    "A client certificate file that went away",
+    area="Sockets",
+    users_see="a failed request, one line",
+    stays="the monitor goes on",
+)
 def test_a_certificate_that_went_away_is_a_failure_of_the_request_and_not_of_the_program(
     way: dict[str, Any], files: Files, tmp_path: Path
 ) -> None:
@@ -206,6 +220,13 @@ def test_a_certificate_that_went_away_is_a_failure_of_the_request_and_not_of_the
 # --- Unix sockets --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.fault(
+    "SO12",
+    "A Unix socket that is not there yet",
+    area="Sockets",
+    users_see="`unreachable` until the server has started",
+    stays="-",
+)
 def test_a_server_is_reached_by_its_socket_also_when_it_starts_later(tmp_path: Path) -> None:
     path = str(tmp_path / "vllm.sock")
 
@@ -314,6 +335,13 @@ def test_a_proxy_that_speaks_tls_is_checked_too(files: Files) -> None:
 
 
 @pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.fault(
+    "SE21",
+    "Credentials for a proxy",
+    area="Security",
+    users_see="only the proxy gets them",
+    stays="the server does not",
+)
 def test_only_the_proxy_gets_its_credentials(tls: bool, files: Files, tmp_path: Path) -> None:  # noqa: FBT001
     file = tmp_path / "proxy"
     file.write_text(f"{AUTH}\n")
@@ -330,6 +358,13 @@ def test_only_the_proxy_gets_its_credentials(tls: bool, files: Files, tmp_path: 
     run(main())
 
 
+@pytest.mark.fault(
+    "SO18",
+    "The credentials of a proxy are rotated, or half-written",
+    area="Sockets",
+    users_see="one line, once, for the half-written ones",
+    stays="the new ones are used, or the previous ones",
+)
 def test_rotated_credentials_of_a_proxy_need_no_restart(tmp_path: Path) -> None:
     file = tmp_path / "proxy"
     file.write_text("monitor:the-former-one")
@@ -356,6 +391,7 @@ def test_rotated_credentials_of_a_proxy_need_no_restart(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.fault("SE21")
 def test_refused_credentials_are_not_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "proxy"
     file.write_text(AUTH)
@@ -375,6 +411,13 @@ def test_refused_credentials_are_not_shown(tmp_path: Path, capfd: pytest.Capture
 
 
 @pytest.mark.parametrize("way", [{}, {"unix_socket": "vllm.sock"}])
+@pytest.mark.fault(
+    "SE20",
+    "A proxy in the environment",
+    area="Security",
+    users_see="not used",
+    stays="requests go directly",
+)
 def test_a_proxy_of_the_environment_is_not_used(
     way: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,6 +495,13 @@ def record_of(script: Script, limits: dict[str, str], *, through_proxy: bool) ->
 
 
 @WAYS
+@pytest.mark.fault(
+    "SO10",
+    "A first byte that is too late",
+    area="Sockets",
+    users_see="`timeout` at `first_byte_timeout`",
+    stays="-",
+)
 def test_waiting_for_the_first_byte_ends_at_its_timeout(through_proxy: bool) -> None:  # noqa: FBT001
     record = record_of([HANG], {"first_byte_timeout": "100ms"}, through_proxy=through_proxy)
     assert record.outcome is Outcome.TIMEOUT
@@ -459,6 +509,13 @@ def test_waiting_for_the_first_byte_ends_at_its_timeout(through_proxy: bool) -> 
 
 
 @WAYS
+@pytest.mark.fault(
+    "SO11",
+    "A pause in a stream",
+    area="Sockets",
+    users_see="`timeout` at its limit",
+    stays="-",
+)
 def test_a_pause_in_an_answer_ends_at_its_timeout(through_proxy: bool) -> None:  # noqa: FBT001
     script: Script = [STREAM_HEAD + chunked(token(1), end=False), HANG]
     record = record_of(script, {"between_bytes_timeout": "100ms"}, through_proxy=through_proxy)
@@ -479,6 +536,7 @@ def test_a_pause_may_be_longer_than_the_wait_for_the_first_byte(through_proxy: b
 
 
 @pytest.mark.parametrize("http2", [False, True])
+@pytest.mark.fault("SO5")
 def test_connecting_ends_at_its_timeout(http2: bool) -> None:  # noqa: FBT001
     """Here the server takes the connection and never answers TLS."""
 

@@ -84,6 +84,30 @@ async def _fails(server: MockServer) -> None:
     ("breaks", "reason"),
     [(_metrics_break, "server_unreadable"), (_counters_begin_anew, "server_restarted"), (_fails, "server_errors")],
 )
+@pytest.mark.fault(
+    "LO1",
+    "The server's metrics break under load",
+    area="Load",
+    users_see="`server_unreadable`, no figure",
+    stays="load gone within 5 s, no request afterwards",
+    case="_metrics_break-server_unreadable",
+)
+@pytest.mark.fault(
+    "LO2",
+    "The server's counters begin again under load",
+    area="Load",
+    users_see="`server_restarted`, no figure",
+    stays="load gone within 5 s",
+    case="_counters_begin_anew-server_restarted",
+)
+@pytest.mark.fault(
+    "LO3",
+    "The server fails every request under load",
+    area="Load",
+    users_see="`server_errors`, no figure",
+    stays="load gone within 5 s",
+    case="_fails-server_errors",
+)
 def test_a_server_that_breaks_under_load_is_left_alone(breaks: Break, reason: str) -> None:
     async def main() -> None:
         async with mock_server(faults=SLOW) as server:
@@ -100,6 +124,13 @@ def test_a_server_that_breaks_under_load_is_left_alone(breaks: Break, reason: st
     asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "LO4",
+    "The server is replaced under load, at the same address",
+    area="Load",
+    users_see="the guard ends the run, no figure",
+    stays="the new one gets no load",
+)
 def test_a_server_that_is_replaced_under_load_ends_the_run() -> None:
     """The process goes, and another one takes its address at once."""
 
@@ -120,6 +151,13 @@ def test_a_server_that_is_replaced_under_load_ends_the_run() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "LO5",
+    "The server accepts and is silent under load",
+    area="Load",
+    users_see="`no_first_token`, no figure",
+    stays="its connections are closed",
+)
 def test_a_server_that_accepts_and_says_nothing_is_left_alone_after_twice_the_objective() -> None:
     """It sends its head at once, as vLLM does: that is no answer."""
     numbers, gone = itertools.count(), 0

@@ -49,6 +49,13 @@ def test_an_error_comes_back_as_one_line_and_ends_nothing(other: HelperProcess) 
     assert other.call("json:loads", "[1]") == [1]
 
 
+@pytest.mark.fault(
+    "SI11",
+    "The helper process that computes dies",
+    area="Signals",
+    users_see="one line",
+    stays="the caller goes on",
+)
 def test_a_process_that_dies_is_reported(other: HelperProcess) -> None:
     with pytest.raises(HelperError, match=r"^the helper process ended with status 3 \(computing os:_exit\)$"):
         other.call("os:_exit", 3)
@@ -73,6 +80,13 @@ def test_cancelling_a_call_ends_its_process() -> None:
     assert time.monotonic() - began < 20, "the thread that waited for it has ended too"
 
 
+@pytest.mark.fault(
+    "SI12",
+    "The parent of a helper process is killed",
+    area="Signals",
+    users_see="nothing",
+    stays="the helper ends",
+)
 def test_it_ends_when_the_process_that_started_it_is_killed() -> None:
     code = (
         "from probe.runtime.helper_process import HelperProcess; import time;"

@@ -136,6 +136,13 @@ def test_it_is_renewed_twice_a_second(story: Any) -> None:
     story(tell)
 
 
+@pytest.mark.fault(
+    "KU8",
+    "Five Kneewatches want one Lease",
+    area="Kubernetes",
+    users_see="four are `locked`",
+    stays="one loads",
+)
 def test_of_several_at_once_one_gets_it(story: Any) -> None:
     async def tell(api: ApiServer) -> None:
         inside = most = 0
@@ -159,6 +166,13 @@ def test_of_several_at_once_one_gets_it(story: Any) -> None:
     story(tell)
 
 
+@pytest.mark.fault(
+    "TI3",
+    "The clock of a Lease's dead holder is a century ahead",
+    area="Time",
+    users_see="the Lease is taken once its duration has passed",
+    stays="stamps of others are not read",
+)
 def test_a_holder_that_has_died_is_followed_when_its_lease_is_over(story: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def tell(api: ApiServer) -> None:
         monkeypatch.setattr(lease_holder, "LASTS_S", 2)
@@ -175,6 +189,13 @@ def test_a_holder_that_has_died_is_followed_when_its_lease_is_over(story: Any, m
     story(tell)
 
 
+@pytest.mark.fault(
+    "KU1",
+    "API server away during a run",
+    area="Kubernetes",
+    users_see="`lost the Lease`",
+    stays="the body ends within 3 s",
+)
 def test_an_api_server_that_is_away_ends_the_body_within_3_s(story: Any) -> None:
     async def tell(api: ApiServer) -> None:
         seconds, error = await held_until_lost(api.stop)
@@ -185,6 +206,13 @@ def test_an_api_server_that_is_away_ends_the_body_within_3_s(story: Any) -> None
     story(tell)
 
 
+@pytest.mark.fault(
+    "KU2",
+    "API server accepts and does not answer during a run",
+    area="Kubernetes",
+    users_see="`lost the Lease`",
+    stays="the body ends within 3 s",
+)
 def test_an_api_server_that_does_not_answer_ends_the_body_within_3_s(story: Any) -> None:
     async def tell(api: ApiServer) -> None:
         seconds, error = await held_until_lost(api.answering.clear)
@@ -194,6 +222,13 @@ def test_an_api_server_that_does_not_answer_ends_the_body_within_3_s(story: Any)
     story(tell)
 
 
+@pytest.mark.fault(
+    "KU3",
+    "The Role is taken away during a run",
+    area="Kubernetes",
+    users_see="`lost the Lease`: cannot update",
+    stays="the body ends within 3 s",
+)
 def test_a_lost_role_ends_the_body_within_3_s(story: Any) -> None:
     async def tell(api: ApiServer) -> None:
         seconds, error = await held_until_lost(lambda: api.forbidden.add("update leases"))
@@ -203,6 +238,13 @@ def test_a_lost_role_ends_the_body_within_3_s(story: Any) -> None:
     story(tell)
 
 
+@pytest.mark.fault(
+    "KU4",
+    "Another holder writes itself into the Lease",
+    area="Kubernetes",
+    users_see="`lost the Lease`, with its name",
+    stays="the body ends at the next renewal; the other keeps it",
+)
 def test_another_holder_ends_the_body_at_the_next_renewal(story: Any) -> None:
     async def tell(api: ApiServer) -> None:
         seconds, error = await held_until_lost(lambda: rewrite(api, holderIdentity="usurper"))
@@ -213,6 +255,13 @@ def test_another_holder_ends_the_body_at_the_next_renewal(story: Any) -> None:
     story(tell)
 
 
+@pytest.mark.fault(
+    "KU5",
+    "Somebody deletes the Lease",
+    area="Kubernetes",
+    users_see="`lost the Lease`: it was deleted",
+    stays="the body ends at the next renewal",
+)
 def test_whoever_deletes_it_ends_the_body(story: Any) -> None:
     async def tell(api: ApiServer) -> None:
         seconds, error = await held_until_lost(api.leases.clear)
@@ -223,6 +272,13 @@ def test_whoever_deletes_it_ends_the_body(story: Any) -> None:
     story(tell)
 
 
+@pytest.mark.fault(
+    "KU7",
+    "A renewal fails once, or its answer is lost",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="the run goes on",
+)
 def test_a_renewal_that_fails_once_or_was_lost_on_its_way_back_does_no_harm(story: Any) -> None:
     async def tell(api: ApiServer) -> None:
         async with lease():
@@ -239,6 +295,13 @@ def test_a_renewal_that_fails_once_or_was_lost_on_its_way_back_does_no_harm(stor
     story(tell)
 
 
+@pytest.mark.fault(
+    "KU10",
+    "Others write fields into the Lease",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="they are kept",
+)
 def test_fields_that_others_write_into_the_lease_are_kept(story: Any) -> None:
     async def tell(api: ApiServer) -> None:
         async with lease():
@@ -254,6 +317,13 @@ def test_fields_that_others_write_into_the_lease_are_kept(story: Any) -> None:
 
 
 @pytest.mark.parametrize("verb", ["get", "create"])
+@pytest.mark.fault(
+    "KU11",
+    "The Role for Leases is missing",
+    area="Kubernetes",
+    users_see="`no_lock`, with the Role that is needed",
+    stays="no load",
+)
 def test_a_lacking_role_is_one_line(story: Any, verb: str) -> None:
     async def tell(api: ApiServer) -> None:
         api.forbidden.add(f"{verb} leases")
@@ -269,6 +339,13 @@ def test_a_lacking_role_is_one_line(story: Any, verb: str) -> None:
     story(tell)
 
 
+@pytest.mark.fault(
+    "KU12",
+    "No API server when a run is due",
+    area="Kubernetes",
+    users_see="`no_lock`",
+    stays="no load",
+)
 def test_without_an_api_server_there_is_no_lock(story: Any) -> None:
     async def tell(api: ApiServer) -> None:
         await api.stop()
@@ -311,6 +388,13 @@ def test_an_error_of_the_body_is_its_own(story: Any) -> None:
 @pytest.mark.alone
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["away", "silent", "taken"])
+@pytest.mark.fault(
+    "KU6",
+    "The Lease is lost under a real ramp",
+    area="Kubernetes",
+    users_see="the result so far, interrupted",
+    stays="load gone from the server within 3 s",
+)
 def test_load_is_gone_within_3_s_of_a_lost_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """A real ramp of worker processes on the mock server."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))

@@ -204,6 +204,13 @@ def test_no_bytes_came_before_the_bound(run: Run, peer: str, disturb: Disturb) -
 
 
 @pytest.mark.parametrize("disturb", [blocks, never_sleeps, computes_in_callbacks])
+@pytest.mark.fault(
+    "ST7",
+    "A stamp taken late by the event loop",
+    area="Starvation",
+    users_see="the record says so: its error bound grows",
+    stays="-",
+)
 def test_a_stamp_that_was_late_says_so(run: Run, peer: str, disturb: Disturb) -> None:
     """Or the bound would be of no use to tell a slow client from a slow server."""
     late = [arrival for arrival in undisturbed(run(arrivals(peer, disturb))) if arrival.late_ns > 5 * MS]

@@ -52,6 +52,7 @@ def _pages(*servers: Sim) -> list[str]:
     return [part for each in servers for part in ("--metrics-url", f"{each.base_url}/metrics")]
 
 
+@pytest.mark.fault("TR18")
 def test_two_servers_behind_nginx_are_measured_as_one_by_the_pages_of_both(
     nginx: str, two: tuple[Sim, Sim], tmp_path: Path
 ) -> None:

@@ -105,6 +105,13 @@ def test_rates_end_where_the_server_does_not_keep_up(tiny: Sim, tmp_path: Path) 
     assert "no knee up to" in done.out
 
 
+@pytest.mark.fault(
+    "SI5",
+    "Ctrl-C during a ramp",
+    area="Signals",
+    users_see="the result so far",
+    stays="the load ends at once",
+)
 def test_ctrl_c_ends_the_load_at_once_and_reports_what_was_measured(tiny: Sim, tmp_path: Path) -> None:
     with Stalls() as stalls:
         steps = (_interrupted(tiny, tmp_path, attempt)["steps"] for attempt in range(5))

@@ -202,6 +202,13 @@ def test_stop_ends_the_load_on_all_nodes(cluster: RayCluster) -> None:
 
 
 @pytest.mark.parametrize("who", ["actor", "driver"])
+@pytest.mark.fault(
+    "SI15",
+    "A part of a Ray cluster is killed during load",
+    area="Signals",
+    users_see="the run ends",
+    stays="load gone on all nodes",
+)
 def test_whatever_of_it_is_killed_the_load_ends_on_all_nodes(cluster: RayCluster, who: str) -> None:
     async def work(server: MockServer, workers: WorkerPool) -> None:
         running = asyncio.create_task(workers.run(StepPlan(6, 60.0), asyncio.Event(), lambda _: None))
@@ -220,6 +227,7 @@ def test_whatever_of_it_is_killed_the_load_ends_on_all_nodes(cluster: RayCluster
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.fault("LO30")
 def test_load_ends_when_the_controller_is_lost(cluster: RayCluster, how: signal.Signals) -> None:
     async def main() -> None:
         async with mock_server(faults=SLOW) as server:
@@ -247,6 +255,13 @@ def test_load_ends_when_the_controller_is_lost(cluster: RayCluster, how: signal.
 
 
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])  # the latter for good: no test comes after it
+@pytest.mark.fault(
+    "LO30",
+    "A Ray node or the controller of a Ray run is lost",
+    area="Load",
+    users_see="the run ends",
+    stays="load gone on all nodes",
+)
 def test_load_ends_when_a_node_is_lost(cluster: RayCluster, how: signal.Signals) -> None:
     """One that has only fallen silent cannot be told to stop what the server still answers it."""
 

@@ -193,6 +193,13 @@ def _canaries(monitor: Monitor, outcome: str) -> float:
 
 @pytest.mark.long
 @pytest.mark.alone
+@pytest.mark.fault(
+    "TR4",
+    "An engine that stands still while `/health` says it is well",
+    area="Truth",
+    users_see="`kneewatch_server_stalled_seconds` grows, and is 0 again afterwards",
+    stays="-",
+)
 def test_an_engine_that_stands_still_is_seen_though_health_says_it_is_well(vllm: RealVllm, monitor: Monitor) -> None:
     stalled = 'kneewatch_server_stalled_seconds{target="joined"}'
     eventually(lambda: _value(monitor, stalled) == 0, within_s=30, what="an engine that does not stall")

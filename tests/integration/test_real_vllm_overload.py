@@ -30,6 +30,13 @@ def test_an_overload_shows_the_preemptions_the_server_counted(vllm: RealVllm, tm
     assert result["stopped"]["by"] == "done"
 
 
+@pytest.mark.fault(
+    "LO31",
+    "An overload of a real vLLM",
+    area="Load",
+    users_see="the guard stops it",
+    stays="nothing is left behind",
+)
 def test_the_guard_stops_an_overload_and_leaves_nothing_behind(
     vllm: RealVllm, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

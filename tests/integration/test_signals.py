@@ -81,6 +81,13 @@ targets:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.fault(
+    "SI1",
+    "SIGTERM",
+    area="Signals",
+    users_see="exit 0 within 4 s",
+    stays="-",
+)
 def test_a_signal_ends_the_command_with_status_0(tmp_path: Path, number: signal.Signals) -> None:
     async def run() -> None:
         async with mock_server() as server:
@@ -96,6 +103,13 @@ def test_a_signal_ends_the_command_with_status_0(tmp_path: Path, number: signal.
     asyncio.run(run())
 
 
+@pytest.mark.fault(
+    "SI2",
+    "SIGTERM during a capacity run",
+    area="Signals",
+    users_see="the run is stored as interrupted",
+    stays="load gone within 1 s of the end, exit 0",
+)
 def test_a_signal_during_a_capacity_run_ends_load_and_process(tmp_path: Path) -> None:
     async def run() -> None:
         async with mock_server() as server:
@@ -119,6 +133,13 @@ def test_a_signal_during_a_capacity_run_ends_load_and_process(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("machine", [_NO_ROOM, _NO_ANSWER])
+@pytest.mark.fault(
+    "SI3",
+    "SIGTERM while workers are still starting",
+    area="Signals",
+    users_see="the run is stored as interrupted",
+    stays="no worker stays",
+)
 def test_a_signal_while_the_load_is_still_being_started_is_not_kept_waiting(tmp_path: Path, machine: str) -> None:
     async def run() -> None:
         async with mock_server() as server:

@@ -144,6 +144,13 @@ def test_the_page_keeps_itself_new_and_its_reader_where_he_is(browser: Browser, 
     assert browser.evaluate("document.querySelector('#kept') !== null")
 
 
+@pytest.mark.fault(
+    "SE9",
+    "Content of other origins",
+    area="Security",
+    users_see="forbidden by the CSP of every page",
+    stays="-",
+)
 def test_the_content_security_policy_allows_nothing_from_other_origins(monitor: Monitor) -> None:
     for path in ("/", f"/targets/{TARGET}", "/nope"):
         answer = httpx.get(f"{monitor.base_url}{path}", timeout=10, trust_env=False)
@@ -252,6 +259,13 @@ def test_discovery_problems_come_first_and_labels_open_by_keyboard(browser: Brow
     assert browser.complaints == []
 
 
+@pytest.mark.fault(
+    "NA4",
+    "A name that a stranger lets point here (DNS rebinding)",
+    area="Names",
+    users_see="421: one line that names `web_allowed_hosts`",
+    stays="pages answer allowed names",
+)
 def test_a_name_that_a_stranger_lets_point_here_shows_a_browser_nothing(
     chromium: str, made: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +298,7 @@ def test_a_chart_is_walked_through_by_keyboard_and_says_what_it_shows(browser: B
     browser.until("document.querySelector('.tip').innerText.includes('8 requests in flight')")
 
 
+@pytest.mark.fault("SE8")
 def test_hostile_words_in_a_tooltip_are_text(browser: Browser, made: Served) -> None:
     browser.screen(1280, 900)
     browser.open(made.base_url)

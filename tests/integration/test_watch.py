@@ -70,6 +70,13 @@ def test_the_rules_of_the_command_load_into_prometheus(prometheus_binary: str, t
 
 @pytest.mark.long
 @pytest.mark.vllm
+@pytest.mark.fault(
+    "PR14",
+    "A target is killed: rules, Prometheus and pages",
+    area="Prometheus",
+    users_see="`target_up` 0, canaries `unreachable`, a page; all end when it is back",
+    stays="the monitor is ready all the time",
+)
 def test_a_killed_server_is_noticed_and_paged_and_noticed_when_it_is_back(
     vllm: RealVllm, monitor: Monitor, prometheus: RealPrometheus
 ) -> None:

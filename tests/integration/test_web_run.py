@@ -118,6 +118,13 @@ def test_nothing_is_served_without_the_password_or_without_tls(secured: Secured)
         httpx.get(secured.url.replace("https", "http"), timeout=10, trust_env=False)
 
 
+@pytest.mark.fault(
+    "CO25",
+    "A password of the pages is changed",
+    area="Configuration",
+    users_see="the new one is taken",
+    stays="-",
+)
 def test_a_new_password_is_taken_while_it_runs(secured: Secured) -> None:
     secured.lock("looking-glass")
     eventually(lambda: secured.answers("looking-glass"), within_s=15, what="the new password")
@@ -172,6 +179,13 @@ def test_a_strangers_name_reaches_only_what_probes_ask_for_and_a_name_is_added_b
     assert followed.ask("/config", "kneewatch.example.org") == 421
 
 
+@pytest.mark.fault(
+    "CO12",
+    "A target is removed while it is probed by Prometheus",
+    area="Configuration",
+    users_see="404",
+    stays="-",
+)
 def test_a_target_that_is_removed_while_it_is_probed_is_said_to_be_gone(followed: Followed, tiny: Sim) -> None:
     def running() -> bool:
         page = httpx.get(f"{tiny.base_url}/metrics", timeout=10, trust_env=False).text

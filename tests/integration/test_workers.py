@@ -242,6 +242,20 @@ def test_stop_ends_the_load_within_a_second() -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.fault(
+    "SI8",
+    "SIGKILL to a worker",
+    area="Signals",
+    users_see="the load level is void: `worker_lost`",
+    stays="load gone within 2 s; every request is accounted for",
+)
+@pytest.mark.fault(
+    "SI9",
+    "SIGSTOP to a worker",
+    area="Signals",
+    users_see="the load level is void: `worker_lost`",
+    stays="load gone within 2 s",
+)
 def test_a_worker_that_dies_or_falls_silent_ends_the_step_marked_so(
     how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +278,20 @@ def test_a_worker_that_dies_or_falls_silent_ends_the_step_marked_so(
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.fault(
+    "SI6",
+    "SIGKILL to the controller of a ramp",
+    area="Signals",
+    users_see="nothing",
+    stays="load gone within 2 s, workers end",
+)
+@pytest.mark.fault(
+    "SI7",
+    "SIGSTOP to the controller of a ramp",
+    area="Signals",
+    users_see="nothing",
+    stays="load gone within 2 s, workers end",
+)
 def test_load_ends_within_two_seconds_of_losing_its_controller(how: signal.Signals) -> None:
     """Of three times the quickest: the machine may have other things to do for a while."""
     took_s = [asyncio.run(_seconds_of_load_after(how))]
@@ -294,6 +322,13 @@ async def _seconds_of_load_after(how: signal.Signals) -> float:
     return took_s
 
 
+@pytest.mark.fault(
+    "SI10",
+    "A worker that ignores the stop",
+    area="Signals",
+    users_see="it is killed",
+    stays="load gone within 2 s",
+)
 def test_a_worker_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STOP_S", 0.5)
 
@@ -309,6 +344,13 @@ def test_a_worker_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch) 
     _with(work, load=LONG)
 
 
+@pytest.mark.fault(
+    "LO18",
+    "Requests of one worker hang in an open loop",
+    area="Load",
+    users_see="the load level is capped and void",
+    stays="the load of all workers ends",
+)
 def test_a_worker_that_reaches_its_cap_ends_the_load_of_all() -> None:
     """The first requests of one worker hang; the other could go on for half a minute."""
 
@@ -371,6 +413,13 @@ def test_stop_at_any_moment_of_a_beginning_ends_the_step_and_not_the_next_one(af
     _with(work)
 
 
+@pytest.mark.fault(
+    "LO19",
+    "Stop while connections are not answered",
+    area="Load",
+    users_see="nothing",
+    stays="the step ends",
+)
 def test_stop_ends_a_step_whose_connections_are_not_answered() -> None:
     """A full backlog: connecting hangs, and stopping must not wait for it."""
 
@@ -414,6 +463,13 @@ def test_workers_that_are_cancelled_while_they_start_are_ended() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
 
 
+@pytest.mark.fault(
+    "ST5",
+    "A machine that cannot start a process",
+    area="Starvation",
+    users_see="one line",
+    stays="no load",
+)
 def test_a_machine_that_cannot_start_a_process_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
 
@@ -429,6 +485,13 @@ def _children() -> set[str]:
     return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
+@pytest.mark.fault(
+    "LO20",
+    "Workers that cannot start",
+    area="Load",
+    users_see="one line",
+    stays="no load",
+)
 def test_workers_that_cannot_start_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
 
@@ -471,6 +534,13 @@ class Slowly(LocalBackend):
 
 
 @pytest.mark.long
+@pytest.mark.fault(
+    "ST6",
+    "A worker that starts much later than the others",
+    area="Starvation",
+    users_see="the load begins when all are there",
+    stays="one schedule",
+)
 def test_a_worker_that_has_started_waits_for_one_that_starts_late() -> None:
     """Three seconds, in which the first one would end by itself if it heard of nobody."""
 
@@ -546,6 +616,13 @@ def test_requests_in_flight_have_the_state_of_the_last_report() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.fault(
+    "TI10",
+    "A worker whose clock cannot be compared",
+    area="Time",
+    users_see="the run is refused: it gets no load",
+    stays="no latency of unknown error",
+)
 def test_a_worker_whose_clock_cannot_be_known_gets_no_load() -> None:
     async def main() -> None:
         async with mock_server() as server:

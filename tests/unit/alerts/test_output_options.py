@@ -15,6 +15,13 @@ from probe.core.errors import ConfigError
 PLAIN, OPERATOR = RulesFormat.PROMETHEUS, RulesFormat.OPERATOR
 
 
+@pytest.mark.fault(
+    "CO41",
+    "`--grafana`, `--runbooks` or `web_external_url` has braces, which Prometheus would read as a template",
+    area="Configuration",
+    users_see="one line, exit 2",
+    stays="no rules that Prometheus refuses",
+)
 def test_runbooks_lie_under_an_address() -> None:
     example = "https://example.org/runbooks/"
     assert check_address("https://wiki.example/kneewatch", "--runbooks", example) == "https://wiki.example/kneewatch"
@@ -26,6 +33,7 @@ def test_runbooks_lie_under_an_address() -> None:
             check_address(text, "--runbooks", example)
 
 
+@pytest.mark.fault("SE32")
 def test_an_address_with_a_password_is_refused_and_not_shown() -> None:
     assert check_address("https://wiki/@team", "--runbooks", "") == "https://wiki/@team"
     for text in ("https://a:hidden@wiki/runbooks", "https://hidden@wiki"):

@@ -105,6 +105,7 @@ def test_the_version_from_the_module() -> None:
         (["config"], "kneewatch config: Missing command"),
     ],
 )
+@pytest.mark.fault("CO27")
 def test_a_wrong_command_line_is_one_line_that_leads_to_the_help(arguments: list[str], line: str) -> None:
     done = _kneewatch(*arguments)
     assert (done.status, done.out) == (2, "")

@@ -155,6 +155,13 @@ def test_a_guarded_ramp_ends_at_its_first_request_if_that_fails(host: tuple[asyn
 
 
 @pytest.mark.parametrize("steps", [StepSettings(concurrency=(1, 2), requests=25), StepSettings(observe_s=0.0)])
+@pytest.mark.fault(
+    "SH3",
+    "a workload that the server refuses, such as one beyond its context length",
+    area="Truth",
+    users_see="the result has the first failure's words, and advice that follows from them",
+    stays="no load after the first request",
+)
 def test_a_run_has_the_words_of_its_first_failed_request(
     host: tuple[asyncio.Runner, MockServer], steps: StepSettings
 ) -> None:
@@ -240,6 +247,13 @@ def test_a_ramp_and_a_forecast_need_no_list_either(host: tuple[asyncio.Runner, M
     assert (result.model, found.model) == ("tiny", "tiny")
 
 
+@pytest.mark.fault(
+    "KU47",
+    "Two ramps on one server, by a lock file",
+    area="Kubernetes",
+    users_see="the second is sent away in one line",
+    stays="one of them loads",
+)
 def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner, MockServer]) -> None:
     """Two would each measure the other's load. The second one knows the server by another name."""
     runner, server = host

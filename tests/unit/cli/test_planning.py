@@ -79,6 +79,13 @@ def test_a_setting_is_withheld_with_its_reason(tmp_path: Path, capacity: Capacit
     assert f"What other settings would give is unknown: {words}" in out
 
 
+@pytest.mark.fault(
+    "TP2",
+    "A result file whose `fitted_server` no run can have written, such as one with a billion engines",
+    area="Truth",
+    users_see="each setting of the plan is withheld, with the reason",
+    stays="the replicas",
+)
 def test_a_model_that_no_run_can_have_written_withholds_the_settings_only(tmp_path: Path) -> None:
     terms = {"host_s": 0.003, "per_sequence_s": 3e-5, "per_token_s": 4e-5}
     wrong = FittedServer(terms, (terms,) * 3, 4e5, 64, 2048, is_chunk_known=True, largest_batch=8.0, engines=10**9)
@@ -87,6 +94,7 @@ def test_a_model_that_no_run_can_have_written_withholds_the_settings_only(tmp_pa
     assert "unknown: the result's fitted_server cannot be simulated (engines are not between 1 and 1024" in out
 
 
+@pytest.mark.fault("SE34")
 def test_a_decision_record_is_markdown_with_the_servers_settings(tmp_path: Path) -> None:
     hostile = plan_result(model="m | <script>alert(1)</script>")
     out = planned(tmp_path, hostile, "--peak", "40", "--markdown")
@@ -130,6 +138,13 @@ def test_several_results_are_planned_each_by_itself(tmp_path: Path) -> None:
         ({"capacity": replace(MEASURED, output_tokens_per_second=-1.0)}, "its capacity is -1 output tokens/s"),
     ],
 )
+@pytest.mark.fault(
+    "TP1",
+    "A plan from a run that was interrupted, failed or found no capacity",
+    area="Truth",
+    users_see="one line that says which",
+    stays="no plan",
+)
 def test_a_result_that_shows_no_capacity_is_refused_in_one_line(
     tmp_path: Path, values: dict[str, Any], words: str
 ) -> None:
@@ -158,6 +173,14 @@ def test_a_result_that_shows_no_capacity_is_refused_in_one_line(
         (("--peak", "4", "-c", "x.yml"), "expected either result files, or -c FILE; give one of them"),
     ],
 )
+@pytest.mark.fault(
+    "SE32",
+    "The address in `plan --prometheus`, `alerts --grafana` or `--runbooks` has a password",
+    area="Security",
+    users_see="one line without it, exit 2",
+    stays="no password in messages and rules",
+)
+@pytest.mark.fault("TP4")
 def test_options_that_make_no_sense_are_one_line(tmp_path: Path, options: Sequence[str], words: str) -> None:
     line = refused(result_file(tmp_path, plan_result()), *options)
     assert words in line

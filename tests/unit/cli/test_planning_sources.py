@@ -35,6 +35,13 @@ def test_the_users_peak_is_taken_from_prometheus_by_the_larger_share(tmp_path: P
     assert 'target="b"' in queries[0]
 
 
+@pytest.mark.fault(
+    "TP4",
+    "A peak, stated or from Prometheus, that needs more than a million replicas",
+    area="Truth",
+    users_see="one line that names both",
+    stays="no plan",
+)
 def test_a_peak_that_no_users_can_have_is_one_line(tmp_path: Path) -> None:
     with prometheus(_peak_answer(requests=1e308)) as (url, _):
         line = refused(result_file(tmp_path, plan_result()), "--prometheus", url)

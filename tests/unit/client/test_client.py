@@ -123,6 +123,7 @@ def test_asks_as_vllm_wants_to_be_asked() -> None:
     assert chat.json()["messages"] == [{"role": "user", "content": "hello there"}]
 
 
+@pytest.mark.fault("R07c")
 def test_an_answer_that_others_leave_no_memory_for_is_the_client_s_fault() -> None:
     """All answers of a step hold 160 MiB at most until they are parsed; here, as much as one."""
 
@@ -142,6 +143,7 @@ def test_an_answer_that_others_leave_no_memory_for_is_the_client_s_fault() -> No
     assert "with all others in flight; send fewer at once" in str(second.detail)
 
 
+@pytest.mark.fault("R07d")
 def test_a_fast_stream_is_parsed_in_portions_whatever_its_reads() -> None:
     """Other streams are served between them."""
     many = [token(number, last=number == 10_000) for number in range(1, 10_001)]
@@ -168,6 +170,13 @@ def test_a_connection_is_used_again() -> None:
     assert (server.connections, len(server.asked)) == (1, 3)
 
 
+@pytest.mark.fault(
+    "FA56",
+    "A kept connection that the server closed in silence",
+    area="Foreign answers",
+    users_see="nothing: the request is sent on a new connection",
+    stays="the next canary is sent as scheduled",
+)
 def test_a_kept_connection_that_the_server_closed_in_silence_is_no_failure() -> None:
     async def main() -> list[Outcome]:
         async with hostile([GOOD, CLOSE]) as server, client(server.base_url) as to:
@@ -208,6 +217,13 @@ def test_requests_in_flight_together_do_not_mix() -> None:
     assert {record.outcome for record in records} == {Outcome.OK}
 
 
+@pytest.mark.fault(
+    "FA61",
+    "A load balancer's cookie",
+    area="Foreign answers",
+    users_see="nothing: cookies are not kept",
+    stays="canaries reach every replica",
+)
 def test_no_cookie_ties_us_to_one_replica() -> None:
     """A load balancer's cookie would send every canary to the server that took the first one."""
     cookie = head(200, "text/event-stream", "transfer-encoding: chunked", "set-cookie: replica=7")
@@ -221,6 +237,13 @@ def test_no_cookie_ties_us_to_one_replica() -> None:
     assert ["cookie" in asked.headers for asked in asyncio.run(main())] == [False, False]
 
 
+@pytest.mark.fault(
+    "FA60",
+    "A gateway that compresses if asked",
+    area="Foreign answers",
+    users_see="nothing: compression is not requested",
+    stays="each token keeps its own time",
+)
 def test_a_gateway_that_compresses_on_request_is_not_asked_to() -> None:
     """Compression delays tokens until a block is full, and the raw reads that are stamped could not be read."""
 
@@ -444,12 +467,412 @@ CASES: dict[str, tuple[Script, Outcome, str]] = {
 
 
 @pytest.mark.parametrize(("script", "outcome", "words"), CASES.values(), ids=CASES)
+@pytest.mark.fault("A61")
+@pytest.mark.fault(
+    "FA1",
+    "Server closes the connection before it answers",
+    area="Foreign answers",
+    users_see="canary `unreachable`: cannot be reached",
+    stays="the next canary is sent as scheduled",
+    case="closed before an answer",
+)
+@pytest.mark.fault(
+    "FA2",
+    "Server closes inside the response head",
+    area="Foreign answers",
+    users_see="canary `unreachable`",
+    stays="the next canary is sent as scheduled",
+    case="closed inside the head",
+)
+@pytest.mark.fault(
+    "FA3",
+    "Something answers that is not HTTP (an SSH server)",
+    area="Foreign answers",
+    users_see="canary `unreachable`",
+    stays="the next canary is sent as scheduled",
+    case="not HTTP",
+)
+@pytest.mark.fault(
+    "FA4",
+    "Binary bytes instead of a response",
+    area="Foreign answers",
+    users_see="canary `unreachable`",
+    stays="the next canary is sent as scheduled",
+    case="binary",
+)
+@pytest.mark.fault(
+    "FA5",
+    "HTTP 401",
+    area="Foreign answers",
+    users_see="canary `unauthorized`, with the server's words",
+    stays="the next canary is sent as scheduled",
+    case="401",
+)
+@pytest.mark.fault(
+    "FA6",
+    "HTTP 403",
+    area="Foreign answers",
+    users_see="canary `unauthorized`, with the server's words",
+    stays="the next canary is sent as scheduled",
+    case="403",
+)
+@pytest.mark.fault(
+    "FA7",
+    "HTTP 404 for the model",
+    area="Foreign answers",
+    users_see="canary `not_found`: no such model",
+    stays="the next canary is sent as scheduled",
+    case="404",
+)
+@pytest.mark.fault(
+    "FA8",
+    "An error page of 240 kB",
+    area="Foreign answers",
+    users_see="canary `not_found`; the line has less than 400 characters",
+    stays="the next canary is sent as scheduled",
+    case="404 with a long page",
+)
+@pytest.mark.fault(
+    "FA9",
+    "HTTP 429: the queue is full",
+    area="Foreign answers",
+    users_see="canary `rejected`",
+    stays="the next canary is sent as scheduled",
+    case="429",
+)
+@pytest.mark.fault(
+    "FA10",
+    "HTTP 400",
+    area="Foreign answers",
+    users_see="canary `bad_request`, with the server's words",
+    stays="the next canary is sent as scheduled",
+    case="400",
+)
+@pytest.mark.fault(
+    "FA11",
+    "HTTP 500 as plain text",
+    area="Foreign answers",
+    users_see="canary `server_error`",
+    stays="the next canary is sent as scheduled",
+    case="500",
+)
+@pytest.mark.fault(
+    "FA12",
+    "HTTP 500 whose body breaks off",
+    area="Foreign answers",
+    users_see="canary `server_error`",
+    stays="the next canary is sent as scheduled",
+    case="500 that breaks off",
+)
+@pytest.mark.fault(
+    "FA13",
+    "HTTP 503 whose body never ends",
+    area="Foreign answers",
+    users_see="canary `server_error` after the time limit; nothing is kept open",
+    stays="the next canary is sent as scheduled",
+    case="503 that never ends",
+)
+@pytest.mark.fault(
+    "FA14",
+    "Redirect to a log-in page",
+    area="Foreign answers",
+    users_see="canary `bad_request` that names the address; the redirect is not followed",
+    stays="the next canary is sent as scheduled",
+    case="302",
+)
+@pytest.mark.fault(
+    "FA15",
+    "Redirect to the same address",
+    area="Foreign answers",
+    users_see="canary `bad_request`; no loop",
+    stays="the next canary is sent as scheduled",
+    case="302 to itself",
+)
+@pytest.mark.fault(
+    "FA16",
+    "HTTP 204 instead of a stream",
+    area="Foreign answers",
+    users_see="canary `bad_request`",
+    stays="the next canary is sent as scheduled",
+    case="204",
+)
+@pytest.mark.fault(
+    "FA17",
+    "HTTP 101, a switch of protocols that nobody asked for",
+    area="Foreign answers",
+    users_see="canary `unreachable`",
+    stays="the next canary is sent as scheduled",
+    case="101",
+)
+@pytest.mark.fault(
+    "FA18",
+    "HTTP 200 with an HTML page (a captive portal)",
+    area="Foreign answers",
+    users_see="canary `broken_stream`: expected an event stream",
+    stays="the next canary is sent as scheduled",
+    case="HTML",
+)
+@pytest.mark.fault(
+    "FA19",
+    "HTTP 200 without a content type",
+    area="Foreign answers",
+    users_see="canary `broken_stream`",
+    stays="the next canary is sent as scheduled",
+    case="no content type",
+)
+@pytest.mark.fault(
+    "FA20",
+    "A gateway that does not stream",
+    area="Foreign answers",
+    users_see="canary `broken_stream`: `application/json`, expected an event stream",
+    stays="the next canary is sent as scheduled",
+    case="JSON, not streamed",
+)
+@pytest.mark.fault(
+    "FA21",
+    "A stream without any event",
+    area="Foreign answers",
+    users_see="canary `broken_stream`: without `[DONE]`",
+    stays="the next canary is sent as scheduled",
+    case="empty stream",
+)
+@pytest.mark.fault(
+    "FA22",
+    "A stream with no content but its end",
+    area="Foreign answers",
+    users_see="canary `wrong_answer`",
+    stays="the next canary is sent as scheduled",
+    case="only [DONE]",
+)
+@pytest.mark.fault(
+    "FA23",
+    "The engine dies in the middle of a stream (vLLM's error event)",
+    area="Foreign answers",
+    users_see="canary `server_error`: EngineDeadError",
+    stays="the next canary is sent as scheduled",
+    case="error inside the stream",
+)
+@pytest.mark.fault(
+    "FA24",
+    "An error event with half a Unicode character",
+    area="Foreign answers",
+    users_see="canary `server_error`; the line is printable",
+    stays="the next canary is sent as scheduled",
+    case="error inside the stream, unpaired surrogate",
+)
+@pytest.mark.fault(
+    "FA25",
+    "The connection closes between two events",
+    area="Foreign answers",
+    users_see="canary `broken_stream`: the answer broke off",
+    stays="the next canary is sent as scheduled",
+    case="truncated",
+)
+@pytest.mark.fault(
+    "FA26",
+    "The connection closes inside an event",
+    area="Foreign answers",
+    users_see="canary `broken_stream`",
+    stays="the next canary is sent as scheduled",
+    case="truncated inside an event",
+)
+@pytest.mark.fault(
+    "FA27",
+    "A stream that ends without `[DONE]`",
+    area="Foreign answers",
+    users_see="canary `broken_stream`, with the tokens received",
+    stays="the next canary is sent as scheduled",
+    case="no [DONE]",
+)
+@pytest.mark.fault(
+    "FA28",
+    "Fewer bytes than `content-length` promised",
+    area="Foreign answers",
+    users_see="canary `broken_stream`",
+    stays="the next canary is sent as scheduled",
+    case="too few bytes",
+)
+@pytest.mark.fault(
+    "FA29",
+    "A stream without a token count",
+    area="Foreign answers",
+    users_see="canary `wrong_answer`: no usage",
+    stays="the next canary is sent as scheduled",
+    case="no usage",
+)
+@pytest.mark.fault(
+    "FA30",
+    "Fewer tokens than requested",
+    area="Foreign answers",
+    users_see="canary `wrong_answer`: 1 output tokens, 3 were requested",
+    stays="the next canary is sent as scheduled",
+    case="too few tokens",
+)
+@pytest.mark.fault(
+    "FA31",
+    "More tokens than requested",
+    area="Foreign answers",
+    users_see="canary `wrong_answer`",
+    stays="the next canary is sent as scheduled",
+    case="too many tokens",
+)
+@pytest.mark.fault(
+    "FA32",
+    "The server counted another prompt than was sent",
+    area="Foreign answers",
+    users_see="canary `wrong_answer`: 7 prompt tokens of 8",
+    stays="the next canary is sent as scheduled",
+    case="another prompt",
+)
+@pytest.mark.fault(
+    "FA33",
+    "An event that is no JSON",
+    area="Foreign answers",
+    users_see="canary `broken_stream`, with the first characters",
+    stays="the next canary is sent as scheduled",
+    case="invalid JSON",
+)
+@pytest.mark.fault(
+    "FA34",
+    "An event of 50,000 nested lists",
+    area="Foreign answers",
+    users_see="canary `broken_stream`; no recursion error",
+    stays="the next canary is sent as scheduled",
+    case="JSON that is deep",
+)
+@pytest.mark.fault(
+    "FA35",
+    "An invalid HTTP chunk size",
+    area="Foreign answers",
+    users_see="canary `broken_stream`",
+    stays="the next canary is sent as scheduled",
+    case="bad chunk size",
+)
+@pytest.mark.fault(
+    "FA36",
+    "A chunk size beyond any number",
+    area="Foreign answers",
+    users_see="canary `broken_stream`",
+    stays="the next canary is sent as scheduled",
+    case="huge chunk size",
+)
+@pytest.mark.fault(
+    "FA37",
+    "One event of 2 MiB",
+    area="Foreign answers",
+    users_see="canary `broken_stream`",
+    stays="the next canary is sent as scheduled",
+    case="one huge event",
+)
+@pytest.mark.fault(
+    "FA38",
+    "A response head without end",
+    area="Foreign answers",
+    users_see="canary `unreachable`; what is kept is bounded",
+    stays="the next canary is sent as scheduled",
+    case="endless head",
+)
+@pytest.mark.fault(
+    "FA39",
+    "One header of 1 MiB",
+    area="Foreign answers",
+    users_see="canary `unreachable`",
+    stays="the next canary is sent as scheduled",
+    case="endless header",
+)
+@pytest.mark.fault(
+    "FA40",
+    "Two contradicting content lengths",
+    area="Foreign answers",
+    users_see="canary `unreachable`",
+    stays="the next canary is sent as scheduled",
+    case="two lengths",
+)
+@pytest.mark.fault(
+    "FA41",
+    "Terminal escapes and a fake log line in an error",
+    area="Foreign answers",
+    users_see="canary `server_error`; the line has no control characters",
+    stays="the next canary is sent as scheduled",
+    case="control characters",
+)
+@pytest.mark.fault(
+    "FA42",
+    "Terminal escapes in a redirect's address",
+    area="Foreign answers",
+    users_see="canary `unreachable`: not HTTP",
+    stays="the next canary is sent as scheduled",
+    case="control characters in a header",
+)
+@pytest.mark.fault(
+    "FA43",
+    "A content type of binary bytes",
+    area="Foreign answers",
+    users_see="canary `broken_stream`; printable",
+    stays="the next canary is sent as scheduled",
+    case="strange content type",
+)
+@pytest.mark.fault(
+    "FA44",
+    "A finish reason of 4,000 characters",
+    area="Foreign answers",
+    users_see="canary `wrong_answer`; shortened",
+    stays="the next canary is sent as scheduled",
+    case="a long finish reason",
+)
+@pytest.mark.fault(
+    "SE1",
+    "The server repeats the API key in a refusal",
+    area="Security",
+    users_see="the line shows `(hidden)`",
+    stays="no secret in log, series or pages",
+    case="secret in the body",
+)
+@pytest.mark.fault(
+    "SE2",
+    "The API key repeated in a stream's error",
+    area="Security",
+    users_see="`(hidden)`",
+    stays="no secret in log, series or pages",
+    case="secret in an event",
+)
+@pytest.mark.fault(
+    "SE3",
+    "The API key repeated in a redirect's address",
+    area="Security",
+    users_see="`(hidden)`",
+    stays="no secret in log, series or pages",
+    case="secret in a redirect",
+)
+@pytest.mark.fault(
+    "SE4",
+    "The API key as a content type",
+    area="Security",
+    users_see="`(hidden)`",
+    stays="no secret in log, series or pages",
+    case="secret as a type",
+)
+@pytest.mark.fault(
+    "SE5",
+    "The API key as a finish reason",
+    area="Security",
+    users_see="`wrong_answer` without it",
+    stays="no secret in log, series or pages",
+    case="secret as the finish reason",
+)
 def test_a_failure_is_one_outcome_and_one_line(script: Script, outcome: Outcome, words: str) -> None:
     record = answer_to(script, timeout_s=1.0 if HANG not in script else TIMEOUT_S)
     assert (record.outcome, words in str(record.detail)) == (outcome, True), record.detail
 
 
 @pytest.mark.parametrize("cut", range(185, 201))
+@pytest.mark.fault(
+    "SE6",
+    "The API key cut in two by the limit of a line",
+    area="Security",
+    users_see="the part is hidden too",
+    stays="-",
+)
 def test_a_secret_that_the_limit_of_a_line_cuts_is_hidden_too(cut: int) -> None:
     record = answer_to([whole(500, "x" * cut + SECRET, "text/plain")])
     assert SECRET[:8] not in str(record.detail)
@@ -471,6 +894,7 @@ def test_nobody_listens() -> None:
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:99999", "http://127.0.0.1:port", "http://[::1", "http://:80", "ftp://a", ""]
 )
+@pytest.mark.fault("NA3")
 def test_an_address_that_no_client_can_use(url: str) -> None:
     async def main() -> None:
         async with client(url) as to:
@@ -483,6 +907,13 @@ def test_an_address_that_no_client_can_use(url: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.fault(
+    "FA62",
+    "TLS spoken to a server without TLS",
+    area="Foreign answers",
+    users_see="canary `unreachable` or `timeout`",
+    stays="the next canary is sent as scheduled",
+)
 def test_speaks_tls_to_a_server_that_does_not() -> None:
     """httpx leaves the socket of a failed handshake to the garbage collector, which complains."""
 
@@ -511,6 +942,62 @@ def test_speaks_tls_to_a_server_that_does_not() -> None:
     ],
     ids=["nothing", "half a head", "a head", "one token", "two tokens", "empty events", "pings", "100 continue"],
 )
+@pytest.mark.fault(
+    "FA49",
+    "A server that accepts and is silent",
+    area="Foreign answers",
+    users_see="canary `timeout` at the request's limit",
+    stays="the connection is closed",
+    case="nothing",
+)
+@pytest.mark.fault(
+    "FA50",
+    "A server that sends half a head and is silent",
+    area="Foreign answers",
+    users_see="canary `timeout`",
+    stays="the connection is closed",
+    case="half a head",
+)
+@pytest.mark.fault(
+    "FA51",
+    "A server that sends its head and no token",
+    area="Foreign answers",
+    users_see="canary `timeout`",
+    stays="the connection is closed",
+    case="a head",
+)
+@pytest.mark.fault(
+    "FA52",
+    "A server that hangs after the first token",
+    area="Foreign answers",
+    users_see="canary `timeout`, with the tokens received",
+    stays="the connection is closed, so that the server stops working",
+    case="one token",
+)
+@pytest.mark.fault(
+    "FA53",
+    "Pings without end instead of tokens",
+    area="Foreign answers",
+    users_see="canary `timeout` at the request's limit",
+    stays="the connection is closed",
+    case="pings",
+)
+@pytest.mark.fault(
+    "FA54",
+    "Events without content, without end",
+    area="Foreign answers",
+    users_see="canary `timeout` at the request's limit",
+    stays="the connection is closed",
+    case="empty events",
+)
+@pytest.mark.fault(
+    "FA55",
+    "`100 Continue` without end",
+    area="Foreign answers",
+    users_see="canary `timeout` at the request's limit",
+    stays="the connection is closed",
+    case="100 continue",
+)
 def test_never_waits_longer_than_the_timeout(script: Script, words: str, tokens: int) -> None:
     started = time.perf_counter()
     record = answer_to(script, timeout_s=TIMEOUT_S)
@@ -519,6 +1006,7 @@ def test_never_waits_longer_than_the_timeout(script: Script, words: str, tokens:
     assert len(record.events) == tokens
 
 
+@pytest.mark.fault("FA49")
 def test_a_timeout_closes_the_connection_so_that_the_server_stops_working() -> None:
     async def main() -> None:
         stalls: Script = [STREAM_HEAD + chunked(token(1), end=False), HANG]
@@ -593,6 +1081,13 @@ def _raise(error: Exception) -> str | None:
         (lambda: _raise(UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")), "API key"),
     ],
 )
+@pytest.mark.fault(
+    "SE7",
+    "An API key file with a line break (header injection)",
+    area="Security",
+    users_see="`unauthorized`: not something a header can carry",
+    stays="nothing is sent",
+)
 def test_a_key_that_cannot_be_used_is_said_and_nothing_is_sent(secret: Callable[[], str | None], words: str) -> None:
     async def main() -> tuple[RequestRecord, int]:
         async with hostile([GOOD]) as server, client(server.base_url, secret) as to:
@@ -617,12 +1112,26 @@ def test_without_a_key_none_is_sent() -> None:
 
 @examples(25)
 @given(st.binary(max_size=300))
+@pytest.mark.fault(
+    "FA46",
+    "Any bytes instead of an answer",
+    area="Foreign answers",
+    users_see="an outcome other than ok, and one printable line",
+    stays="the next canary is sent as scheduled",
+)
 def test_any_bytes_in_place_of_an_answer_are_an_outcome(data: bytes) -> None:
     assert answer_to([data, CLOSE]).outcome is not Outcome.OK
 
 
 @examples(25)
 @given(st.binary(max_size=300), st.sampled_from([200, 401, 500]), st.sampled_from(["text/event-stream", "text/html"]))
+@pytest.mark.fault(
+    "FA45",
+    "A body of any bytes, with any status",
+    area="Foreign answers",
+    users_see="an outcome other than ok, and one printable line",
+    stays="the next canary is sent as scheduled",
+)
 def test_any_body_is_an_outcome(data: bytes, status: int, kind: str) -> None:
     assert answer_to([whole(status, data, kind)]).outcome is not Outcome.OK
 
@@ -640,6 +1149,13 @@ def test_a_good_answer_is_good_however_it_is_cut(cuts: list[int]) -> None:
 
 @examples(25)
 @given(st.integers(0, len(GOOD) - 1))
+@pytest.mark.fault(
+    "FA47",
+    "A good answer that breaks off at any byte",
+    area="Foreign answers",
+    users_see="never counted as ok",
+    stays="the next canary is sent as scheduled",
+)
 def test_a_good_answer_that_breaks_off_is_never_good(length: int) -> None:
     """Unless what is missing comes after [DONE]."""
     record = answer_to([GOOD[:length], CLOSE])
@@ -671,6 +1187,7 @@ def served(*names: Any) -> bytes:
         ("none", set()),
     ],
 )
+@pytest.mark.fault("A26")
 def test_names_are_of_one_model_where_they_are_listed_with_one_root(cards: object, aliases: set[str]) -> None:
     async def main() -> frozenset[str]:
         async with hostile([whole(200, {"data": cards})]) as server, client(server.base_url) as to:
@@ -696,6 +1213,7 @@ def test_a_record_names_the_model_that_answered_if_it_is_another() -> None:
     ("aliases", "outcome"),
     [(None, Outcome.OK), (frozenset({"alias"}), Outcome.OK), (frozenset(), Outcome.WRONG_ANSWER)],
 )
+@pytest.mark.fault("LO44")
 def test_an_answer_under_another_name_is_wrong_where_names_are_judged(
     aliases: frozenset[str] | None, outcome: Outcome
 ) -> None:
@@ -755,6 +1273,21 @@ def test_auto_takes_the_first_model() -> None:
         ),
     ],
 )
+@pytest.mark.fault("A62")
+@pytest.mark.fault(
+    "FA63",
+    "Lists of models that are empty, deep, long, binary or no list; refusals of the list",
+    area="Foreign answers",
+    users_see="one line that begins with the address and says what to check",
+    stays="the next canary is sent as scheduled",
+)
+@pytest.mark.fault(
+    "FA64",
+    "A model name with a line break and terminal escapes",
+    area="Foreign answers",
+    users_see="`not_found`, in one printable line",
+    stays="log and pages have no line of the server's",
+)
 def test_a_server_that_says_no_models_is_one_line_with_the_mend(
     script: Script, wanted: str, outcome: Outcome, words: str
 ) -> None:
@@ -792,6 +1325,13 @@ RAISED: list[Exception] = [
 
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+@pytest.mark.fault(
+    "FA65",
+    "Any exception of the network stack",
+    area="Foreign answers",
+    users_see="canary `unreachable` or `timeout`, one line",
+    stays="the next canary is sent as scheduled",
+)
 def test_whatever_the_network_raises_is_a_failed_request(error: Exception) -> None:
     def fail(_: httpx.Request) -> httpx.Response:
         raise error
@@ -838,6 +1378,13 @@ def _asked_with(where: Endpoint) -> tuple[RequestRecord, str]:
     return asyncio.run(main()), arrived[0]
 
 
+@pytest.mark.fault(
+    "SH4",
+    "A gateway repeats the secret headers that it was sent",
+    area="Security",
+    users_see="`(hidden)`",
+    stays="the values are in no log, record or `config show`",
+)
 def test_headers_are_sent_and_the_secret_ones_never_shown() -> None:
     secrets = {"x-gateway-key": "gw-not-to-be-shown"}
     where = Endpoint(

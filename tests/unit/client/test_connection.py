@@ -153,6 +153,13 @@ def test_an_answer_that_is_not_http_is_an_error_in_one_line(name: str, size: int
     assert asyncio.run(streamed(pieces, OPEN))[2] == "RemoteProtocolError"
 
 
+@pytest.mark.fault(
+    "FA59",
+    "An answer in a transfer coding that is not known",
+    area="Foreign answers",
+    users_see="never complete",
+    stays="the connection is closed",
+)
 def test_an_answer_in_an_unknown_transfer_coding_is_never_complete() -> None:
     for coding in (b"identity", b"gzip", b"chunked, gzip"):
         got = after([b"HTTP/1.1 200 OK\r\ntransfer-encoding: " + coding + b"\r\n\r\n5\r\nhello\r\n0\r\n\r\n"])
@@ -227,6 +234,13 @@ def test_a_connection_that_closes_before_a_byte_is_stale_and_after_one_is_not() 
             assert not isinstance(asyncio.run(error_of([first], end)), StaleConnectionError)
 
 
+@pytest.mark.fault(
+    "FA58",
+    "Bytes on a connection that nobody asked for",
+    area="Foreign answers",
+    users_see="nothing: the connection is closed",
+    stays="no answer is taken for that of another request",
+)
 def test_bytes_that_come_while_nothing_was_asked_close_the_connection() -> None:
     async def main() -> None:
         fresh, used = wire(), wire()
@@ -354,6 +368,13 @@ def test_any_bytes_are_an_outcome(data: bytes, cuts: list[int]) -> None:
 
 
 @pytest.mark.parametrize(("status", "most"), [(200, 1000), (500, 100)])
+@pytest.mark.fault(
+    "ME2",
+    "A body that is longer than an answer can be",
+    area="Memory",
+    users_see="cut, and the connection is closed",
+    stays="what is kept is bounded",
+)
 def test_a_body_that_is_too_long_is_cut_and_the_connection_closed(status: int, most: int) -> None:
     data = head(status, "text/plain", "transfer-encoding: chunked") + chunked(*[b"x" * 10] * 500)
     got = after([data[i : i + 64] for i in range(0, len(data), 64)], OPEN, max_bytes=1000, max_error_bytes=100)
@@ -374,6 +395,13 @@ def test_bytes_after_the_size_limit_are_not_kept() -> None:
     assert (got.is_cut, len(got.body)) == (True, 1001)
 
 
+@pytest.mark.fault(
+    "ME1",
+    "A body sent byte by byte",
+    area="Memory",
+    users_see="nothing",
+    stays="no more memory than the longest answer takes",
+)
 def test_a_body_sent_byte_by_byte_takes_no_more_memory_than_the_longest_answer() -> None:
     received = ResponseBuffer(BodyLimits(2**30, 2**30, max_reads=1000))
     got = after([CHUNKED] + [chunked(b"x", end=False) * 50] * 100, OPEN, received=received)

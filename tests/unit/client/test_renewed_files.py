@@ -63,6 +63,13 @@ async def _answer(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("http2", [False, True], ids=["own", "httpx"])
+@pytest.mark.fault(
+    "SO16",
+    "The CA and the client certificate of a target are renewed (a mounted Secret is swapped)",
+    area="Sockets",
+    users_see="one line in the log",
+    stays="new connections use them, the former CA is no longer trusted; no restart",
+)
 def test_renewed_certificates_are_used_without_a_restart(run: Run, tmp_path: Path, http2: bool) -> None:  # noqa: FBT001
     old, new = _authority(), _authority()
     secret = Secret(tmp_path)
@@ -87,6 +94,13 @@ def test_renewed_certificates_are_used_without_a_restart(run: Run, tmp_path: Pat
 
 
 @pytest.mark.parametrize("http2", [False, True], ids=["own", "httpx"])
+@pytest.mark.fault(
+    "SO17",
+    "A renewed certificate is half-written, or its key does not match",
+    area="Sockets",
+    users_see="one line, once",
+    stays="the previous pair is used until both fit",
+)
 def test_a_pair_that_does_not_match_is_refused_once_and_the_previous_one_used(
     run: Run,
     tmp_path: Path,

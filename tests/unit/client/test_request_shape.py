@@ -48,6 +48,13 @@ def asked_of(script: Any, shape: RequestShape, what: RequestSpec = SPEC) -> Requ
     return asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "SH1",
+    "a server refuses `ignore_eos`, `stream_options` or token ids",
+    area="Truth",
+    users_see="the failed canary's line has the server's words and the key to set",
+    stays="-",
+)
 def test_a_refused_field_is_named_with_the_key_that_omits_it() -> None:
     record = asked_of(picky("a"), PLAIN_REQUESTS)
     assert record.outcome is Outcome.BAD_REQUEST
@@ -78,6 +85,13 @@ def test_without_ignore_eos_alone_the_usage_counts() -> None:
     assert (record.outcome, record.output_tokens) == (Outcome.OK, 2)
 
 
+@pytest.mark.fault(
+    "SH2",
+    "a server leaves out what it was not asked for: exact lengths, usage, `[DONE]`",
+    area="Truth",
+    users_see="nothing, where the target's `request` says so; else the canary fails and names the key",
+    stays="an answer that is empty, too long or has no end still fails",
+)
 def test_what_is_asked_for_is_still_the_most_that_may_come() -> None:
     record = asked_of(picky("a", "b", "c", "d"), RequestShape(omitted=OMITS))
     assert (record.outcome, record.detail) == (Outcome.WRONG_ANSWER, "4 output tokens, 3 were asked for")
@@ -97,6 +111,7 @@ def test_an_answer_that_ends_early_or_without_usage_names_the_key() -> None:
     assert str(unused.detail).endswith("set request.omit: [stream_options] if the server does not know it")
 
 
+@pytest.mark.fault("SH1")
 def test_prompts_as_text_are_words_of_about_the_same_length() -> None:
     ids = body_of(SPEC, "m", PLAIN_REQUESTS)["prompt"]
     text = body_of(SPEC, "m", RequestShape(is_text=True))["prompt"]
@@ -138,6 +153,7 @@ def test_a_usage_that_counts_at_the_end_only_can_be_asked_for() -> None:
 
 
 @pytest.mark.parametrize("finish", ["length", None])
+@pytest.mark.fault("SH2")
 def test_a_server_that_never_sends_done_can_be_watched(finish: str | None) -> None:
     """Hugging Face's `transformers serve` ends its streams with the reason and the usage."""
     usage = {"prompt_tokens": 8, "completion_tokens": 3}

@@ -94,6 +94,13 @@ def test_the_answers_end_is_its_only_event_and_has_no_token() -> None:
         (b64encode(array("f", [0.0, float("nan")])).decode(), "the vector holds NaN"),
     ],
 )
+@pytest.mark.fault(
+    "TR16",
+    "An embedding server answers 200 with NaN, zeros, or another number of vectors",
+    area="Truth",
+    users_see="canary `corrupt`",
+    stays="-",
+)
 def test_numbers_that_cannot_be_right_are_corrupt(vector: object, words: str) -> None:
     assert verdict(said(vectors(vector))) == (Outcome.CORRUPT, words)
 
@@ -106,6 +113,7 @@ def test_a_score_may_be_zero_and_not_nan(api: Api) -> None:
 
 @pytest.mark.parametrize("api", RESULTS)
 @pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.fault("TR16")
 def test_another_number_of_results_is_corrupt(api: Api, count: int) -> None:
     answer = vectors(*[[0.5]] * count) if api is Api.EMBEDDINGS else scored(api, *[0.5] * count)
     assert verdict(said(answer, api), api) == (Outcome.CORRUPT, f"{count} results, 1 was asked for")

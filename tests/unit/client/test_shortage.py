@@ -58,6 +58,7 @@ def _no_file() -> str:
     ],
     ids=["http", "https", "name", "proxy", "key"],
 )
+@pytest.mark.fault("C26")
 def test_without_descriptors_the_client_is_at_fault(where: Endpoint) -> None:
     found = _sent(where)
     assert found.outcome is Outcome.CLIENT_BOUND, found.detail
@@ -101,6 +102,13 @@ def test_models_and_metrics_name_the_shortage() -> None:
         (TimeoutError(), None),
         (ValueError("x"), None),
     ],
+)
+@pytest.mark.fault(
+    "C26P",
+    "No memory or local port for a connection",
+    area="Sockets",
+    users_see="`client_bound`, with the setting to raise",
+    stays="objectives",
 )
 def test_each_shortage_has_words(error: Exception, words: str | None) -> None:
     found = shortage(error)

@@ -3,6 +3,7 @@
 import time
 from itertools import accumulate, pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -116,6 +117,13 @@ def test_an_event_cut_off_by_the_end_is_returned() -> None:
     assert payloads([b'data: {"a"']) == [b'{"a"']
 
 
+@pytest.mark.fault(
+    "ME5",
+    "A line without an end in a stream",
+    area="Memory",
+    users_see="time in proportion to its length",
+    stays="-",
+)
 def test_a_line_without_an_end_takes_time_in_proportion_to_its_length() -> None:
     """A page that is no event stream may have no line ends; reading it must not hold up the event loop."""
     reads = [b"x" * 64 for i in range(16_384)]

@@ -154,6 +154,13 @@ def test_a_role_is_no_token(content: dict[str, Any]) -> None:
     assert len(read(delta(**content), api=Api.CHAT).events) == 0
 
 
+@pytest.mark.fault(
+    "FA66",
+    "A token count that falls, or that no server can mean",
+    area="Foreign answers",
+    users_see="the event counts no negative token; an impossible count is refused",
+    stays="series stay finite",
+)
 def test_a_count_that_falls_is_no_negative_token() -> None:
     answer = read(chunk("a", usage=usage(5)), chunk("b", usage=usage(2)), chunk("c", "length", usage(6)))
     assert list(answer.events.tokens) == [5, 0, 1]
@@ -209,6 +216,7 @@ def test_the_length_of_a_chat_prompt_is_the_servers_business() -> None:
 
 
 @pytest.mark.parametrize("prompt", [-5, True, 10**30])
+@pytest.mark.fault("FA66")
 def test_a_count_that_no_server_can_mean_is_refused(prompt: Any) -> None:
     """It would go into a counter: a negative one raises there, a huge one is there for ever."""
     answer = read(chunk("a", "length", usage(1, prompt)))
@@ -333,6 +341,13 @@ def test_the_servers_own_times_are_those_of_the_last_chunk() -> None:
         {**TIMES, "time_to_first_token_ms": [1]}, {"speculative_decoding": {"num_spec_steps": 3}},
     ],
 )  # fmt: skip
+@pytest.mark.fault(
+    "PL3",
+    "An answer with a request's times that cannot be, or of another type",
+    area="Foreign answers",
+    users_see="the canary without a split of its TTFT",
+    stays="the canary counts as any other",
+)
 def test_times_that_cannot_be_are_none_and_do_no_harm(metrics: object) -> None:
     answer = timed(metrics)
     assert answer.server_times is None

@@ -155,6 +155,13 @@ def test_it_is_a_transport_for_any_httpx_client(run: Run) -> None:
 
 
 @pytest.mark.parametrize("port", [0, 65_536, 99_999])
+@pytest.mark.fault(
+    "NA3",
+    "A port that is no port, in an address",
+    area="Names",
+    users_see="canary `unreachable`, one line",
+    stays="no other server is reached",
+)
 def test_an_invalid_port_reaches_no_server(run: Run, port: int) -> None:
     """uvloop takes it modulo 65536."""
 
@@ -302,6 +309,13 @@ def closes_at_the_second_request(rest: bytes, *, reset: bool = False, also_when_
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.fault(
+    "FA57",
+    "A connection that closes while the request is written",
+    area="Foreign answers",
+    users_see="nothing: it is sent once more, on a new connection",
+    stays="never sent again after a byte of the answer",
+)
 def test_a_connection_closed_while_the_request_is_written_is_replaced(run: Run, mode: str, reset: bool) -> None:  # noqa: FBT001
     async def main() -> None:
         async with serving(closes_at_the_second_request(b"", reset=reset)) as server, transport() as through:
@@ -329,6 +343,7 @@ def test_a_request_is_sent_again_once_and_on_a_new_connection(run: Run, mode: st
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("rest", [b"H", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n"])
+@pytest.mark.fault("FA57")
 def test_a_request_is_never_sent_again_after_a_byte_of_the_answer(run: Run, mode: str, rest: bytes) -> None:
     async def main() -> None:
         async with serving(closes_at_the_second_request(rest)) as server, transport() as through:
@@ -373,6 +388,13 @@ def test_an_idle_connection_is_kept_for_a_limited_time(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.fault(
+    "SO9",
+    "A burst's connections",
+    area="Sockets",
+    users_see="nothing",
+    stays="they are let go though one is in use",
+)
 def test_connections_of_a_burst_are_let_go_though_one_is_in_use(run: Run) -> None:
     async def main() -> None:
         async with serving(numbered) as server, transport(keepalive_s=0.2) as through:
@@ -510,6 +532,13 @@ def test_an_answer_whose_bytes_keep_coming_is_within_the_limits(run: Run) -> Non
 
 
 @pytest.mark.parametrize("mode", ["received", "stream"])
+@pytest.mark.fault(
+    "SO7",
+    "A head that comes byte by byte",
+    area="Sockets",
+    users_see="ends with the caller's patience",
+    stays="-",
+)
 def test_a_head_that_comes_byte_by_byte_ends_with_the_callers_patience(run: Run, mode: str) -> None:
     async def main() -> None:
         async with serving(slow_head) as server, transport() as through:
@@ -538,6 +567,13 @@ def full_queue() -> tuple[socket.socket, list[socket.socket]]:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
+@pytest.mark.fault(
+    "SO5",
+    "A connection that does not come about",
+    area="Sockets",
+    users_see="`timeout` at its own limit",
+    stays="-",
+)
 def test_a_connection_that_does_not_come_about_has_its_limit(run: Run, scheme: str) -> None:
     listener, waiting = full_queue()
 
@@ -552,6 +588,13 @@ def test_a_connection_that_does_not_come_about_has_its_limit(run: Run, scheme: s
         one.close()
 
 
+@pytest.mark.fault(
+    "SO6",
+    "A TLS handshake that does not end",
+    area="Sockets",
+    users_see="`timeout` at its own limit",
+    stays="-",
+)
 def test_a_handshake_that_does_not_end_has_its_limit(run: Run) -> None:
     async def main() -> None:
         async with serving(Peer.until_gone) as server, transport() as through:
@@ -644,6 +687,13 @@ def test_giving_up_closes_the_connection_at_once(run: Run, mode: str, moment: st
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "SO8",
+    "A request is given up at any moment",
+    area="Sockets",
+    users_see="nothing",
+    stays="its connection is closed at once; nothing is left",
+)
 def test_giving_up_in_any_turn_of_the_loop_leaves_nothing_behind(run: Run) -> None:
     choice = random.Random(7)
 
@@ -753,6 +803,13 @@ def open_files() -> int:
     return len(list(here.iterdir())) if here.exists() else 0
 
 
+@pytest.mark.fault(
+    "SO4",
+    "Many failed requests",
+    area="Sockets",
+    users_see="nothing",
+    stays="no socket is left",
+)
 def test_no_socket_is_left_after_many_failures(run: Run) -> None:
     answers = [OK, b"garbage\r\n\r\n", b"", head(200, "text/plain", "content-length: 9") + b"hello", OK + b"x"]
 
@@ -781,6 +838,13 @@ LONG = 16 * 2**20
 
 
 @pytest.mark.parametrize("mode", ["received", "stream"])
+@pytest.mark.fault(
+    "FA68",
+    "A server that never reads what is sent",
+    area="Foreign answers",
+    users_see="it is sent no more than it takes",
+    stays="memory is bounded",
+)
 def test_a_server_that_never_reads_is_sent_no_more_than_it_takes(run: Run, mode: str) -> None:
     made = 0
 
@@ -888,6 +952,13 @@ def test_for_a_reader_who_does_not_read_the_server_has_to_wait(run: Run) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "SO14",
+    "A slow reader of an answer",
+    area="Sockets",
+    users_see="the server is not called late",
+    stays="-",
+)
 def test_a_reader_who_was_slow_does_not_make_the_server_late(run: Run) -> None:
     """The wait for the next byte begins when he has taken what there was."""
     just_too_much = 2**20 + 1  # so the socket is left alone, and nothing is in it

@@ -87,6 +87,7 @@ def test_an_authority_of_ones_own_is_trusted(run: Run, made: Certificates, mode:
     run(main())
 
 
+@pytest.mark.fault("SE19")
 def test_a_certificate_that_is_not_for_this_server_is_refused(run: Run, made: Certificates) -> None:
     ours, nobody = endpoint(ca_file=made.ca_file), endpoint()
     cases = [

@@ -64,6 +64,13 @@ def tokens(answer: Transcript) -> list[tuple[int, int]]:
 
 
 @BOTH
+@pytest.mark.fault(
+    "TR20",
+    "A stream sends events before its first token, as the Responses API does",
+    area="Truth",
+    users_see="TTFT is that of the first text",
+    stays="-",
+)
 def test_the_events_before_the_text_are_no_tokens(api: Api) -> None:
     last = ending(api, 3)
     answer = said(

@@ -92,6 +92,28 @@ def refusal(text: str | bytes, tmp_path: Path, **environ: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", INVALID, ids=lambda path: path.stem.removeprefix("invalid-"))
+@pytest.mark.fault(
+    "SE31",
+    "Somebody puts a secret into `request.extra_body`, which is shown in `/config` and in results",
+    area="Security",
+    users_see="one line, exit 2: send it in `headers`",
+    stays="a text under a name like that of a secret is nowhere shown; under an innocent name it is",
+)
+@pytest.mark.fault(
+    "CO1",
+    "A configuration with a mistake",
+    area="Configuration",
+    users_see="each mistake is a line: file, key, what was expected",
+    stays="-",
+)
+@pytest.mark.fault("CO41")
+@pytest.mark.fault(
+    "CO42",
+    "Names of targets, objectives or workloads with quotes, line breaks, markup, braces or 64 characters",
+    area="Configuration",
+    users_see="one line for each",
+    stays="no such name reaches rules, series or pages",
+)
 def test_says_what_is_wrong_where_and_the_mend(path: Path) -> None:
     text = path.read_text()
     environ = dict(line.split("=", 1) for line in re.findall(r"^# env: (.+)$", text, re.MULTILINE))
@@ -107,6 +129,13 @@ def test_there_are_configurations_to_refuse() -> None:
     assert len(INVALID) > 80
 
 
+@pytest.mark.fault(
+    "CO2",
+    "The file is missing",
+    area="Configuration",
+    users_see="one line that names it and the flag, exit 2",
+    stays="-",
+)
 def test_a_missing_file_names_itself_and_the_flag(tmp_path: Path) -> None:
     path = tmp_path / "none.yaml"
     with pytest.raises(ConfigError) as caught:
@@ -114,16 +143,37 @@ def test_a_missing_file_names_itself_and_the_flag(tmp_path: Path) -> None:
     assert str(caught.value) == f"{path}: cannot be read (No such file or directory); use an existing file with -c FILE"
 
 
+@pytest.mark.fault(
+    "CO3",
+    "A folder instead of the file",
+    area="Configuration",
+    users_see="one line",
+    stays="-",
+)
 def test_a_folder_is_not_a_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_config(tmp_path)
 
 
+@pytest.mark.fault(
+    "ME11",
+    "A configuration file of megabytes, YAML anchors that unfold",
+    area="Memory",
+    users_see="refused in one line, not parsed",
+    stays="the former configuration",
+)
 def test_a_file_that_is_too_long_is_not_parsed(tmp_path: Path) -> None:
     assert "expected a configuration of at most" in refusal(TARGET + "#" * MAX_CONFIG_BYTES, tmp_path)
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"targets: \xff\xfe", b"a: \x00", b"\x80", b"a: \x1b[31m"])
+@pytest.mark.fault(
+    "CO4",
+    "Bytes that are no text",
+    area="Configuration",
+    users_see="one line",
+    stays="-",
+)
 def test_bytes_that_are_no_text_are_refused(data: bytes, tmp_path: Path) -> None:
     assert "not valid YAML" in refusal(data, tmp_path)
 
@@ -157,6 +207,7 @@ def test_a_file_without_a_mapping_is_refused(text: str, tmp_path: Path) -> None:
         TARGET + '    tls: {ca_file: "a\\0b"}\n',
     ],
 )
+@pytest.mark.fault("ME11")
 def test_yaml_that_breaks_readers_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
     assert refusal(text, tmp_path).count("\n") == 0
 
@@ -208,6 +259,13 @@ def test_a_number_out_of_range_is_not_said_in_powers(tmp_path: Path) -> None:
         "prometheus: {url: 'me:SECRET@prometheus:9090'}\n" + TARGET,
         TARGET + "    metrics_url: 'https//me:SECRET@llama/metrics'\n",
     ],
+)
+@pytest.mark.fault(
+    "SE23",
+    "A secret written in the wrong place of the configuration",
+    area="Security",
+    users_see="the message does not show it",
+    stays="-",
 )
 def test_a_message_never_shows_a_secret_written_in_the_wrong_place(text: str, tmp_path: Path) -> None:
     assert SECRET not in refusal(text.replace("SECRET", SECRET), tmp_path)
@@ -278,6 +336,13 @@ def test_the_hash_does_not_depend_on_the_secret_but_on_the_rest(tmp_path: Path) 
     assert config_hash(config(FULL.replace("0.95", "0.96"), tmp_path, LLAMA_KEY=SECRET)) != config_hash(one)
 
 
+@pytest.mark.fault(
+    "CO24",
+    "An API key that is rotated",
+    area="Configuration",
+    users_see="nothing",
+    stays="the file is read for each request",
+)
 def test_a_key_file_is_read_again_so_that_rotation_works(tmp_path: Path) -> None:
     key = tmp_path / "llama.key"
     key.write_text("first\n")
@@ -522,6 +587,13 @@ def is_refused_in_words(raw: object, start: str) -> bool:
 
 @examples(60)
 @given(st.sampled_from(["targets", "objectives", "workloads", "store", "prometheus", "listen", "zzz", None]), TREES)
+@pytest.mark.fault(
+    "CO5",
+    "Any tree of YAML",
+    area="Configuration",
+    users_see="a configuration, or lines that say why not",
+    stays="-",
+)
 def test_any_tree_is_a_configuration_or_lines_that_say_why_not(key: str | None, tree: Any) -> None:
     raw = tree if key is None else {**yaml.safe_load(TARGET), key: tree}
     assert is_refused_in_words(raw, "FILE: ") or "targets" in raw
@@ -576,6 +648,7 @@ HEADERS = """\
 """
 
 
+@pytest.mark.fault("SH4")
 def test_headers_are_plain_or_secret_and_files_are_read_again(tmp_path: Path) -> None:
     file = tmp_path / "gateway"
     file.write_text(f"{SECRET}-1\n")

@@ -5,6 +5,8 @@ import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from probe.config.file_watch import changes
 
 INTERVAL_S = 0.01
@@ -33,6 +35,13 @@ def test_each_change_of_the_file_is_reported(tmp_path: Path) -> None:
     asyncio.run(watch())
 
 
+@pytest.mark.fault(
+    "CO13",
+    "A ConfigMap is swapped by its link",
+    area="Configuration",
+    users_see="the change is taken",
+    stays="never no target in between",
+)
 def test_a_config_map_changes_by_its_link(tmp_path: Path) -> None:
     """As kubelet does it: the file is a link through a folder that is swapped."""
     for name, text in (("v1", "a: 1\n"), ("v2", "a: 2\n")):

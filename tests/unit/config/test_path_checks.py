@@ -18,6 +18,13 @@ PLACES = [
 
 @pytest.mark.parametrize("make", PLACES)
 @pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.fault(
+    "SE29",
+    "A file of a secret, a certificate or authorities is a FIFO, a device or a directory",
+    area="Security",
+    users_see="one line, exit 2, at the start; a reload is refused",
+    stays="nothing waits for a writer, or reads without end",
+)
 def test_what_is_no_regular_file_is_refused_and_not_waited_for(
     check: Callable[[Path], str | None], make: Callable[[Path], None], tmp_path: Path
 ) -> None:
@@ -27,6 +34,7 @@ def test_what_is_no_regular_file_is_refused_and_not_waited_for(
 
 
 @pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.fault("SE29")
 def test_what_cannot_be_opened_is_one_line(check: Callable[[Path], str | None], tmp_path: Path) -> None:
     held = socket.socket(socket.AF_UNIX)
     held.bind(str(tmp_path / "socket"))

@@ -139,6 +139,13 @@ def test_each_web_file_error_is_one_line_without_the_value(tmp_path: Path, conte
         ({"client_auth_type": "Sometimes"}, "client_auth_type"),
     ],
 )
+@pytest.mark.fault(
+    "SE17",
+    "A web configuration that locks nothing",
+    area="Security",
+    users_see="refused in one line",
+    stays="-",
+)
 def test_a_lock_that_would_not_lock_is_refused(tmp_path: Path, pem: Path, more: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         _load(tmp_path, _tls(pem, **more))

@@ -2,6 +2,7 @@
 
 from array import array
 
+import pytest
 from example_records import CHAT, record
 
 from probe.core.canary_history import SLOT_S, SLOTS, CanaryHistory
@@ -54,6 +55,13 @@ def test_data_older_than_thirty_days_are_forgotten() -> None:
     assert sum(history.last("sent", SLOTS, NOW_S + SLOT_S)) == 2
 
 
+@pytest.mark.fault(
+    "TI2",
+    "The wall clock was ahead and is set back: canaries from the future",
+    area="Time",
+    users_see="the later canaries are shown",
+    stays="the history",
+)
 def test_a_clock_that_was_ahead_hides_nothing_that_comes() -> None:
     history = _history(_at(-10 * SLOTS), _at(0))
     assert list(history.last("sent", 2, NOW_S)) == [0, 1]

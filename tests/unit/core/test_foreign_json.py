@@ -74,6 +74,7 @@ def test_a_document_of_any_form_is_refused_or_read_as_json_reads_it(data: bytes)
         (b"", "is not JSON (Expecting value: line 1 column 1 (char 0))"),
     ],
 )
+@pytest.mark.fault("E06")
 def test_the_message_says_which_limit_or_what_is_wrong(data: bytes, words: str) -> None:
     with pytest.raises(ForeignJsonError) as refused:
         read_json(data, WIDE)

@@ -94,10 +94,24 @@ def test_a_window_closes_at_its_end(at: str, windows: tuple[str, ...], closes: s
         ("2026-10-25T00:30+00:00", "02:30-04:00", "2026-10-25T03:00:00+00:00"),
     ],
 )
+@pytest.mark.fault(
+    "TI6",
+    "Daylight saving: a night has 23 or 25 hours",
+    area="Time",
+    users_see="windows open and close by the local clock",
+    stays="-",
+)
 def test_daylight_saving_makes_a_night_longer_or_shorter(at: str, window: str, closes: str) -> None:
     assert _closes(at, window) == closes
 
 
+@pytest.mark.fault(
+    "TI7",
+    "A country leaves out a day",
+    area="Time",
+    users_see="no window on that day",
+    stays="-",
+)
 def test_a_day_that_a_country_left_out_has_no_window() -> None:
     """Samoa went from 29 December 2011 to 31 December."""
     assert _closes("2011-12-30T09:59:59+00:00", "Fri 00:00-24:00", timezone="Pacific/Apia") == "closed"

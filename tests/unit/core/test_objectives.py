@@ -171,6 +171,7 @@ def test_client_bound_requests_count_for_availability_alone() -> None:
     waking_s=st.floats(0, 0.3),
     promised=PROMISES,
 )
+@pytest.mark.fault("ST1")
 def test_only_a_miss_that_our_lateness_can_explain_is_excused(
     *,
     ttft_ms: float,
@@ -191,6 +192,7 @@ def test_only_a_miss_that_our_lateness_can_explain_is_excused(
         assert lag_ms * 1e-3 + waking_s > 0
 
 
+@pytest.mark.fault("D02")
 def test_a_stream_that_was_held_back_neither_meets_nor_misses_what_is_judged_by_gaps() -> None:
     """All tokens in one read: the time between them is unknown, and may have been within the objective or not."""
     assert met(record(gap_ms=0), PROMISED) == {AVAILABILITY: True, "ttft": True, ALL: True}

@@ -30,6 +30,14 @@ from probe.core.server_address import server_key
         ("http://a.localhost:8000", "http://localhost:8000"),
     ],
 )
+@pytest.mark.fault(
+    "NA5",
+    "One server under several spellings of its address",
+    area="Names",
+    users_see="one lock",
+    stays="no double load",
+)
+@pytest.mark.fault("C24m")
 def test_ways_to_write_one_server_are_one_lock(one: str, other: str) -> None:
     assert server_key(one) == server_key(other)
 

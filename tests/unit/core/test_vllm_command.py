@@ -67,12 +67,20 @@ def test_a_json_value_stays_whole() -> None:
         '{"method": "eagle", "model": "e", "sk-secret": 1}',
     ],
 )
+@pytest.mark.fault(
+    "SE30",
+    "A server's command line has a token within `--speculative-config`",
+    area="Security",
+    users_see="the method, the model and the number of tokens",
+    stays="the token is in no result, page or series",
+)
 def test_of_a_speculative_configuration_only_what_a_capacity_depends_on_is_kept(value: str) -> None:
     found = vllm_flags(["vllm", "serve", "m", "--speculative-config", value], [], {})
     assert json.loads(found["speculative_config"]) == {"method": "eagle", "model": "e"}
 
 
 @pytest.mark.parametrize("value", ["sk-secret", "[]", '"sk-secret"', "{", "[" * 1000, "9" * 900])
+@pytest.mark.fault("SE30")
 def test_a_speculative_configuration_that_is_none_is_left_out(value: str) -> None:
     assert "speculative_config" not in vllm_flags(["vllm", "serve", "m", f"--speculative-config={value}"], [], {})
 
@@ -135,6 +143,7 @@ def test_no_command_line_raises(command: list[str], args: list[str]) -> None:
     vllm_flags(["sh", "-c", *command], args, {})
 
 
+@pytest.mark.fault("SE28")
 def test_a_value_that_is_missing_or_not_printable_is_left_out() -> None:
     for value in ("--api-key=secret", "-x", "fp8\0", "fp8\n\x1b[31m"):
         assert vllm_flags(["vllm", "serve", "m", "--dtype", value, "--max-num-seqs", "2"], [], {}) == {
@@ -142,6 +151,14 @@ def test_a_value_that_is_missing_or_not_printable_is_left_out() -> None:
         }
 
 
+@pytest.mark.fault(
+    "SE28",
+    "A pod's command line or variables of a megabyte, which unfold to 25 GB, take long to read, or have a "
+    "secret where a value is missing",
+    area="Security",
+    users_see="flags that are not known are left out",
+    stays="memory, the event loop, secrets",
+)
 def test_a_pod_s_variables_do_not_unfold() -> None:
     environment = {"A": "x" * 50_000}
     tracemalloc.start()
@@ -162,6 +179,7 @@ def test_a_pod_s_variables_do_not_unfold() -> None:
         ["vllm", "serve", "m", "--dtype", "$" * 1_000_000],
     ],
 )
+@pytest.mark.fault("SE28")
 def test_a_command_line_of_megabytes_holds_up_the_event_loop_no_longer_than_a_long_one(line: list[str]) -> None:
     def takes_s(words: list[str]) -> float:
         began_s = time.thread_time()
@@ -172,6 +190,7 @@ def test_a_command_line_of_megabytes_holds_up_the_event_loop_no_longer_than_a_lo
     assert min(takes_s(line) for _ in range(3)) < 5 * max(takes_s(long) for _ in range(3)) + 0.005
 
 
+@pytest.mark.fault("SE28")
 def test_a_number_that_no_server_has_is_none() -> None:
     assert count("9" * 200 + "g") is None
 

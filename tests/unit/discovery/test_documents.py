@@ -31,6 +31,7 @@ MERGES = "a: &a {x: 1, y: 2}\n" + "".join(
         ("!!timestamp x", "a value in it cannot be read (AttributeError)"),
     ],
 )
+@pytest.mark.fault("E12")
 def test_what_is_over_a_limit_is_refused(text: str, words: str) -> None:
     with pytest.raises(ValueError, match=r"^(it|a value) ") as refused:
         read_yaml(text.encode(), TIGHT)

@@ -10,6 +10,7 @@ from probe.discovery.file_sd import FileSource
 from probe.discovery.polling import ProblemReporter
 
 
+@pytest.mark.fault("E12")
 def test_a_fifo_in_the_place_of_a_file_is_refused_and_nothing_waits_for_a_writer(tmp_path: Path) -> None:
     fifo = tmp_path / "a.yml"
     os.mkfifo(fifo)

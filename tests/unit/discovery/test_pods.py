@@ -42,6 +42,13 @@ def test_one_that_ends_or_has_no_address_is_not_found(over: dict[str, Any]) -> N
     assert ids(its) == [("b", True)]
 
 
+@pytest.mark.fault(
+    "KU32",
+    "A pod comes back under its name",
+    area="Kubernetes",
+    users_see="it is another server: not ready before it is",
+    stays="-",
+)
 def test_a_pod_that_comes_back_under_its_name_has_never_been_ready() -> None:
     its = pods(pod("qwen-0", uid="1"))
     its.put(pod("qwen-0", uid="2", ready=False))
@@ -115,6 +122,13 @@ def _rolling(its: Pods) -> dict[str, bool]:
     return {one.id: one.is_rolling_out for one in its.state}
 
 
+@pytest.mark.fault(
+    "KU33",
+    "A rollout is under way",
+    area="Kubernetes",
+    users_see="runs are refused: `rollout`",
+    stays="canaries",
+)
 def test_a_rollout_is_under_way_from_its_first_pod_on_also_while_that_loads_its_model() -> None:
     its = pods(_owned("a", "1"), _owned("b", "1"))
     assert _rolling(its) == {"a": False, "b": False}

@@ -49,6 +49,13 @@ def test_a_problem_is_reported_when_it_begins_changes_and_ends() -> None:
     assert heard.said == ["away for now", "refused", "well", "refused"]
 
 
+@pytest.mark.fault(
+    "KU35",
+    "A burst of pod changes",
+    area="Kubernetes",
+    users_see="few new states",
+    stays="no flapping",
+)
 def test_a_burst_is_one_state_and_what_changes_back_is_none() -> None:
     async def story() -> list[State]:
         now: State | None = None

@@ -60,6 +60,13 @@ def test_an_address_is_host_and_port(written: object, authority: str | None) -> 
     assert address(written, "http") == authority
 
 
+@pytest.mark.fault(
+    "CO22",
+    "Addresses that are none, in a list of targets",
+    area="Configuration",
+    users_see="left out and named",
+    stays="the others are found",
+)
 def test_an_invalid_address_is_left_out_and_named_and_the_others_are_found() -> None:
     found, left_out = read([{"targets": ["http://qwen:8000", "qwen:8000"]}], "http", "")
     assert [one.id for one in found] == ["qwen:8000"]
@@ -109,6 +116,13 @@ _json = st.recursive(
 
 @pytest.mark.slow
 @given(_json)
+@pytest.mark.fault(
+    "CO21",
+    "Any JSON from a registry",
+    area="Configuration",
+    users_see="found, left out or refused",
+    stays="-",
+)
 def test_whatever_a_registry_says_is_found_left_out_or_refused(document: object) -> None:
     try:
         found, _ = read(document, "http", "")

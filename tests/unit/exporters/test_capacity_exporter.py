@@ -266,6 +266,7 @@ def test_headroom_is_what_users_leave_of_each_capacity_now() -> None:
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
 
 
+@pytest.mark.fault("TR19")
 def test_of_another_number_of_replicas_there_is_no_headroom() -> None:
     registry, exporter = _registry()
     measured = result()

@@ -45,6 +45,7 @@ def strict_names(*relays: RenderedSamples) -> set[str]:
     st.dictionaries(st.sampled_from(sorted(whole_snapshot().histograms)), histograms | falling, max_size=2),
     st.tuples(texts, texts),
 )
+@pytest.mark.fault("B00o")
 def test_a_server_of_any_values_leaves_the_page_valid(
     values: dict[str, float], waiting: dict[str, float], its: dict[str, Histogram], names: tuple[str, str]
 ) -> None:
@@ -69,6 +70,7 @@ def test_user_traffic_of_any_values_leaves_the_page_valid(ok: float, failed: flo
 
 
 @given(st.dictionaries(st.sampled_from(sorted(NAMES)), numbers), texts)
+@pytest.mark.fault("B00o")
 def test_gpus_of_any_values_leave_the_page_valid(values: dict[str, float], name: str) -> None:
     exporter = GpuExporter(("a",))
     exporter.observe("a", GpuSnapshot(1, 1.0, "dcgm", (Gpu({"UUID": "1", "modelName": name}, values),)))

@@ -123,6 +123,13 @@ def test_an_objective_is_counted_by_a_bucket_at_its_threshold(within_s: float) -
         assert len(found) == 1
 
 
+@pytest.mark.fault(
+    "TR15",
+    "A request that fails or breaks off",
+    area="Truth",
+    users_see="its outcome is counted; no latency, not even zero",
+    stays="-",
+)
 def test_only_what_succeeded_has_latencies() -> None:
     broken = replace(record(), outcome=Outcome.BROKEN_STREAM)
     registry = _exported(record(ttft_s=0.2, gap_s=0.01), record(outcome=Outcome.TIMEOUT), broken)
@@ -219,6 +226,7 @@ def test_series_announced_without_a_model_go_once_it_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", ['"', "\\", "\n", 'a"} 1\nevil_total{x="', "\\n", "ключ", "\U0001f600"])
+@pytest.mark.fault("FA93")
 def test_a_name_from_outside_stays_inside_its_label(name: str) -> None:
     registry = _exported(record(model=name))
     labels = {**LABELS, "model": name}
@@ -278,6 +286,7 @@ def test_a_threshold_without_an_objective_is_no_longer_a_bucket_bound() -> None:
     assert not any(0.0123 in _bounds(exporter.relay, name) for name in ("tpot", "itl"))
 
 
+@pytest.mark.fault("A65")
 def test_a_server_of_ever_new_names_has_eight_of_them_and_the_rest_is_other() -> None:
     registry = _exported(*(record(model=f"m{i}", outcome=Outcome.NOT_FOUND) for i in range(40)))
     failed = {"workload": "short", "traffic": "canary", "outcome": "not_found"}
@@ -288,6 +297,14 @@ def test_a_server_of_ever_new_names_has_eight_of_them_and_the_rest_is_other() ->
     assert value(registry, "kneewatch_requests_total", target="a", model="other", **failed) == 32
 
 
+@pytest.mark.fault(
+    "TI13",
+    "Canaries stop, whatever the reason: the last one is old",
+    area="Time",
+    users_see='`kneewatch_target_up` is absent; the pages say "no recent canary shows whether the server is up"; '
+    "KneewatchProbeSilent fires",
+    stays="no value of the past is shown as of now",
+)
 def test_up_is_absent_once_later_canaries_should_have_ended() -> None:
     """Whatever was rendered last, and in whatever way."""
     clock = SetClock(1000.0)

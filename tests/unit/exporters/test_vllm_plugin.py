@@ -113,6 +113,13 @@ def test_steps_that_one_process_cannot_see_whole_are_not_exported(plugin: Module
     assert (found.step_sums, found.scheduler_limits) == ({}, LIMITS)
 
 
+@pytest.mark.fault(
+    "PL1",
+    "A vLLM whose statistics Kneewatch's plugin does not know",
+    area="Foreign answers",
+    users_see="one line in vLLM's log, and no more steps on its page",
+    stays="vLLM serves as without the plugin; capacity is learnt from windows",
+)
 def test_the_first_error_ends_it_with_one_log_line(plugin: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
     logger = plugin.StepStatLogger(config(), 0)
     scheduler, stats = step_stats()

@@ -139,6 +139,13 @@ def test_a_failure_too_is_shared_and_forgotten_as_a_page_is() -> None:
     run(test)
 
 
+@pytest.mark.fault(
+    "FA96",
+    "One of several dcgm-exporters does not answer",
+    area="Foreign answers",
+    users_see="GPU series go as a whole: no partial sum",
+    stays="canaries",
+)
 def test_one_node_that_does_not_answer_is_a_failure_of_all() -> None:
     """Without its page, its GPUs would look as if they were gone."""
 
@@ -193,6 +200,13 @@ BAD: dict[str, tuple[Script, str]] = {
 
 
 @pytest.mark.parametrize(("script", "words"), BAD.values(), ids=BAD)
+@pytest.mark.fault(
+    "FA95",
+    "dcgm-exporter answers HTML, garbage, too much or nothing",
+    area="Foreign answers",
+    users_see="GPU series go, one line",
+    stays="server series and canaries",
+)
 def test_anything_else_is_an_error_of_one_line(script: Script, words: str) -> None:
     message = failure(script, timeout_s=0.2 if HANG in script else 2.0)
     assert words in message

@@ -291,6 +291,13 @@ def test_the_driver_tells_its_version_and_that_of_cuda() -> None:
     assert with_nvml(_read).gpus[H100].versions == {"driver": "595.58.03", "cuda": "13.1"}
 
 
+@pytest.mark.fault(
+    "FA98",
+    "A GPU falls off the bus",
+    area="Foreign answers",
+    users_see="it is listed without values, with its last XID",
+    stays="the other GPUs are read",
+)
 def test_a_lost_gpu_is_listed_without_values_and_the_others_are_read(fake: Fake) -> None:
     async def lose(nvml: Nvml, clock: Hand) -> tuple[Gpu, ...]:
         await nvml.read()
@@ -370,6 +377,13 @@ def test_a_driver_that_cannot_be_had_is_an_error_and_asked_again(fake: Fake, cod
     assert with_nvml(work) == 2
 
 
+@pytest.mark.fault(
+    "FA99",
+    "The GPU driver is unloaded while Kneewatch runs",
+    area="Foreign answers",
+    users_see="an error until it is loaded again",
+    stays="canaries",
+)
 def test_a_driver_that_is_unloaded_is_an_error_until_it_is_loaded_again(fake: Fake) -> None:
     async def work(nvml: Nvml, _: Hand) -> int:
         await nvml.read()
@@ -411,6 +425,13 @@ def test_without_its_python_package_it_says_what_to_install(monkeypatch: pytest.
     refusal(error)
 
 
+@pytest.mark.fault(
+    "FA97",
+    "The GPU driver is stuck",
+    area="Foreign answers",
+    users_see="an error each time, and one thread is used up",
+    stays="canaries; closing does not wait",
+)
 def test_a_driver_that_is_stuck_is_an_error_each_time_and_takes_one_thread(fake: Fake) -> None:
     async def work(nvml: Nvml, _: Hand) -> int:
         fake.hang = 1
@@ -433,6 +454,7 @@ def test_a_driver_that_is_stuck_is_an_error_each_time_and_takes_one_thread(fake:
     assert with_nvml(work, timeout_s=0.05) == 2
 
 
+@pytest.mark.fault("FA97")
 def test_closing_does_not_wait_for_a_driver_that_is_stuck_which_gives_all_back_when_it_goes_on(fake: Fake) -> None:
     async def stick(nvml: Nvml, _: Hand) -> None:
         fake.hang = 1

@@ -17,6 +17,7 @@ def _framed(message: object) -> bytes:
 
 
 @pytest.mark.slow
+@pytest.mark.fault("R07d")
 def test_a_long_message_that_comes_in_pieces_is_no_silence() -> None:
     """A report of a million tokens takes a busy worker seconds to send."""
     said = Failed("x" * 1000)

@@ -89,6 +89,7 @@ def _said(address: str, within_s: float = 1.0) -> str:
     return said
 
 
+@pytest.mark.fault("CO28")
 def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     _without_ray(monkeypatch)
     assert _said("head:6379").endswith("pip install 'kneewatch[ray]'")

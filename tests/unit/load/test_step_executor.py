@@ -91,6 +91,13 @@ def test_a_step_by_number_counts_to_the_last_answer() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("answer_s", [6.0, 10.0, 20.0])
 @pytest.mark.parametrize("concurrency", [32, 64])
+@pytest.mark.fault(
+    "TR8",
+    "Answers as long as a load level",
+    area="Truth",
+    users_see="throughput is not understated",
+    stays="-",
+)
 def test_answers_as_long_as_a_step_do_not_read_as_little_throughput(concurrency: int, answer_s: float) -> None:
     """A long answer (1000 tokens at 20 ms take 20 s) in a step of 15 s: 32 in flight are 1.6 requests/s, not 0."""
     run = virtually(_run(FakeServer(seconds=lambda _: answer_s), StepPlan(concurrency, 15.0)))
@@ -153,6 +160,13 @@ def test_a_step_that_is_stopped_before_it_begins_sends_nothing() -> None:
     assert ended.is_cut_short
 
 
+@pytest.mark.fault(
+    "LO14",
+    "A request that ignores its cancellation",
+    area="Load",
+    users_see="nothing",
+    stays="the load ends all the same",
+)
 def test_a_send_that_swallows_the_cancellation_does_not_keep_the_load_going() -> None:
     sent = 0
 
@@ -175,6 +189,13 @@ def test_a_send_that_swallows_the_cancellation_does_not_keep_the_load_going() ->
 
 
 @pytest.mark.parametrize("outcome", FAILURES)
+@pytest.mark.fault(
+    "LO15",
+    "A server that fails at once",
+    area="Load",
+    users_see="each user asks ever more rarely",
+    stays="it is not hammered",
+)
 def test_a_server_that_fails_at_once_is_not_hammered(outcome: Outcome) -> None:
     server = FakeServer(seconds=lambda _: 0.0, outcome=lambda _: outcome)
     run = virtually(_run(server, StepPlan(4, 2.0)))
@@ -219,6 +240,7 @@ def test_a_good_answer_with_an_unusual_end_costs_no_throughput() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault("LO15")
 def test_users_that_keep_failing_ask_ever_more_rarely() -> None:
     server = FakeServer(seconds=lambda _: 0.0, outcome=lambda _: Outcome.UNREACHABLE)
     virtually(_run(server, StepPlan(512, 20.0)))
@@ -273,6 +295,13 @@ def test_the_same_request_twice_in_flight_is_two_requests() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "ME4",
+    "Answers that wait to be read",
+    area="Memory",
+    users_see="nothing",
+    stays="they do not pile up",
+)
 def test_answers_that_wait_to_be_read_do_not_pile_up() -> None:
     """Answers come in faster than a portion a turn: a thousand may wait, and no more."""
     peak = 0
@@ -377,6 +406,13 @@ def test_an_open_loop_sends_when_requests_are_due_however_slow_the_answers(answe
     assert summary.summarize(run, CHAT).offered_rps == pytest.approx(20.0, rel=0.01)
 
 
+@pytest.mark.fault(
+    "TR9",
+    "A slow client or server in an open loop",
+    area="Truth",
+    users_see="latency counts from when the request was due",
+    stays="no coordinated omission",
+)
 def test_a_late_request_is_timed_from_when_it_was_due() -> None:
     """The loop is blocked for a second: nothing is lost, and the wait is in TTFT (no coordinated omission)."""
 
@@ -392,6 +428,13 @@ def test_a_late_request_is_timed_from_when_it_was_due() -> None:
     assert max(ttft_s(r) or 0.0 for r in ended.records) == pytest.approx(1.0, abs=0.1)
 
 
+@pytest.mark.fault(
+    "LO16",
+    "More in flight than allowed in an open loop",
+    area="Load",
+    users_see="the step ends",
+    stays="what is in flight is cancelled",
+)
 def test_more_in_flight_than_allowed_ends_the_step_and_cancels_what_is_in_flight() -> None:
     server = FakeServer(seconds=lambda _: 60.0)
     run = virtually(_run(server, _open(10.0, 30.0, cap=12)))
@@ -451,6 +494,13 @@ def test_shares_add_up(whole: int, count: int) -> None:
     assert max(shares) - min(shares) <= 1
 
 
+@pytest.mark.fault(
+    "LO17",
+    "A schedule that cannot be kept",
+    area="Load",
+    users_see="nothing",
+    stays="stop still stops it",
+)
 def test_a_schedule_that_cannot_be_kept_does_not_keep_stop_out() -> None:
     """All of it is overdue at once, and the cap is far away."""
 

@@ -93,6 +93,13 @@ def test_a_late_client_voids_the_step() -> None:
     assert s.error_bound_s.ttft == 0.06
 
 
+@pytest.mark.fault(
+    "C26S",
+    "Descriptors run out during a capacity run",
+    area="Sockets",
+    users_see="the step is invalid, `client_bound`",
+    stays="no capacity is computed from it",
+)
 def test_a_request_that_this_machine_could_not_send_voids_the_step() -> None:
     unsent = replace(record(), outcome=Outcome.CLIENT_BOUND, finish_reason=None)
     s = summary([*[record()] * 50, unsent])
@@ -129,6 +136,13 @@ def test_workers_that_never_ran_at_the_same_time_have_measured_nothing() -> None
 
 
 @pytest.mark.parametrize(("stopped_s", "reason"), [(0.08, None), (0.2, "client_bound"), (5.0, "client_bound")])
+@pytest.mark.fault(
+    "D08s",
+    "Kneewatch is stopped for seconds in the middle of a load level",
+    area="Time",
+    users_see="the load level is `client_bound`",
+    stays="the capacity is computed without it",
+)
 def test_a_stop_is_forgiven_where_it_lasts_less_than_a_hundredth_of_the_step(
     stopped_s: float, reason: str | None
 ) -> None:
@@ -292,6 +306,7 @@ def test_invariants_of_any_step(records: list[RequestRecord], lag: float) -> Non
     assert (again.ttft_s, again.broken, again.good_ratio) == (s.ttft_s, s.broken, s.good_ratio)
 
 
+@pytest.mark.fault("D02r")
 def test_a_step_of_answers_that_were_held_back_judges_no_tpot() -> None:
     streamed, held_back = [record(at_ms=i) for i in range(20)], [record(at_ms=i, gap_ms=0) for i in range(21)]
     most = summary(streamed + held_back)

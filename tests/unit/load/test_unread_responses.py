@@ -32,6 +32,13 @@ async def _never(*_: object) -> RequestRecord:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "R07d",
+    "answers so fast and long that parsing them, or reporting them to the controller, takes seconds",
+    area="Memory",
+    users_see="`client_bound`",
+    stays="the worker reports, and stops when asked: it is not given up while it sends",
+)
 def test_parsing_too_much_for_memory_lets_the_loop_go_on() -> None:
     """A worker that does not report for 2.5 s is given up, and all of its load with it."""
     records: list[RequestRecord] = []

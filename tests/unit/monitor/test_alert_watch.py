@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from fake_prometheus import prometheus
 
 from probe.config.config import Config
@@ -45,6 +46,13 @@ def test_firing_alerts_come_with_their_targets() -> None:
     assert [(one.name, one.target) for one in found.alerts] == [("KneewatchTTFTBurn", "a")]
 
 
+@pytest.mark.fault(
+    "PR8",
+    "Prometheus stops answering while the pages show alerts",
+    area="Prometheus",
+    users_see="alerts are unknown, not none",
+    stays="the pages",
+)
 def test_without_an_answer_alerts_are_unknown_and_not_none() -> None:
     found = _first_answer(f"http://127.0.0.1:{free_port()}")
     assert found is not None

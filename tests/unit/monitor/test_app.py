@@ -318,6 +318,13 @@ def test_with_an_empty_store_the_history_is_what_prometheus_remembers() -> None:
     assert len(queries) == 1, "what is known is not asked for again"
 
 
+@pytest.mark.fault(
+    "PR7",
+    "Prometheus is down at the start",
+    area="Prometheus",
+    users_see="history begins now",
+    stays="the monitor starts",
+)
 def test_without_store_and_with_a_prometheus_that_is_down_the_history_begins_now() -> None:
     app = App(
         _config("http://127.0.0.1:9", capacity=VERIFY, prometheus=f"http://127.0.0.1:{free_port()}"), SystemClock()
@@ -327,6 +334,13 @@ def test_without_store_and_with_a_prometheus_that_is_down_the_history_begins_now
     assert _said(app, "capacity_requests_per_second") == [40.0]
 
 
+@pytest.mark.fault(
+    "DI8",
+    "The store is gone when a run ends",
+    area="Disk",
+    users_see="nothing",
+    stays="the run is counted in its series",
+)
 def test_a_history_that_cannot_be_written_costs_no_series(tmp_path: Path) -> None:
     """A full disk takes the history; the capacity that the run has paid for is still shown."""
     app = App(_config("http://127.0.0.1:9", store=tmp_path / "kneewatch.db", capacity=VERIFY), SystemClock())
@@ -375,6 +389,13 @@ async def _loaded(app: App, server: MockServer) -> None:
     await _until(lambda: server.driver.engine.running >= 3)
 
 
+@pytest.mark.fault(
+    "CO26",
+    "Capacity runs of several targets due at once",
+    area="Configuration",
+    users_see="one at a time",
+    stays="none starts once Kneewatch ends",
+)
 def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends() -> None:
     """Two at once would each measure the other's load, and share one client."""
     running, peak, ran = 0, 0, 0
@@ -425,6 +446,13 @@ def _names(app: App) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "CO10",
+    "A reload that changes one target",
+    area="Configuration",
+    users_see="its series begin again",
+    stays="unchanged targets keep their counters",
+)
 def test_a_reload_keeps_what_is_unchanged_and_makes_the_rest_so(tmp_path: Path) -> None:
     async def run() -> None:
         async with mock_server() as server:
@@ -456,6 +484,13 @@ def test_a_reload_keeps_what_is_unchanged_and_makes_the_rest_so(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "CO6",
+    "A broken file at a reload",
+    area="Configuration",
+    users_see="refused: KneewatchConfigRefused, one log line",
+    stays="the former configuration",
+)
 def test_a_configuration_that_is_refused_changes_nothing_and_is_reported(tmp_path: Path) -> None:
     async def run() -> None:
         gone = _target("http://127.0.0.1:9", "a")
@@ -486,6 +521,13 @@ def test_a_configuration_that_is_refused_changes_nothing_and_is_reported(tmp_pat
     asyncio.run(run())
 
 
+@pytest.mark.fault(
+    "SI4",
+    "SIGHUP to the monitor",
+    area="Signals",
+    users_see="the configuration is read again",
+    stays="targets that did not change go on",
+)
 def test_sighup_reloads_the_configuration(tmp_path: Path) -> None:
     async def run() -> None:
         file = _file(tmp_path / "kneewatch.yml", _target("http://127.0.0.1:9", "a"))
@@ -502,6 +544,13 @@ def test_sighup_reloads_the_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "CO11",
+    "A target is removed while it is loaded",
+    area="Configuration",
+    users_see="the run is interrupted",
+    stays="its load goes with it",
+)
 def test_a_target_that_goes_takes_its_load_with_it(tmp_path: Path) -> None:
     async def run() -> None:
         async with mock_server() as server:
@@ -594,6 +643,13 @@ def test_on_demand_asks_a_configured_target_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "CO9",
+    "One target that cannot be watched",
+    area="Configuration",
+    users_see="reported, tried again",
+    stays="the others are watched",
+)
 def test_a_target_that_cannot_be_watched_keeps_no_other_from_it_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -625,6 +681,13 @@ def test_a_target_that_cannot_be_watched_keeps_no_other_from_it_and_is_tried_aga
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "CO8",
+    "An error in the middle of a reload",
+    area="Configuration",
+    users_see="reported",
+    stays="later reloads work",
+)
 def test_an_error_in_a_reload_does_not_end_later_reloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         file = _file(tmp_path / "kneewatch.yml", _target("http://127.0.0.1:9", "a"))
@@ -678,6 +741,13 @@ def test_a_discovery_that_was_fixed_or_replaced_is_not_reported_as_failing(tmp_p
 @pytest.mark.parametrize(
     "broken", [OSError(36, "File name too long"), RecursionError(), ZeroDivisionError("odd\nwords")]
 )
+@pytest.mark.fault(
+    "CO7",
+    "An exception while a configuration loads",
+    area="Configuration",
+    users_see="refused",
+    stays="the former one; the next change is taken",
+)
 def test_whatever_loading_a_configuration_raises_it_is_refused_and_the_next_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: Exception
 ) -> None:
@@ -706,6 +776,13 @@ def test_whatever_loading_a_configuration_raises_it_is_refused_and_the_next_is_t
     asyncio.run(run())
 
 
+@pytest.mark.fault(
+    "CO14",
+    "A configuration with a path that cannot even be looked at",
+    area="Configuration",
+    users_see="refused",
+    stays="the file is watched on: the next change is taken",
+)
 def test_the_file_is_still_watched_after_a_folder_that_cannot_be_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -726,6 +803,13 @@ def test_the_file_is_still_watched_after_a_folder_that_cannot_be_looked_at(
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "CO23",
+    "Background work that breaks",
+    area="Configuration",
+    users_see="in the log",
+    stays="begun again",
+)
 def test_background_work_that_breaks_is_said_and_begun_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -789,6 +873,13 @@ def test_servers_of_the_former_discovery_get_no_request_while_the_new_one_fails(
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "DI2",
+    "No result can be stored",
+    area="Disk",
+    users_see="the day's budget is kept in memory",
+    stays="no second run on the same budget",
+)
 def test_the_budget_of_the_day_is_kept_although_no_result_can_be_stored(tmp_path: Path) -> None:
     async def run() -> None:
         async with mock_server() as server:

@@ -159,6 +159,13 @@ def test_remembers_newest_first_and_failures_longer() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "ME6",
+    "Hundreds of canaries and failures",
+    area="Memory",
+    users_see="the newest are shown",
+    stays="the number that is kept is bounded",
+)
 def test_memory_is_bounded() -> None:
     of = canary(Answers([], [Outcome.TIMEOUT] * 500), "tiny")
     rounds(of, 500)
@@ -251,6 +258,13 @@ class Late(Answers):
         (60, 60, Outcome.CLIENT_BOUND),
     ],
 )
+@pytest.mark.fault(
+    "ST1",
+    "Kneewatch's event loop is held up for part of a canary",
+    area="Starvation",
+    users_see="the canary is `client_bound` where its lateness may explain the miss",
+    stays="the server is not blamed",
+)
 def test_a_miss_that_may_be_our_own_lateness_judges_no_latency(late_ms: float, lag_ms: float, outcome: Outcome) -> None:
     of = Canary(
         "llama", "tiny", cast(Client, Late(late_ms, lag_ms)), repeat(spec()), objectives=PROMISED, clock=Still()
@@ -284,6 +298,7 @@ class Still(Ticks):
         (Outcome.WRONG_ANSWER, 10.0, Outcome.WRONG_ANSWER),
     ],
 )
+@pytest.mark.fault("D08")
 def test_a_failure_that_a_stop_may_explain_shows_nothing_of_the_server(
     outcome: Outcome, stopped_s: float, becomes: Outcome
 ) -> None:
@@ -318,6 +333,7 @@ def test_a_failure_that_a_stop_may_explain_shows_nothing_of_the_server(
 @pytest.mark.parametrize(
     ("answers_as", "outcome", "lists"), [("stranger", Outcome.WRONG_ANSWER, 3), ("alias", Outcome.OK, 1)]
 )
+@pytest.mark.fault("A26")
 def test_an_answer_of_another_model_is_wrong_unless_both_names_are_of_one(
     answers_as: str, outcome: Outcome, lists: int
 ) -> None:
@@ -332,6 +348,7 @@ def test_an_answer_of_another_model_is_wrong_unless_both_names_are_of_one(
         assert records[0].detail == "the model 'stranger' answered, 'llama' was asked for; fix model, or the routing"
 
 
+@pytest.mark.fault("D08")
 def test_a_stop_long_before_a_timeout_is_no_excuse_for_the_server() -> None:
     """What arrived meanwhile was read when the process ran again."""
 

@@ -75,6 +75,13 @@ def test_the_oldest_errors_of_a_setup_are_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("column", ["at", "log_ratio", "half_width", "measured_half_width"])
 @pytest.mark.parametrize("value", ["'text'", "NULL", "x'00'"])
+@pytest.mark.fault(
+    "DI6b",
+    "Stored errors of forecasts that no run can have written: infinite, negative, text, nothing",
+    area="Disk",
+    users_see="one log line names them; they are left out",
+    stays="the other errors",
+)
 def test_a_row_with_values_of_another_type_is_left_out(tmp_path: Path, column: str, value: str) -> None:
     """A damaged page may have them: SQLite checks types as it writes, not as it reads."""
     path = tmp_path / "kneewatch.db"
@@ -91,6 +98,7 @@ def test_a_row_with_values_of_another_type_is_left_out(tmp_path: Path, column: s
     "damage",
     ["log_ratio = 9e999", "log_ratio = -1e6", "half_width = -1", "at = -9e999", "measured_half_width = 7"],
 )
+@pytest.mark.fault("DI6b")
 def test_a_damaged_row_is_left_out_and_the_others_count(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "kneewatch.db"
     _stored(path, _judged(1), _judged(2))

@@ -106,6 +106,13 @@ def test_rows_of_more_than_thirty_days_are_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["NULL", "'text'", "x'ff'", "9e999", "1.5", "-1", "9000000000"])
 @pytest.mark.parametrize("column", ["slot", "sent", "ttft"])
+@pytest.mark.fault(
+    "DI7b",
+    "A half hour of canaries, or the tokens of a run, in the store have values that cannot be: text, nothing, negative",
+    area="Disk",
+    users_see="they are left out",
+    stays="the monitor starts; the other half hours and runs",
+)
 def test_a_half_hour_that_no_history_can_have_is_left_out(tmp_path: Path, column: str, value: str) -> None:
     """A damaged page may have values of any type: SQLite checks types as it writes, not as it reads."""
     before = _histories(tmp_path / "k.db", "a")
@@ -119,6 +126,13 @@ def test_a_half_hour_that_no_history_can_have_is_left_out(tmp_path: Path, column
     assert _sent(_histories(tmp_path / "k.db", "a"), "a") == 1
 
 
+@pytest.mark.fault(
+    "DI7",
+    "The file of canary histories is damaged",
+    area="Disk",
+    users_see="the history begins now",
+    stays="the file is left alone, canaries are counted",
+)
 def test_a_file_that_is_no_store_costs_the_history_only(tmp_path: Path) -> None:
     (tmp_path / "k.db").write_text("no database" * 100)
     of = _histories(tmp_path / "k.db", "a")

@@ -143,6 +143,13 @@ def test_a_right_answer_leaves_the_canary_good_and_is_asked_for_again_only_when_
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "TR1",
+    "A server that answers with garbage text",
+    area="Truth",
+    users_see="canary `corrupt`",
+    stays="-",
+)
 def test_garbage_fails_each_canary_until_the_answer_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     async def main() -> None:
         async with mock_server() as server:
@@ -240,6 +247,13 @@ def test_the_users_of_the_server_are_not_raised_by_the_question() -> None:
 
 
 @pytest.mark.parametrize(("stopped_s", "becomes"), [(10.0, Outcome.CLIENT_BOUND), (0.4, Outcome.TIMEOUT)])
+@pytest.mark.fault(
+    "D08q",
+    "The monitor is stopped while a question with a known answer is in flight",
+    area="Time",
+    users_see="the question is `client_bound`",
+    stays="the canary, and what is known of the answers",
+)
 def test_a_question_without_an_answer_while_the_monitor_was_stopped_shows_nothing_of_the_server(
     stopped_s: float, becomes: Outcome
 ) -> None:

@@ -117,6 +117,13 @@ def _full(path: Path) -> None:
         )
 
 
+@pytest.mark.fault(
+    "DI1",
+    "The store is full or read-only when a run ends",
+    area="Disk",
+    users_see="one log line: results cannot be stored, and one when they can again",
+    stays="what the run cost is counted",
+)
 def test_a_run_s_cost_is_counted_although_the_store_is_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kneewatch.db"
     measurements = MetricsSink(path, SystemClock())

@@ -85,6 +85,7 @@ def test_canaries_and_nothing_else_are_sent_once() -> None:
     assert failures == []
 
 
+@pytest.mark.fault("OT1")
 def test_what_a_collector_refuses_is_kept_and_told_once() -> None:
     collector = Collector(status=503)
     with collecting(collector) as (export, failures), structlog.testing.capture_logs() as logs:
@@ -108,6 +109,7 @@ def test_of_very_many_the_newest_are_kept() -> None:
         assert len(export._waiting) == otlp_export._MOST_WAITING
 
 
+@pytest.mark.fault("OT2")
 def test_a_collector_that_never_answers_takes_no_longer_than_the_limit() -> None:
     collector = Collector(holds_s=30.0)
     with collecting(collector) as (export, failures), structlog.testing.capture_logs() as logs:
@@ -121,6 +123,13 @@ def test_a_collector_that_never_answers_takes_no_longer_than_the_limit() -> None
     assert len(export._waiting) == 1
 
 
+@pytest.mark.fault(
+    "OT3",
+    "The collector redirects to another host",
+    area="Prometheus",
+    users_see="the same",
+    stays="the other host gets nothing",
+)
 def test_a_redirect_is_not_followed() -> None:
     elsewhere = Collector()
     with threaded_server(elsewhere.reply) as url, collecting(Collector(status=307, location=url)) as (export, failures):

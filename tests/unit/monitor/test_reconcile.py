@@ -65,6 +65,13 @@ async def _turns(each: Callable[[], None] = lambda: None) -> AsyncIterator[list[
         await asyncio.gather(task, return_exceptions=True)
 
 
+@pytest.mark.fault(
+    "ME9",
+    "Targets that come and go by hundreds",
+    area="Memory",
+    users_see="each one's series come and go",
+    stays="time grows in proportion",
+)
 def test_four_times_as_many_targets_come_and_go_in_about_four_times_the_time() -> None:
     async def run(count: int) -> tuple[int, int]:
         app = _app()

@@ -56,6 +56,13 @@ def test_results_come_newest_first_of_one_target_or_of_all() -> None:
         assert store.latest("nobody") == []
 
 
+@pytest.mark.fault(
+    "SE22",
+    "SQL in the ID of a run",
+    area="Security",
+    users_see="404",
+    stays="-",
+)
 def test_an_unknown_id_is_none_and_no_sql() -> None:
     with _store() as store:
         store.add(result())
@@ -86,6 +93,13 @@ def test_a_forecast_does_not_hide_what_was_measured_before_it() -> None:
         assert [found.id for found in store.latest_knees("a")] == ["verified", "forecast"]
 
 
+@pytest.mark.fault(
+    "ME10",
+    "Years of results",
+    area="Memory",
+    users_see="the newest 2,200 of each target",
+    stays="the store is bounded",
+)
 def test_the_history_of_a_target_is_bounded_and_another_target_keeps_its_own() -> None:
     with _store() as store:
         store.add(result(result_id="b", target="b", started_s=1.0))
@@ -101,6 +115,13 @@ def test_the_history_of_a_target_is_bounded_and_another_target_keeps_its_own() -
 
 
 @pytest.mark.parametrize("content", [b"this is not a database, but it is long enough to be one" * 20, b"\x00" * 4096])
+@pytest.mark.fault(
+    "DI3",
+    "The store's path is another file",
+    area="Disk",
+    users_see="one line, exit 2",
+    stays="the file is left alone",
+)
 def test_a_file_that_is_no_store_is_a_configuration_error_and_is_left_alone(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "notes.txt"
     path.write_bytes(content)
@@ -113,6 +134,13 @@ def test_a_file_that_is_no_store_is_a_configuration_error_and_is_left_alone(tmp_
 
 
 @pytest.mark.parametrize("path", ["missing/kneewatch.db", "."])
+@pytest.mark.fault(
+    "DI5",
+    "The store's folder is missing, or its path is a folder",
+    area="Disk",
+    users_see="one line",
+    stays="-",
+)
 def test_a_place_that_cannot_hold_a_store_is_a_configuration_error(tmp_path: Path, path: str) -> None:
     with pytest.raises(ConfigError, match=r"store\.path"):
         Store(tmp_path / path)
@@ -128,6 +156,13 @@ def test_a_store_that_cannot_be_written_is_a_configuration_error(tmp_path: Path)
         Store(path)
 
 
+@pytest.mark.fault(
+    "DI4",
+    "The store's path is the database of another program",
+    area="Disk",
+    users_see="one line, exit 2",
+    stays="-",
+)
 def test_the_database_of_another_program_is_a_configuration_error(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as other:
@@ -138,6 +173,13 @@ def test_the_database_of_another_program_is_a_configuration_error(tmp_path: Path
 
 
 @pytest.mark.parametrize("text", ["{}", "not json", '{"schema": "kneewatch.result/99"}'])
+@pytest.mark.fault(
+    "DI6",
+    "A row of the store that cannot be read",
+    area="Disk",
+    users_see="it is left out",
+    stays="the other results",
+)
 def test_a_row_that_cannot_be_read_hides_itself_alone(tmp_path: Path, text: str) -> None:
     """A row of another version, say: the monitor has to start, and its pages have to show the rest."""
     with _store(tmp_path / "kneewatch.db") as store:
@@ -150,6 +192,7 @@ def test_a_row_that_cannot_be_read_hides_itself_alone(tmp_path: Path, text: str)
 
 
 @pytest.mark.parametrize("tokens", ['"text"', "12e456", "{}", "[1]", "null", "-5"])
+@pytest.mark.fault("DI7b")
 def test_tokens_that_no_run_can_have_spent_are_left_out(tmp_path: Path, tokens: str) -> None:
     with _store(tmp_path / "kneewatch.db") as store:
         store.add(result(result_id="good", started_s=WALL_S))
@@ -199,6 +242,7 @@ def _filled(path: Path) -> None:
             store.add(result(result_id=str(i), started_s=WALL_S + i, steps=(step(4), step(8))))
 
 
+@pytest.mark.fault("C13")
 def test_a_damaged_store_is_set_aside_and_a_new_one_is_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kneewatch.db"
     _filled(path)
@@ -217,6 +261,14 @@ def test_a_damaged_store_is_set_aside_and_a_new_one_is_used(tmp_path: Path, caps
     assert str(kept) in line
 
 
+@pytest.mark.fault(
+    "K04",
+    "pages of the store are damaged while it is used",
+    area="Disk",
+    users_see="one log line; the pages show the results since; no scheduled run begins, as the tokens spent are "
+    "unknown (`budget_spent`)",
+    stays="everything else",
+)
 def test_a_store_that_is_damaged_while_it_is_used_hides_no_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -234,6 +286,13 @@ def test_a_store_that_is_damaged_while_it_is_used_hides_no_page(
     assert capsys.readouterr().out.count("stored results cannot be read") == 1
 
 
+@pytest.mark.fault(
+    "K06",
+    "the monitor was killed while it wrote to the store",
+    area="Disk",
+    users_see="-",
+    stays="results up to the kill, from the write-ahead log",
+)
 def test_the_write_ahead_log_of_a_killed_process_is_read(tmp_path: Path) -> None:
     path, killed = tmp_path / "kneewatch.db", tmp_path / "killed.db"
     with _store(path) as store:
@@ -246,6 +305,7 @@ def test_the_write_ahead_log_of_a_killed_process_is_read(tmp_path: Path) -> None
         assert [each.id for each in store.latest()] == ["last"]
 
 
+@pytest.mark.fault("C19")
 def test_a_result_is_read_before_it_is_written_and_written_once_the_file_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

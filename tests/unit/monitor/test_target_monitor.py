@@ -206,6 +206,7 @@ def test_a_canary_learns_the_model_and_reports_what_it_measured(host: Host) -> N
     _against(host, work)
 
 
+@pytest.mark.fault("TI13")
 def test_a_canary_shows_that_the_server_is_up_until_later_ones_should_have_ended(host: Host) -> None:
     async def work(watch: TargetMonitor, _: FakeSink, __: MockServer) -> None:
         await watch.canary()
@@ -328,6 +329,13 @@ HOSTILE_MODELS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("body", HOSTILE_MODELS.values(), ids=HOSTILE_MODELS.keys())
+@pytest.mark.fault(
+    "FA93",
+    "A model named with quotes, line breaks and half characters",
+    area="Foreign answers",
+    users_see="its name as text inside the label",
+    stays="`/metrics` parses",
+)
 def test_whatever_a_server_calls_its_model_the_metrics_page_stays(host: Host, body: bytes) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         server.instead["/v1/models"] = Response(body, media_type="application/json")
@@ -529,6 +537,13 @@ def test_an_odd_page_does_not_take_our_own_away(host: Host, page: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["\\ud800", "a\\nb", "x" * 1000])
+@pytest.mark.fault(
+    "FA94",
+    "A version string that is odd or never comes",
+    area="Foreign answers",
+    users_see="no version",
+    stays="metrics are read",
+)
 def test_an_odd_version_does_not_take_our_own_page_away(host: Host, version: str) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         server.instead["/version"] = Response(f'{{"version": "{version}"}}', media_type="application/json")
@@ -539,6 +554,13 @@ def test_an_odd_version_does_not_take_our_own_page_away(host: Host, version: str
     _against(host, work)
 
 
+@pytest.mark.fault(
+    "FA92",
+    "A server that reports new series at each scrape",
+    area="Foreign answers",
+    users_see="as many series as before",
+    stays="`/metrics` stays",
+)
 def test_a_server_cannot_make_series_without_end(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         reasons = "".join(f'vllm:num_requests_waiting_by_reason{{reason="r{i}"}} 1\n' for i in range(5000))
@@ -1132,6 +1154,7 @@ def _lengths_page(requests: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+@pytest.mark.fault("LO47")
 def test_capacity_for_users_waits_until_their_lengths_are_known(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.scrape()

@@ -259,6 +259,13 @@ class TestNeighbour:
         assert target.view().neighbour_utilization is None
 
 
+@pytest.mark.fault(
+    "TR2",
+    "Several servers behind one address",
+    area="Truth",
+    users_see="it is reported; no user traffic is computed",
+    stays="canaries",
+)
 def test_several_servers_behind_one_address_only_report_that() -> None:
     target = Target()
     for second, started_s in ((0, 1.0), (5, 2.0), (10, 1.0)):

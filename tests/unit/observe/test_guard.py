@@ -85,6 +85,7 @@ def _page(at_s: float, requests: float) -> ServerSnapshot:
         (0, 14.9, None),  # it may be exported every few seconds
     ],
 )
+@pytest.mark.fault("D03")
 def test_a_page_that_does_not_count_forty_requests_is_another_server_s_or_one_of_several(
     counted: int, last_s: float, fault: str | None
 ) -> None:
@@ -96,6 +97,7 @@ def test_a_page_that_does_not_count_forty_requests_is_another_server_s_or_one_of
 @pytest.mark.parametrize(
     ("counted", "fault"), [(50, "several_servers"), (51, "several_servers"), (53, None), (60, None)]
 )
+@pytest.mark.fault("TR18")
 def test_of_two_replicas_that_are_read_a_third_one_shows(counted: int, fault: str | None) -> None:
     def pages(at_s: float, requests: float) -> ServerSnapshot:
         return replace(_page(at_s, requests), replicas={"one": _page(at_s, requests), "other": _page(at_s, 0.0)})
@@ -355,6 +357,13 @@ def test_an_objective_is_broken_for_certain_by_more_than_may_miss_it_and_chance(
     assert broken_for_certain({"ttft": missed, "availability": 100}, planned, objectives) == broken
 
 
+@pytest.mark.fault(
+    "LO24",
+    "A server falls asleep under load",
+    area="Load",
+    users_see="the guard ends the load",
+    stays="-",
+)
 def test_a_server_that_falls_asleep_ends_the_load_whatever_fails_with_it() -> None:
     assert reason(poll(), poll(is_asleep=True), failures=(Outcome.BROKEN_STREAM,)) == "asleep"
     assert reason(poll(is_asleep=True), poll(is_asleep=False)) is None

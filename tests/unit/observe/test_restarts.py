@@ -71,6 +71,14 @@ def both(at_s: float, one: ServerSnapshot, other: ServerSnapshot) -> ServerSnaps
     return replace(read(at_s, tokens), replicas={"one:8000": one, "other:8000": other})
 
 
+@pytest.mark.fault(
+    "TR18",
+    "Several servers behind one address whose pages are all configured (`metrics_urls`), and one of them "
+    "restarts, cannot be read or is not listed",
+    area="Truth",
+    users_see="a restart, `server_unreadable` or `several_servers`, with the replica's address in the first two",
+    stays="all pages together guard a run; user traffic is of all of them",
+)
 def test_a_replica_that_counts_from_zero_again_is_a_restart_though_the_sum_grows() -> None:
     before = both(0, read(0, 100.0), read(0, 50.0))
     after = both(5, read(5, 500.0), read(5, 2.0))

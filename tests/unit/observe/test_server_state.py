@@ -145,6 +145,13 @@ def test_canaries_of_before_a_run_are_not_kept_for_the_next() -> None:
 # Restarts.
 
 
+@pytest.mark.fault(
+    "TR3",
+    "Counters that fall because the server restarted",
+    area="Truth",
+    users_see="a restart, with time and evidence",
+    stays="totals go on without a negative rate",
+)
 def test_a_restart_is_known_with_its_time_and_evidence() -> None:
     state = ServerState()
     state.add(read(0, 10.0, 100.0))
@@ -195,6 +202,7 @@ def test_user_traffic_of_before_a_restart_stays_in_the_totals() -> None:
     assert state.user_totals.requests == 6
 
 
+@pytest.mark.fault("TR2")
 def test_of_several_servers_behind_one_address_there_is_no_user_traffic() -> None:
     state = ServerState()
     for second, requests, started_s in ((0, 10.0, 1.0), (5, 900.0, 2.0), (10, 20.0, 1.0), (15, 950.0, 2.0)):
@@ -348,6 +356,7 @@ def test_a_replica_that_restarts_forgets_the_minutes_before_though_the_sum_grew(
     assert state.user_totals.requests == 15
 
 
+@pytest.mark.fault("TR19")
 def test_what_a_replica_had_counted_before_it_came_is_no_user_traffic() -> None:
     state = ServerState()
 

@@ -111,6 +111,13 @@ def test_two_days_of_the_same_users_are_alike_and_another_mix_is_not() -> None:
 @pytest.mark.parametrize(
     ("bounds", "context"), [((10.0, 1e12), None), ((10.0, 1e100), 10**9), ((10.0, 100.0), 10**400)]
 )
+@pytest.mark.fault(
+    "LO48",
+    "A server reports users' requests of a billion tokens, or a `max_model_len` of any size, under `workload: users`",
+    area="Load",
+    users_see="requests of at most 2,000,000 tokens",
+    stays="memory: no prompt, and no shared prefix, is longer",
+)
 def test_lengths_that_no_request_has_make_no_such_prompts(bounds: tuple[float, float], context: int | None) -> None:
     low, high = bounds
     lied = Histogram(((low, 0.0), (high, 500.0), (math.inf, 500.0)), 500 * high)
@@ -120,6 +127,7 @@ def test_lengths_that_no_request_has_make_no_such_prompts(bounds: tuple[float, f
     assert 1 <= len(next(requests(found)).prompt) <= MAX_TOKENS
 
 
+@pytest.mark.fault("LO48")
 def test_lengths_below_one_token_are_none() -> None:
     lied = Histogram(((-5.0, 500.0), (math.inf, 500.0)), 500.0)
     assert users_workload(lied, lied, api=Api.COMPLETIONS) is None

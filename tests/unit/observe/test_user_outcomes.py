@@ -173,6 +173,7 @@ steps = st.lists(
 
 @given(steps)
 @examples(60)
+@pytest.mark.fault("TR3")
 def test_counts_never_fall_and_never_exceed_what_users_sent(
     given_steps: list[tuple[int, int, int, Outcome | None, bool]],
 ) -> None:

@@ -111,6 +111,13 @@ def test_users_show_though_a_canary_is_always_under_way() -> None:
     assert traffic.totals.requests == 6
 
 
+@pytest.mark.fault(
+    "TR13",
+    "Another Kneewatch loads the server",
+    area="Truth",
+    users_see="its counts are no user traffic",
+    stays="-",
+)
 def test_counts_during_another_probers_load_are_not_user_traffic() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))

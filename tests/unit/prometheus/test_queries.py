@@ -73,6 +73,13 @@ def test_firing_alerts_have_their_target_and_since_when_and_pages_come_first() -
     assert 'alertname=~"Kneewatch.+"' in queries[0], "those of others are theirs"
 
 
+@pytest.mark.fault(
+    "PR4",
+    "Alerts without names",
+    area="Prometheus",
+    users_see="an error: no load",
+    stays="-",
+)
 def test_an_answer_without_alert_names_is_an_error() -> None:
     answer = {"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": [1.0, "5"]}]}}
     with _prometheus(answer) as (url, _), pytest.raises(TargetError):
@@ -103,6 +110,13 @@ def test_the_page_about_the_knee_itself_keeps_nobody_from_measuring_it_again() -
     assert f'alertname!="{page}"' in queries[0]
 
 
+@pytest.mark.fault(
+    "PR5",
+    "A target's name with quotes, in a query",
+    area="Prometheus",
+    users_see="it cannot leave its quotes",
+    stays="-",
+)
 def test_a_name_cannot_leave_its_quotes() -> None:
     with _prometheus(_vector()) as (url, queries):
         _firing(url, 'a"} or vector(1) or ALERTS{x="\\')
@@ -116,6 +130,13 @@ def test_an_address_below_a_path_works() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422])
+@pytest.mark.fault(
+    "PR2",
+    "Prometheus refuses the query",
+    area="Prometheus",
+    users_see="one line that names the address",
+    stays="no load",
+)
 def test_a_refusal_is_an_error_that_names_the_address(status: int) -> None:
     with _prometheus({"status": "error", "error": "bad\nthing"}, status) as (url, _):
         with pytest.raises(TargetError) as raised:
@@ -139,12 +160,20 @@ def test_a_refusal_is_an_error_that_names_the_address(status: int) -> None:
     ],
     ids=["html", "empty", "object", "list", "no data", "scalar", "no metric"],
 )
+@pytest.mark.fault(
+    "PR3",
+    "An answer that is not Prometheus'",
+    area="Prometheus",
+    users_see="the same as no answer: no load",
+    stays="-",
+)
 def test_an_answer_that_is_not_prometheus_is_an_error_like_no_answer(body: object) -> None:
     """Anything else would end in the schedule as a crash, and not as a refused run with its reason."""
     with _prometheus(body) as (url, _), pytest.raises(TargetError):
         _firing(url)
 
 
+@pytest.mark.fault("PR1")
 def test_a_prometheus_that_is_down_is_an_error_and_soon() -> None:
     """The question blocks a thread, which a shutdown has to wait for."""
     before = time.monotonic()
@@ -153,6 +182,13 @@ def test_a_prometheus_that_is_down_is_an_error_and_soon() -> None:
     assert time.monotonic() - before < 4.0
 
 
+@pytest.mark.fault(
+    "PM9",
+    "An alert since `+Inf`, `1e300` or `NaN`",
+    area="Prometheus",
+    users_see="the alert, without a time",
+    stays="pages",
+)
 def test_a_time_that_no_date_can_have_is_unknown() -> None:
     answer = [_alert(value, target=value) for value in ("+Inf", "1e300", "NaN", "-5")]
     with _prometheus({"status": "success", "data": {"resultType": "vector", "result": answer}}) as (url, _):
@@ -172,11 +208,36 @@ def test_a_time_that_no_date_can_have_is_unknown() -> None:
     ],
     ids=["nested", "unfolds", "large", "no list", "html", "partial"],
 )
+@pytest.mark.fault("E01f", case="nested")
+@pytest.mark.fault(
+    "PM4",
+    "A store behind Prometheus is away, so the answer is partial",
+    area="Prometheus",
+    users_see="one line with its warning: no load",
+    stays="-",
+    case="partial",
+)
+@pytest.mark.fault(
+    "PM5",
+    "JSON that unfolds to many values, or more than 2 MiB",
+    area="Prometheus",
+    users_see="an error that says so: no load",
+    stays="memory",
+    case="unfolds",
+)
+@pytest.mark.fault("PM5", case="large")
 def test_an_answer_beyond_the_limits_or_in_part_is_an_error_that_says_so(body: object, why: str) -> None:
     with _prometheus(body) as (url, _), pytest.raises(TargetError, match=why):
         _firing(url)
 
 
+@pytest.mark.fault(
+    "PM11",
+    "An error page of 4 MiB",
+    area="Prometheus",
+    users_see="its first words on one line",
+    stays="-",
+)
 def test_a_long_refusal_is_cut() -> None:
     with _prometheus("x" * 2**22, 503) as (url, _), pytest.raises(TargetError, match="503") as raised:
         _firing(url)
@@ -201,6 +262,13 @@ def _forever(piece: bytes, first: bytes = b"") -> Callable[[Asked], Iterator[byt
     [[HANG], [_BEGIN, HANG], _forever(b"x: y\r\n", _BEGIN[:20]), _forever(b" ", _BEGIN)],
     ids=["silent", "half", "endless head", "slow"],
 )
+@pytest.mark.fault(
+    "PM6",
+    "Prometheus is silent, stops in the middle, or sends an endless head",
+    area="Prometheus",
+    users_see="an error at the deadline",
+    stays="-",
+)
 def test_the_whole_answer_has_one_deadline(answer: Any) -> None:
     limits = replace(queries._NOW, seconds=0.3)
 
@@ -212,6 +280,13 @@ def test_the_whole_answer_has_one_deadline(answer: Any) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "PM7",
+    "The answer breaks off",
+    area="Prometheus",
+    users_see="an error: no load",
+    stays="-",
+)
 def test_an_answer_that_breaks_off_is_an_error() -> None:
     async def main() -> None:
         async with hostile([head(200, "application/json", "content-length: 99") + b"{", CLOSE]) as server:
@@ -221,6 +296,13 @@ def test_an_answer_that_breaks_off_is_an_error() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "PM8",
+    "The question is cancelled while Prometheus is silent",
+    area="Prometheus",
+    users_see="-",
+    stays="thread and connection end at once",
+)
 def test_a_question_that_is_cancelled_ends_at_once_with_its_thread_and_its_connection() -> None:
     async def main() -> None:
         async with hostile([HANG]) as server:
@@ -274,6 +356,13 @@ def test_each_run_of_the_history_is_one_figure_oldest_first() -> None:
     assert asked.endswith('target="a", workload="chat"}'), "not of what users send: a forecast of another workload"
 
 
+@pytest.mark.fault(
+    "PR9",
+    "Two Kneewatches report one run",
+    area="Prometheus",
+    users_see="one sample",
+    stays="-",
+)
 def test_one_run_reported_by_two_monitors_is_one_sample_and_another_mode_another() -> None:
     again = [{**one, "metric": {**one["metric"], "instance": "y:9876"}} for one in RUNS]  # type: ignore[dict-item]
     forecast = [
@@ -289,6 +378,13 @@ def test_one_run_reported_by_two_monitors_is_one_sample_and_another_mode_another
         ]
 
 
+@pytest.mark.fault(
+    "PM10",
+    "NaN or Inf in the history of capacity",
+    area="Prometheus",
+    users_see="-",
+    stays="the other samples count",
+)
 def test_samples_that_are_no_numbers_are_left_out() -> None:
     lower, *others = [
         _series(name, [(3600, math.nan), (7200, math.inf)])
@@ -324,6 +420,13 @@ def test_figures_from_before_there_was_a_fingerprint_are_no_history() -> None:
     ],
     ids=["empty", "object", "scalar", "no name", "no value", "no number", "no fingerprint"],
 )
+@pytest.mark.fault(
+    "PR6",
+    "History with NaN, text or missing parts",
+    area="Prometheus",
+    users_see="one line",
+    stays="no crash",
+)
 def test_a_history_that_is_none_is_an_error_and_no_crash(body: object) -> None:
     with _prometheus(body) as (url, _), pytest.raises(TargetError):
         _history(url)
@@ -357,6 +460,13 @@ def test_nothing_remembered_is_nothing_read() -> None:
         assert _server(url) == []
 
 
+@pytest.mark.fault(
+    "PR10",
+    "The address of a selector matches two servers",
+    area="Prometheus",
+    users_see="one line that names the label to add",
+    stays="no forecast of a mixture",
+)
 def test_two_servers_are_an_error_that_names_the_distinguishing_label() -> None:
     other = _vllm("num_requests_running", [(3600, 4)], instance="y:8000")
     with _prometheus(_matrix(RUNNING, other)) as (url, _):
@@ -374,6 +484,7 @@ def test_two_servers_are_an_error_that_names_the_distinguishing_label() -> None:
     ["", {}, {"status": "success", "data": {"resultType": "scalar", "result": [1.0, "1"]}}, _matrix({"metric": {}})],
     ids=["empty", "object", "scalar", "no values"],
 )
+@pytest.mark.fault("PR6")
 def test_a_server_s_history_that_is_none_is_an_error_and_no_crash(body: object) -> None:
     with _prometheus(body) as (url, _), pytest.raises(TargetError):
         _server(url)

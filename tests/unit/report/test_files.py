@@ -27,12 +27,20 @@ def test_a_folder_that_cannot_be_written_is_an_error_that_says_why(tmp_path: Pat
         write_files({"x.yml": ""}, Path("/proc/x"))
 
 
+@pytest.mark.fault(
+    "DI17",
+    "A folder stands in the place of an output file",
+    area="Disk",
+    users_see="one line",
+    stays="-",
+)
 def test_a_folder_in_the_place_of_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "x.yml").mkdir()
     with pytest.raises(ConfigError, match="Is a directory"):
         write_files({"x.yml": ""}, tmp_path)
 
 
+@pytest.mark.fault("DI16")
 def test_a_result_that_could_not_be_kept_is_known_before_the_load(tmp_path: Path) -> None:
     check_writable(tmp_path / "new.json", "--json")
     with pytest.raises(ConfigError, match=r"--json .*cannot be written \(No such file or directory\); use a file in"):

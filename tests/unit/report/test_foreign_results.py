@@ -96,6 +96,13 @@ def _refusal(file: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "TP3",
+    "A result file in which any one value is missing, of another type, infinite, negative, or of 400 digits",
+    area="Truth",
+    users_see="one line with the file, exit 2, or a plan, table and comparison without it",
+    stays="no traceback",
+)
 def test_a_value_that_no_run_can_have_written_is_one_line_or_harmless(tmp_path: Path) -> None:
     whole, file, refused = _whole(), tmp_path / "result.json", 0
     places = list(_places(whole))

@@ -5,6 +5,7 @@ import io
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from example_records import result, step
 
 from probe.core.result import Capacity, CapacityResult, Stopped
@@ -72,12 +73,20 @@ def test_load_levels_are_rows_in_their_order() -> None:
     assert [each["rate_requests_per_second"] for each in values[:3]] == ["", "", ""]
 
 
+@pytest.mark.fault(
+    "SE34",
+    "Markup, links, images, pipes and formulas in names of a result that becomes a table or a decision record",
+    area="Security",
+    users_see="shown as text",
+    stays="a Markdown cell is one cell, a CSV cell no formula",
+)
 def test_text_of_a_server_is_no_markup() -> None:
     hostile = _result(model="<b>x</b> ![i](http://e/p) \\| y")
     (*_, row) = as_markdown(capacity_table([hostile])).splitlines()
     assert "&lt;b>x&lt;/b> !\\[i](http://e/p) \\\\\\| y" in row
 
 
+@pytest.mark.fault("SE34")
 def test_text_of_a_server_neither_breaks_a_row_nor_is_a_formula() -> None:
     hostile = _result(model="=cmd|' /C calc'!A1\n| x |")
     text = as_markdown(capacity_table([hostile]))

@@ -163,6 +163,13 @@ def test_after_failed_requests_the_advice_follows_from_the_first_one(failure: st
     assert "when the server is idle" in advice(overloaded), "a failure beside it is not what ended the run"
 
 
+@pytest.mark.fault(
+    "SE24",
+    "Terminal escapes in a result",
+    area="Security",
+    users_see="printed as text",
+    stays="-",
+)
 def test_no_word_from_outside_can_write_on_the_terminal() -> None:
     evil = "\x1b[2J\x1b]0;owned\x07"
     assert "\x1b" not in result_words(result(capacity=no_knee(evil), stopped=Stopped("error", evil)))

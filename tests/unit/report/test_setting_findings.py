@@ -104,6 +104,7 @@ def test_the_users_of_now_come_before_those_since_the_start(server: ServerSnapsh
     assert request_lengths(UserTotals(), replace(server, histograms={})) is None
 
 
+@pytest.mark.fault("FA111")
 def test_requests_without_tokens_have_no_mean_length(server: ServerSnapshot) -> None:
     def with_sums(prompt: float, output: float) -> ServerSnapshot:
         lengths = {"prompt_length": prompt, "output_length": output}

@@ -38,6 +38,7 @@ def test_a_canary_names_its_target_or_the_address_that_was_given() -> None:
     assert canary_words(record(target="target"), CHAT, "gpu-1:8000").startswith("gpu-1:8000 (")
 
 
+@pytest.mark.fault("SE24")
 def test_a_server_cannot_write_on_the_terminal() -> None:
     """A model's name comes from the server: no escape sequence of its may reach a terminal."""
     evil = "\x1b[2J\x1b]0;owned\x07"

@@ -32,6 +32,7 @@ def test_addresses_and_names_become_addresses_with_the_port() -> None:
     event_loop.run(main())
 
 
+@pytest.mark.fault("C46")
 def test_names_that_hang_neither_hold_up_other_names_nor_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
 
@@ -68,6 +69,13 @@ def test_names_that_hang_neither_hold_up_other_names_nor_the_end(monkeypatch: py
     forever.set()
 
 
+@pytest.mark.fault(
+    "NM9",
+    "A name is not resolved within `connect_timeout`",
+    area="Names",
+    users_see="canary `timeout`: the name was not resolved within 5 s",
+    stays="-",
+)
 def test_a_name_that_is_not_resolved_in_time_is_named_as_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     forever = threading.Event()
     monkeypatch.setattr(name_lookups, "_system_lookup", lambda _: forever.wait(30))
@@ -82,6 +90,13 @@ def test_a_name_that_is_not_resolved_in_time_is_named_as_the_cause(monkeypatch: 
     forever.set()
 
 
+@pytest.mark.fault(
+    "NM10",
+    "The first address of a name refuses connections",
+    area="Names",
+    users_see="-",
+    stays="the next one is tried",
+)
 def test_the_next_address_of_a_name_is_tried_where_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     both = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, 0)) for host in ("127.0.0.2", "127.0.0.1")]
     monkeypatch.setattr(name_lookups, "_system_lookup", lambda _: both)

@@ -56,6 +56,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
+@pytest.mark.fault("TU3")
 def test_stopping_ends_the_program_and_all_its_descendants(tmp_path: Path) -> None:
     async def run() -> None:
         program = await KeptProgram.start(_family(tmp_path), tmp_path / "log")
@@ -69,6 +70,7 @@ def test_stopping_ends_the_program_and_all_its_descendants(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.fault("TU1")
 def test_it_ends_when_the_process_that_started_it_is_killed(tmp_path: Path, number: signal.Signals) -> None:
     command = (sys.executable, "-c", _STARTER, str(tmp_path / "log"), *_family(tmp_path))
     with subprocess.Popen(command) as starter:
@@ -91,6 +93,13 @@ def test_it_ends_when_its_keeper_is_killed(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.fault(
+    "TU3",
+    "The server of `tune` ignores SIGTERM, or has children that left its session",
+    area="Signals",
+    users_see="a wait of at most 20 s",
+    stays="nothing of it stays",
+)
 def test_one_that_ignores_sigterm_is_killed_after_a_grace(tmp_path: Path) -> None:
     script = "import probe.runtime.kept_program as kept, sys; kept.GRACE_S = 0.3; sys.exit(kept.main(sys.argv[1:]))"
     command = (sys.executable, "-c", script, *_family(tmp_path, _STUBBORN + _FAMILY))

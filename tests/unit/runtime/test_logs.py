@@ -19,6 +19,13 @@ def _logged(capsys: pytest.CaptureFixture[str], **values: object) -> str:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
+@pytest.mark.fault(
+    "SE33",
+    "Terminal escapes and line breaks in what is logged, tracebacks included, with `--log-format text`",
+    area="Security",
+    users_see="escaped, further lines indented; colours only on a terminal",
+    stays="no forged entry, no obeyed escape",
+)
 def test_text_of_a_server_is_neither_obeyed_by_a_terminal_nor_taken_for_another_entry(
     form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,6 +47,13 @@ def names() -> Iterator[Names]:
     directed.speak.set()
 
 
+@pytest.mark.fault(
+    "NM2",
+    "Twenty connections to a name at once",
+    area="Names",
+    users_see="-",
+    stays="one lookup",
+)
 def test_a_name_is_looked_up_once_for_all_who_wait_and_its_answer_serves_some_seconds(names: Names) -> None:
     async def main() -> None:
         lookups = NameLookups(names)
@@ -58,6 +65,13 @@ def test_a_name_is_looked_up_once_for_all_who_wait_and_its_answer_serves_some_se
     asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "NM7",
+    "A server moves to another address",
+    area="Names",
+    users_see="-",
+    stays="connections follow within 3 s of the DNS",
+)
 def test_an_answer_that_is_old_is_looked_up_again(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(name_lookups, "_FRESH_S", 0.0)
 
@@ -86,6 +100,7 @@ def test_connections_take_the_addresses_of_the_preferred_family_in_turn(names: N
 
 
 @pytest.mark.slow
+@pytest.mark.fault("C29")
 def test_a_hundred_names_that_hang_leave_room_for_one_that_answers(names: Names) -> None:
     async def main() -> None:
         lookups = NameLookups(names)
@@ -100,6 +115,13 @@ def test_a_hundred_names_that_hang_leave_room_for_one_that_answers(names: Names)
     asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "NM3",
+    "More names hang than there are threads",
+    area="Names",
+    users_see="-",
+    stays="names that hung before share a quarter of the threads",
+)
 def test_names_that_hung_before_share_some_of_the_threads(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(name_lookups, "_HANGS_S", 0.01)
     monkeypatch.setattr(name_lookups, "_MAX_HUNG", 2)
@@ -123,6 +145,13 @@ def test_names_that_hung_before_share_some_of_the_threads(names: Names, monkeypa
     asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "NM4",
+    "The DNS server hangs or fails after it has answered",
+    area="Names",
+    users_see="-",
+    stays="the last answer serves for a minute; a name that is gone is gone at once",
+)
 def test_the_last_answer_serves_while_a_lookup_hangs_or_fails_but_not_once_the_name_is_gone(
     names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +175,7 @@ def test_the_last_answer_serves_while_a_lookup_hangs_or_fails_but_not_once_the_n
     asyncio.run(main())
 
 
+@pytest.mark.fault("NM4")
 def test_an_answer_of_more_than_a_minute_ago_serves_no_longer(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(name_lookups, "_FRESH_S", 0.0)
     monkeypatch.setattr(name_lookups, "_STALE_S", 0.0)
@@ -160,6 +190,13 @@ def test_an_answer_of_more_than_a_minute_ago_serves_no_longer(names: Names, monk
     asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "NM8",
+    "A lookup never ends",
+    area="Names",
+    users_see="an error after 10 s, or at the connection's own limit",
+    stays="-",
+)
 def test_a_lookup_without_an_answer_has_a_deadline(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(name_lookups, "_DEADLINE_S", 0.05)
 
@@ -170,6 +207,13 @@ def test_a_lookup_without_an_answer_has_a_deadline(names: Names, monkeypatch: py
     asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "NM5",
+    "A name that no resolver can have",
+    area="Names",
+    users_see="`unreachable`",
+    stays="-",
+)
 def test_a_name_that_no_resolver_can_have_is_an_error() -> None:
     async def main() -> None:
         for name in ("a..invalid", f"{'a' * 64}.invalid"):
@@ -179,6 +223,13 @@ def test_a_name_that_no_resolver_can_have_is_an_error() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.fault(
+    "NM6",
+    "Names come and go without end",
+    area="Names",
+    users_see="-",
+    stays="those of the past are forgotten",
+)
 def test_names_of_the_past_are_forgotten(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(name_lookups, "_MAX_NAMES", 10)
     monkeypatch.setattr(name_lookups, "_STALE_S", 0.0)

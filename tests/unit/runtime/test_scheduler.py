@@ -107,6 +107,13 @@ def test_a_task_that_may_overlap_does_so_up_to_its_bound() -> None:
     assert (CANARY, "skipped", None) in heard.problems
 
 
+@pytest.mark.fault(
+    "TI9",
+    "One slow task",
+    area="Time",
+    users_see="its own next runs are skipped and counted",
+    stays="the other tasks keep their times",
+)
 def test_one_slow_task_does_not_hold_up_another() -> None:
     heard, slow, quick = Heard(), Work(_sleeps(5.0)), Work()
 
@@ -133,6 +140,13 @@ def test_a_task_that_raises_is_heard_with_its_error_and_runs_again() -> None:
     )
 
 
+@pytest.mark.fault(
+    "TI8",
+    "A task that runs too late",
+    area="Time",
+    users_see="it is left out and counted; it is not caught up",
+    stays="the other tasks",
+)
 def test_a_run_that_comes_too_late_is_left_out_and_heard() -> None:
     heard, work = Heard(), Work()
 
@@ -145,6 +159,7 @@ def test_a_run_that_comes_too_late_is_left_out_and_heard() -> None:
     assert heard.problems == [(CANARY, "late", None)]
 
 
+@pytest.mark.fault("TI8")
 def test_missed_runs_are_not_repeated() -> None:
     heard, work = Heard(), Work()
 
@@ -228,6 +243,7 @@ def _cron_runs(expression: str, *, days: float, zone: str = "UTC", set_to: datet
 
 
 @pytest.mark.parametrize("hours", [-1000, -1, -0.025, 1, 1000])
+@pytest.mark.fault("C20")
 def test_an_interval_does_not_depend_on_the_wall_clock(hours: float) -> None:
     heard, work = Heard(), Work()
 
@@ -288,6 +304,13 @@ def test_a_late_run_is_not_followed_by_another_at_once(late_s: float) -> None:
     assert max(waits) <= 16.0
 
 
+@pytest.mark.fault(
+    "TI11",
+    "The machine was suspended, and its wall clock leaps when it wakes",
+    area="Time",
+    users_see="a capacity run that was due meanwhile is left out if it is more than 60 s late",
+    stays="later capacity runs start within 15 s of their time",
+)
 def test_a_cron_task_follows_a_wall_clock_that_is_set_forward() -> None:
     """As when a machine wakes up: its monotonic clock has stood still."""
     (first, second) = _cron_runs("0 4,6 * * *", days=0.25, set_to=at(5, 58))
@@ -295,14 +318,23 @@ def test_a_cron_task_follows_a_wall_clock_that_is_set_forward() -> None:
     assert 0 <= (second - at(6)).total_seconds() < 1
 
 
+@pytest.mark.fault("C21")
 def test_a_cron_run_that_the_wall_clock_leaps_over_is_left_out_and_reported() -> None:
     assert _cron_runs("0 4,6,8 * * *", days=0.3, set_to=at(7)) == [at(4), at(8), MIDNIGHT]
 
 
+@pytest.mark.fault("C22")
 def test_a_wall_clock_set_back_repeats_no_cron_run() -> None:
     assert _cron_runs("0 4,6 * * *", days=0.4, set_to=at(3, 30)) == [at(4), at(6)]
 
 
+@pytest.mark.fault(
+    "TI12",
+    "The wall clock was wrong by days and is corrected",
+    area="Time",
+    users_see="the next capacity run is by the new clock",
+    stays="canaries and scrapes",
+)
 def test_a_wall_clock_that_was_wrong_by_days_does_not_keep_cron_from_running() -> None:
     corrected = MIDNIGHT - timedelta(days=400)
     assert _cron_runs("0 4 * * *", days=1, set_to=corrected) == [at(4), corrected + timedelta(hours=4)]

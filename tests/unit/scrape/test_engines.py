@@ -225,6 +225,7 @@ def test_each_engine_reads_only_names_of_its_own() -> None:
 
 
 @given(st.data())
+@pytest.mark.fault("FA90")
 def test_a_damaged_page_is_a_value_error_or_a_snapshot(data: st.DataObject) -> None:
     page = data.draw(st.sampled_from([path.read_text() for path in sorted(PAGES.glob("*.prom"))] + [REAL]))
     lines = page.split("\n")

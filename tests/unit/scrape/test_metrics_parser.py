@@ -100,11 +100,13 @@ def test_a_histogram_is_summed_over_its_label_sets() -> None:
     assert histogram(found, "h", e="3") is None
 
 
+@pytest.mark.fault("FA111")
 def test_sums_of_what_no_server_has_counted_do_not_overflow() -> None:
     page = 'm{a="1"} 1e308\nm{a="2"} 1e308\nm{a="3"} 2\nm{a="4"} -1e308\n'
     assert total(samples(page, {"m"}), "m") == 2
 
 
+@pytest.mark.fault("ME12")
 def test_a_page_of_several_parts_is_read_as_one_of_one_part() -> None:
     page = "".join(f'm{{a="{i}"}} {i}\n' for i in range(60_000))
     assert len(page) > 3 * 2**18

@@ -54,6 +54,7 @@ def test_a_server_that_does_not_say_its_version_is_not_broken(version: bytes) ->
 
 
 @pytest.mark.parametrize("version", [[HANG], [CLOSE]])
+@pytest.mark.fault("FA94")
 def test_a_version_that_never_comes_does_not_cost_the_metrics(version: Script) -> None:
     assert read(by_path([PAGE], version), timeout_s=0.6)[0].prompt_tokens == 18
 
@@ -193,6 +194,13 @@ class Counting(ThreadPoolExecutor):
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "ST9",
+    "A large metrics page",
+    area="Starvation",
+    users_see="nothing",
+    stays="it is parsed beside the event loop",
+)
 def test_a_large_page_is_parsed_beside_the_event_loop_and_a_usual_one_is_not() -> None:
     lines = b"".join(b'vllm:e2e_request_latency_seconds_sum{engine="%d"} 1\n' % i for i in range(40_000))
     pages = in_turn(PAGE, whole(200, RECORDED + lines, PLAIN))
@@ -226,6 +234,7 @@ def test_cancelling_closes_the_connection() -> None:
 
 
 @pytest.mark.parametrize(("late_s", "reads"), [(0.0, 1), (0.2, 1), (8.0, 2)])
+@pytest.mark.fault("D08")
 def test_a_page_that_was_missed_while_this_process_was_stopped_is_read_once_more(late_s: float, reads: int) -> None:
     """Of a time limit of 3 s, which was found to be over so late."""
     asked: list[str] = []

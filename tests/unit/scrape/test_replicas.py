@@ -106,6 +106,13 @@ def test_pages_of_different_engines_are_refused() -> None:
         both({"engine": "vllm"}, {"engine": "sglang"})
 
 
+@pytest.mark.fault(
+    "FA112",
+    "32 replicas, each with other reasons for waiting",
+    area="Foreign answers",
+    users_see="20 reasons and `other`",
+    stays="series do not grow with the replicas",
+)
 def test_reasons_of_many_replicas_are_as_few_as_those_of_one_page() -> None:
     pages = {f"r{i}": poll(waiting_by_reason={f"why-{i}-{j}": 1.0 for j in range(20)}) for i in range(32)}
     found = merged(pages).waiting_by_reason

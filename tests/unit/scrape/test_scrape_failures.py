@@ -57,6 +57,158 @@ BAD: dict[str, tuple[Script, str, str]] = {
 
 
 @pytest.mark.parametrize(("script", "reason", "words"), BAD.values(), ids=BAD)
+@pytest.mark.fault(
+    "FA69",
+    "Metrics page answers 404",
+    area="Foreign answers",
+    users_see="`kneewatch_server_up` 0, scrape error `status`",
+    stays="canaries; the last values go, none is invented",
+    case="404",
+)
+@pytest.mark.fault(
+    "FA70",
+    "Metrics page refuses the key",
+    area="Foreign answers",
+    users_see="scrape error `status`: the page refuses the key",
+    stays="canaries; the last values go, none is invented",
+    case="401",
+)
+@pytest.mark.fault(
+    "FA71",
+    "Metrics page redirects to a log-in",
+    area="Foreign answers",
+    users_see="scrape error `redirect`; not followed, and the address hides its query",
+    stays="canaries; the last values go, none is invented",
+    case="302",
+)
+@pytest.mark.fault(
+    "FA72",
+    "Metrics page is HTML",
+    area="Foreign answers",
+    users_see="scrape error `not_metrics`",
+    stays="canaries; the last values go, none is invented",
+    case="HTML",
+)
+@pytest.mark.fault(
+    "FA73",
+    "Metrics page is binary",
+    area="Foreign answers",
+    users_see="scrape error `not_metrics`",
+    stays="canaries; the last values go, none is invented",
+    case="garbage",
+)
+@pytest.mark.fault(
+    "FA74",
+    "Metrics page has only NaN",
+    area="Foreign answers",
+    users_see="scrape error `damaged`",
+    stays="canaries; the last values go, none is invented",
+    case="only NaN",
+)
+@pytest.mark.fault(
+    "FA75",
+    "Metrics page with a line of 100 kB",
+    area="Foreign answers",
+    users_see="scrape error `damaged`",
+    stays="canaries; the last values go, none is invented",
+    case="a long line",
+)
+@pytest.mark.fault(
+    "FA76",
+    "Terminal escapes as a value",
+    area="Foreign answers",
+    users_see="scrape error `damaged`, printable",
+    stays="canaries; the last values go, none is invented",
+    case="control characters",
+)
+@pytest.mark.fault(
+    "FA77",
+    "A histogram bucket without its bound",
+    area="Foreign answers",
+    users_see="scrape error `damaged`",
+    stays="canaries; the last values go, none is invented",
+    case="a bucket without a bound",
+)
+@pytest.mark.fault(
+    "FA78",
+    "Metrics page of 9 MiB",
+    area="Foreign answers",
+    users_see="scrape error `too_large`",
+    stays="canaries; the last values go, none is invented",
+    case="too large",
+)
+@pytest.mark.fault(
+    "FA79",
+    "Metrics page that unpacks to 64 MiB (gzip bomb)",
+    area="Foreign answers",
+    users_see="scrape error `too_large`; it is never unpacked whole",
+    stays="canaries; the last values go, none is invented",
+    case="packed too small",
+)
+@pytest.mark.fault(
+    "FA80",
+    "Metrics page that breaks off",
+    area="Foreign answers",
+    users_see="scrape error `damaged`: cut short",
+    stays="canaries; the last values go, none is invented",
+    case="cut short",
+)
+@pytest.mark.fault(
+    "FA81",
+    "Metrics page that breaks off where no length shows it",
+    area="Foreign answers",
+    users_see="scrape error `damaged`: the last line has no end",
+    stays="canaries; the last values go, none is invented",
+    case="cut short and nobody knows",
+)
+@pytest.mark.fault(
+    "FA82",
+    "Compressed metrics page that breaks off",
+    area="Foreign answers",
+    users_see="scrape error `damaged`",
+    stays="canaries; the last values go, none is invented",
+    case="cut short and packed",
+)
+@pytest.mark.fault(
+    "FA83",
+    "Metrics page that stops in the middle",
+    area="Foreign answers",
+    users_see="scrape error `timeout`",
+    stays="canaries; the last values go, none is invented",
+    case="stalls",
+)
+@pytest.mark.fault(
+    "FA84",
+    "Metrics page at one byte a millisecond",
+    area="Foreign answers",
+    users_see="scrape error `timeout` at the total limit",
+    stays="canaries; the last values go, none is invented",
+    case="dribbles",
+)
+@pytest.mark.fault(
+    "FA85",
+    "A body that is not the gzip it claims to be",
+    area="Foreign answers",
+    users_see="scrape error `damaged`",
+    stays="canaries; the last values go, none is invented",
+    case="not gzip",
+)
+@pytest.mark.fault(
+    "FA86",
+    "A content coding that was not requested",
+    area="Foreign answers",
+    users_see="scrape error `damaged`",
+    stays="canaries; the last values go, none is invented",
+    case="packed by whatever",
+)
+@pytest.mark.fault(
+    "FA87",
+    "A response head without end on the metrics port",
+    area="Foreign answers",
+    users_see="scrape error `unreachable`",
+    stays="canaries; the last values go, none is invented",
+    case="endless head",
+)
 def test_anything_else_is_an_error_of_one_line_with_a_reason(script: Script, reason: str, words: str) -> None:
     with pytest.raises(TargetError) as caught:
         read(by_path(script), timeout_s=0.3 if HANG in script or script is DRIBBLE else 2.0)
@@ -71,6 +223,13 @@ def test_anything_else_is_an_error_of_one_line_with_a_reason(script: Script, rea
     assert SECRET not in message
 
 
+@pytest.mark.fault(
+    "ME3",
+    "A gzip bomb as the metrics page",
+    area="Memory",
+    users_see="scrape error `too_large`",
+    stays="peak below 40 MiB",
+)
 def test_a_page_packed_too_small_is_never_unpacked_whole() -> None:
     tracemalloc.start()
     try:
@@ -87,6 +246,13 @@ def test_a_redirect_to_the_same_server_names_where_to() -> None:
     assert re.search(r"HTTP 307 to http://127.0.0.1:\d+/metrics/: if the page is there, set metrics_url to it", message)
 
 
+@pytest.mark.fault(
+    "FA88",
+    "A redirect of the metrics page to another host with a password in it",
+    area="Foreign answers",
+    users_see="the line names the host and nothing else",
+    stays="canaries",
+)
 def test_a_redirect_to_another_server_names_it_and_nothing_else() -> None:
     """Most are log-ins, whose address holds what nobody but them should see."""
     away = refusal(whole(302, b"", PLAIN, f"location: https://me:{SECRET}@sso.example/in/{SECRET}?{SECRET}"))
@@ -101,6 +267,13 @@ def test_a_401_from_a_page_elsewhere_explains_that_the_key_is_not_sent(status: i
         assert f"HTTP {status}: the page needs the key; set api_key_file, it is sent only below base_url" in str(error)
 
 
+@pytest.mark.fault(
+    "FA89",
+    "Metrics page of another engine than configured",
+    area="Foreign answers",
+    users_see="the line names the engine it seems to be",
+    stays="canaries",
+)
 def test_a_page_of_another_engine_is_named() -> None:
     other = refusal(PAGE, engine="sglang")
     assert "no series of sglang on the page, which seems to be vllm's; fix engine" in str(other)

@@ -226,6 +226,7 @@ def test_a_page_that_is_not_vllms_is_a_value_error(page: str) -> None:
         parse(page)
 
 
+@pytest.mark.fault("FA91")
 def test_a_label_has_few_values_and_none_is_lost() -> None:
     page = "".join(f'vllm:request_success_total{{finished_reason="r{i}"}} 1\n' for i in range(1000))
     finished = parse(page).finished
@@ -233,6 +234,13 @@ def test_a_label_has_few_values_and_none_is_lost() -> None:
     assert sum(finished.values()) == 1000
 
 
+@pytest.mark.fault(
+    "FA91",
+    "A histogram with a thousand buckets, a label with a thousand values",
+    area="Foreign answers",
+    users_see="scrape error; at most 21 values of the label",
+    stays="the number of series is bounded",
+)
 def test_a_histogram_has_few_buckets() -> None:
     page = "".join(f'vllm:time_to_first_token_seconds_bucket{{le="{i}"}} 1\n' for i in range(1000))
     with pytest.raises(ValueError, match="buckets"):
@@ -279,6 +287,13 @@ def test_any_page_is_a_snapshot_or_a_value_error(page: str) -> None:
 
 @examples(40)
 @given(st.binary(max_size=200), st.integers(0, 100_000))
+@pytest.mark.fault(
+    "FA90",
+    "Any damaged recorded page",
+    area="Foreign answers",
+    users_see="a snapshot or one error, never an exception",
+    stays="canaries",
+)
 def test_a_damaged_page_is_a_snapshot_or_a_value_error(damage: bytes, at: int) -> None:
     page = RECORDED.encode()
     at %= len(page)

@@ -78,6 +78,13 @@ def test_many_at_once_with_the_same_password_are_one_hash() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "ME8",
+    "A flood of wrong passwords with new names",
+    area="Memory",
+    users_see="429",
+    stays="what is remembered is bounded",
+)
 def test_a_flood_of_wrong_passwords_neither_grows_nor_locks_out_who_is_known() -> None:
     async def flood() -> None:
         one = BasicAuth(USERS)
@@ -136,6 +143,13 @@ def test_a_name_that_is_not_known_costs_a_hash_too() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "ST8",
+    "A flood of wrong passwords (bcrypt)",
+    area="Starvation",
+    users_see="429 for the attacker",
+    stays="the event loop goes on: canaries are not delayed",
+)
 def test_the_event_loop_goes_on_while_a_password_is_hashed() -> None:
     slow = {"alice": bcrypt.hashpw(b"wonderland", bcrypt.gensalt(11)).decode()}
 

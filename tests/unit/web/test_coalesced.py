@@ -22,6 +22,7 @@ class Counted:
         return mine
 
 
+@pytest.mark.fault("C40")
 def test_callers_during_a_run_share_the_next_one(run: Run) -> None:
     async def main() -> None:
         function = Counted()

@@ -117,6 +117,13 @@ def test_without_a_file_everybody_may_come_in(run: Run) -> None:
     run(main())
 
 
+@pytest.mark.fault(
+    "SE13",
+    "No password, a wrong one, an unknown name",
+    area="Security",
+    users_see="401 at every path",
+    stays="-",
+)
 def test_every_path_wants_the_password_and_is_closed_without_it(files: Files, run: Run) -> None:
     files.write(basic_auth_users=HASHES)
 
@@ -154,6 +161,13 @@ def test_pages_over_tls(files: Files, run: Run) -> None:
     run(main())
 
 
+@pytest.mark.fault(
+    "SE16",
+    "A client certificate of a stranger, or of the wrong name",
+    area="Security",
+    users_see="no connection",
+    stays="-",
+)
 def test_only_clients_with_a_certificate_and_its_name_are_spoken_to(files: Files, run: Run) -> None:
     asked = {"client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": "ca.pem"}
     files.write(tls_server_config=files.tls(**asked, client_allowed_sans=["prometheus.example", "10.1.1.1"]))
@@ -171,6 +185,13 @@ def test_only_clients_with_a_certificate_and_its_name_are_spoken_to(files: Files
     run(main())
 
 
+@pytest.mark.fault(
+    "SO19",
+    "The certificate of the pages is renewed",
+    area="Sockets",
+    users_see="one line in the log",
+    stays="it is used within a second; open connections end after their request",
+)
 def test_a_renewed_certificate_is_taken_without_a_restart(files: Files, run: Run) -> None:
     files.write(tls_server_config=files.tls())
     other = trustme.CA(key_type=trustme.KeyType.ECDSA)
@@ -229,6 +250,13 @@ def test_a_connection_that_was_let_in_before_ends_with_the_change(files: Files, 
     run(main())
 
 
+@pytest.mark.fault(
+    "SE18",
+    "A broken web configuration while it runs",
+    area="Security",
+    users_see="refused in the log",
+    stays="the former passwords hold",
+)
 def test_an_invalid_web_file_is_refused_and_the_former_one_stays(files: Files, run: Run) -> None:
     files.write(basic_auth_users=HASHES)
 
@@ -252,6 +280,13 @@ def test_an_invalid_web_file_is_refused_and_the_former_one_stays(files: Files, r
     run(main())
 
 
+@pytest.mark.fault(
+    "SO15",
+    "A key file that arrives after its certificate",
+    area="Sockets",
+    users_see="said once; loaded when both fit",
+    stays="the former certificate serves",
+)
 def test_a_key_that_comes_a_moment_after_its_certificate_is_taken_then(files: Files, run: Run) -> None:
     files.write(tls_server_config=files.tls())
     issued = files.authority.issue_cert("127.0.0.1", key_type=trustme.KeyType.ECDSA)
@@ -271,6 +306,20 @@ def test_a_key_that_comes_a_moment_after_its_certificate_is_taken_then(files: Fi
     run(main())
 
 
+@pytest.mark.fault(
+    "SE14",
+    "Forty password attempts at once from one address",
+    area="Security",
+    users_see="429 for it",
+    stays="another address gets in",
+)
+@pytest.mark.fault(
+    "C38x",
+    "A client that tries passwords claims other addresses in `X-Forwarded-For`",
+    area="Sockets",
+    users_see="its own address is limited (429); other clients get in",
+    stays="the header is ignored",
+)
 def test_one_client_that_tries_passwords_keeps_no_other_out(files: Files, run: Run) -> None:
     # Slow enough for all of them to be there before the first is checked.
     files.write(basic_auth_users={"alice": bcrypt.hashpw(b"wonderland", bcrypt.gensalt(9)).decode()})
@@ -329,6 +378,13 @@ def test_the_files_limit_holds_for_all_requests_together(files: Files, run: Run)
 
 
 @pytest.mark.parametrize("line", ["Basic", "Basic " + base64.b64encode(b"x" * 9000).decode(), "\u00ff"])
+@pytest.mark.fault(
+    "SE15",
+    "An Authorization header of garbage or 9 kB",
+    area="Security",
+    users_see="401",
+    stays="-",
+)
 def test_a_header_that_is_none_is_no_password(files: Files, run: Run, line: str) -> None:
     files.write(basic_auth_users=HASHES)
 

@@ -102,6 +102,7 @@ def _ask(monitor: FakeMonitor, path: str, host: str | None, method: str = "GET")
 
 
 @pytest.mark.parametrize("host", ["evil.test:9876", "", None])
+@pytest.mark.fault("NA4")
 def test_everything_but_what_probes_and_prometheus_ask_for_wants_one_of_its_names(host: str | None) -> None:
     monitor = FakeMonitor()
     for path in PATHS:

@@ -77,6 +77,13 @@ def test_a_request_that_failed_is_an_answer_too_with_its_reason() -> None:
         ("/probe?target=still", 403),
     ],
 )
+@pytest.mark.fault(
+    "SE11",
+    "An address in a probe's query (request forgery)",
+    area="Security",
+    users_see="refused: only configured targets",
+    stays="nothing is sent",
+)
 def test_only_what_is_configured_is_asked(path: str, status_code: int) -> None:
     monitor = FakeMonitor([status(), status(name="still", passive=True)])
     (answer,) = _ask(monitor, path)
@@ -86,6 +93,13 @@ def test_only_what_is_configured_is_asked(path: str, status_code: int) -> None:
 
 
 @pytest.mark.parametrize(("site", "status_code"), [("cross-site", 403), ("same-site", 403), ("same-origin", 200)])
+@pytest.mark.fault(
+    "SE10",
+    "Another site's page asks for a canary",
+    area="Security",
+    users_see="refused",
+    stays="nothing is sent",
+)
 def test_another_sites_page_triggers_no_canary(site: str, status_code: int) -> None:
     monitor = FakeMonitor()
     (answer,) = _ask(monitor, "/probe?target=a", headers={"sec-fetch-site": site})
@@ -110,6 +124,13 @@ def test_a_browser_over_plain_http_says_by_other_headers_who_asks(headers: dict[
     assert len(monitor.asked) == (status_code == 200)
 
 
+@pytest.mark.fault(
+    "SE12",
+    "Probes without end",
+    area="Security",
+    users_see="429 with a time to wait",
+    stays="the server gets at most twelve a minute",
+)
 def test_a_server_is_asked_no_more_often_than_it_can_bear() -> None:
     monitor = FakeMonitor([status(), status(name="b")])
     answers = _ask(monitor, *["/probe?target=a"] * (BURST + 2), "/probe?target=b")
@@ -159,6 +180,13 @@ class _Leaving(FakeMonitor):
         return answer
 
 
+@pytest.mark.fault(
+    "PR11",
+    "A target goes while Prometheus probes it",
+    area="Prometheus",
+    users_see="404: the target was removed",
+    stays="neither workload nor server is blamed",
+)
 def test_a_target_that_goes_meanwhile_is_what_is_gone_and_neither_workload_nor_server_is_blamed() -> None:
     uncounted, failed = _Leaving(), _Leaving(answers=record(outcome=Outcome.UNREACHABLE))
     failed.counted = True
@@ -171,6 +199,13 @@ def test_a_target_that_goes_meanwhile_is_what_is_gone_and_neither_workload_nor_s
     assert _values(answer.text)["probe_success"] == 1, "it had answered"
 
 
+@pytest.mark.fault(
+    "PR12",
+    "Prometheus' scrape timeout is shorter than a probe",
+    area="Prometheus",
+    users_see="the probe answers before, with `timeout`",
+    stays="-",
+)
 def test_it_answers_before_prometheus_stops_waiting() -> None:
     (answer,) = _ask(_Slow(), "/probe?target=a", headers={"x-prometheus-scrape-timeout-seconds": "0.4"})
     found = _values(answer.text)
@@ -181,6 +216,13 @@ def test_it_answers_before_prometheus_stops_waiting() -> None:
 
 
 @pytest.mark.parametrize("header", ["x", "-1", "0", "nan", "inf", ""])
+@pytest.mark.fault(
+    "PR13",
+    "A scrape timeout header that makes no sense",
+    area="Prometheus",
+    users_see="it is ignored",
+    stays="-",
+)
 def test_a_timeout_that_makes_no_sense_is_none(header: str) -> None:
     (answer,) = _ask(FakeMonitor(), "/probe?target=a", headers={"x-prometheus-scrape-timeout-seconds": header})
     assert _values(answer.text)["probe_success"] == 1

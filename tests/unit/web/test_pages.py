@@ -411,6 +411,13 @@ def _hostile() -> TargetStatus:
 
 
 @pytest.mark.parametrize("path", ["/", "/targets/evil", "/runs/r1"])
+@pytest.mark.fault(
+    "SE8",
+    "Markup in every text from outside",
+    area="Security",
+    users_see="shown as text",
+    stays="pages run no foreign script",
+)
 def test_nothing_from_outside_becomes_markup(path: str) -> None:
     """A name cannot begin a tag, and cannot end the data that it is in."""
     shown = [_hostile(), replace(_hostile(), name="evil")]

@@ -53,6 +53,13 @@ def test_its_address_is_a_url_of_either_family(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
+@pytest.mark.fault(
+    "SO2",
+    "A connection of the listening address is taken",
+    area="Sockets",
+    users_see="one line, exit 2",
+    stays="-",
+)
 def test_an_address_that_cannot_be_listened_on_is_a_configuration_error(host: str) -> None:
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -104,6 +111,13 @@ def _address(url: str) -> tuple[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", [b"X-A: b\r\n", b"a"], ids=["headers", "one header"])
+@pytest.mark.fault(
+    "ME7",
+    "A request head without end on Kneewatch's pages",
+    area="Memory",
+    users_see="the connection is closed",
+    stays="-",
+)
 def test_a_head_without_end_is_not_kept(piece: bytes) -> None:
     async def run() -> None:
         async with serve(HELLO, "127.0.0.1", 0) as url:
@@ -124,6 +138,13 @@ def test_a_head_without_end_is_not_kept(piece: bytes) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "SO1",
+    "A connection that sends nothing",
+    area="Sockets",
+    users_see="closed after 10 s",
+    stays="-",
+)
 def test_a_connection_without_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.web.connection.HEAD_S", 0.2)
 
@@ -137,6 +158,7 @@ def test_a_connection_without_a_request_ends(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(run())
 
 
+@pytest.mark.fault("C32b")
 def test_a_new_connection_takes_the_place_of_the_one_used_least_recently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probe.web.serve.MAX_CONNECTIONS", 5)
 
@@ -158,6 +180,7 @@ def test_a_new_connection_takes_the_place_of_the_one_used_least_recently(monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.fault("C33")
 def test_a_reader_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     monkeypatch.setattr("probe.web.connection.PART_S", 0.2)
     large = PlainTextResponse(b"x" * 20_000_000)

@@ -44,6 +44,7 @@ def test_no_gain_is_said_where_the_model_rests_on_few_parts() -> None:
     assert "too few load levels" in str(_simulated(few)[0].reason)
 
 
+@pytest.mark.fault("TP2")
 def test_a_fitted_server_that_no_run_can_have_written_is_refused() -> None:
     for wrong in (
         replace(STORED, engines=0),

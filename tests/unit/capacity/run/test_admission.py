@@ -167,6 +167,7 @@ def test_less_than_a_useful_amount_is_not_spent(spent: int, left: int) -> None:
     assert (reason, detail) == ("budget_spent", f"{left} of the day's 2000000 tokens are left")
 
 
+@pytest.mark.fault("K04")
 def test_without_knowing_what_is_spent_nothing_more_is() -> None:
     reason, detail = _refusal(_calm(spent=lambda _: None))
     assert reason == "budget_spent"
@@ -203,6 +204,13 @@ def test_the_checks_of_the_server_and_its_alerts_come_by_their_words() -> None:
     assert _refusal(_calm(firing=fires)) == ("alert_firing", "Slow fires for the target")
 
 
+@pytest.mark.fault(
+    "LO25",
+    "A restart just before a run",
+    area="Load",
+    users_see="refused: `rollout`",
+    stays="-",
+)
 def test_a_server_that_restarted_of_late_is_left_alone() -> None:
     scene = _calm(server={"prompt_tokens": 50.0})
     scene.reading(prompt_tokens=1000.0)
@@ -243,6 +251,13 @@ def test_several_servers_behind_one_address_are_not_loaded_and_not_called_a_roll
 # Burn rate.
 
 
+@pytest.mark.fault(
+    "LO26",
+    "An error budget that burns",
+    area="Load",
+    users_see="refused: `burn_rate`",
+    stays="-",
+)
 def test_an_error_budget_that_burns_is_no_time_for_load() -> None:
     scene = Scene()
     for i in range(100):
@@ -303,6 +318,13 @@ def _watched(requests: float, tokens: float, *, seconds: float = 100.0, canaries
         (601, 0, "users take 60% of the capacity (6.01 of 10 requests/s), more than 60%"),
         (100, 50_000, "users take 78% of the capacity (500 of 640 output tokens/s), more than 60%"),
     ],
+)
+@pytest.mark.fault(
+    "LO28",
+    "Users take most of the capacity",
+    area="Load",
+    users_see="refused: `live_load`",
+    stays="-",
 )
 def test_users_who_take_most_of_the_capacity_leave_no_room(requests: float, tokens: float, words: str | None) -> None:
     """By requests or by tokens: few long answers are a load too."""

@@ -97,6 +97,13 @@ def now_s() -> float:
 
 
 @pytest.mark.parametrize("seed", range(12))
+@pytest.mark.fault(
+    "KU9",
+    "Any order of delays, losses and crashes of two holders",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="one prober at most holds it",
+)
 def test_one_prober_at_most_holds_it_whatever_the_network_does(seed: int) -> None:
     """Four probers, whose ways to the API server fail and whose clocks are hours apart, for half an hour."""
     chance = random.Random(seed)
@@ -173,6 +180,7 @@ def test_a_holder_gives_up_long_before_another_may_take_it() -> None:
     assert taken_s <= LASTS_S + 3.0
 
 
+@pytest.mark.fault("KU44")
 def test_an_api_server_that_takes_a_second_for_each_answer_takes_no_lease_away() -> None:
     async def story() -> None:
         api = ApiServer()
@@ -187,6 +195,7 @@ def test_an_api_server_that_takes_a_second_for_each_answer_takes_no_lease_away()
 
 
 @pytest.mark.parametrize("silent_s", [1.0, 1.5])
+@pytest.mark.fault("KU44")
 def test_an_api_server_that_is_silent_now_and_then_takes_no_lease_away(silent_s: float) -> None:
     """What it was asked meanwhile has arrived, and the answer is lost."""
 
@@ -202,6 +211,13 @@ def test_an_api_server_that_is_silent_now_and_then_takes_no_lease_away(silent_s:
     virtually(story(), within_s=2000.0)
 
 
+@pytest.mark.fault(
+    "TI5",
+    "The event loop stood still longer than the Lease lasts",
+    area="Time",
+    users_see="the run ends: the Lease may be another's",
+    stays="one prober at a time",
+)
 def test_a_loop_that_stood_still_does_not_go_on_as_the_holder() -> None:
     """The process was stopped for longer than a Lease lasts, and somebody else has taken it."""
 
@@ -233,6 +249,13 @@ def test_a_loop_that_stood_still_does_not_go_on_as_the_holder() -> None:
     assert virtually(story()) <= 1.0
 
 
+@pytest.mark.fault(
+    "TI4",
+    "A Lease claims to last for ever",
+    area="Time",
+    users_see="it is taken after a minute",
+    stays="one prober at a time",
+)
 def test_a_lease_that_claims_to_last_for_ever_is_taken_after_a_minute() -> None:
     async def story() -> float:
         api = ApiServer()
@@ -298,6 +321,13 @@ def test_a_released_lease_is_deleted() -> None:
     virtually(story())
 
 
+@pytest.mark.fault(
+    "KU41",
+    "The Role lacks `delete` for Leases",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="the Lease is left without a holder: the next prober takes it at once",
+)
 def test_a_holder_without_the_right_to_delete_leaves_it_free() -> None:
     async def story() -> None:
         api = ApiServer()
@@ -340,6 +370,13 @@ def test_a_holder_that_was_followed_deletes_nothing_of_its_successor(verb: str) 
 
 
 @pytest.mark.parametrize("answer", [b"[]", b'{"metadata": {}, "spec": {"leaseDurationSeconds": "long"}}', b"<html>"])
+@pytest.mark.fault(
+    "KU13",
+    "A Lease of malformed fields",
+    area="Kubernetes",
+    users_see="`no_lock`",
+    stays="no load",
+)
 def test_a_malformed_lease_is_no_lock(answer: bytes) -> None:
     class Odd(Line):
         async def ask(self, *_: Any, **__: Any) -> bytes:

@@ -87,6 +87,13 @@ asyncio.run(main())
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.fault(
+    "SI13",
+    "SIGKILL to the holder of a file lock",
+    area="Signals",
+    users_see="nothing",
+    stays="the lock is free at once",
+)
 def test_a_lock_dies_with_its_process_and_not_only_with_its_children(tmp_path: Path, how: signal.Signals) -> None:
     """A worker that outlives the controller by its two seconds holds nothing."""
     command = [sys.executable, "-c", _HOLDER, SERVER, str(tmp_path)]
@@ -106,6 +113,13 @@ def test_a_lock_dies_with_its_process_and_not_only_with_its_children(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "SI14",
+    "SIGSTOP to the holder of a file lock",
+    area="Signals",
+    users_see="`locked`",
+    stays="it is still the holder",
+)
 def test_a_stopped_holder_still_holds(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _HOLDER, SERVER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
@@ -124,6 +138,13 @@ def test_a_stopped_holder_still_holds(tmp_path: Path) -> None:
 # What others may have put there.
 
 
+@pytest.mark.fault(
+    "DI10",
+    "The lock is a link to another file",
+    area="Disk",
+    users_see="`no_lock`",
+    stays="the file is not touched",
+)
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     file, precious = _the_file(tmp_path), tmp_path / "precious"
     precious.write_text("keep me")
@@ -134,6 +155,13 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert precious.read_text() == "keep me"
 
 
+@pytest.mark.fault(
+    "DI13",
+    "The lock is a hard link to another file",
+    area="Disk",
+    users_see="the lock is taken",
+    stays="the file is not written to",
+)
 def test_a_hard_link_is_locked_and_not_written_to(tmp_path: Path) -> None:
     file, precious = _the_file(tmp_path), tmp_path / "precious"
     precious.write_text("keep me")
@@ -143,6 +171,22 @@ def test_a_hard_link_is_locked_and_not_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["fifo", "folder"])
+@pytest.mark.fault(
+    "DI11",
+    "The lock is a FIFO",
+    area="Disk",
+    users_see="`no_lock`, without blocking",
+    stays="-",
+    case="fifo",
+)
+@pytest.mark.fault(
+    "DI12",
+    "The lock is a folder",
+    area="Disk",
+    users_see="`no_lock`",
+    stays="-",
+    case="folder",
+)
 def test_a_lock_that_is_not_a_regular_file_is_refused_without_blocking(tmp_path: Path, what: str) -> None:
     file = _the_file(tmp_path)
     if what == "fifo":
@@ -179,6 +223,13 @@ def test_a_holder_s_description_is_cut_to_one_short_line(tmp_path: Path) -> None
     assert len(str(refused)) < 300
 
 
+@pytest.mark.fault(
+    "DI14",
+    "A cleaner of `/tmp` removes the lock while it is held",
+    area="Disk",
+    users_see="the next ones exclude each other",
+    stays="-",
+)
 def test_a_file_that_was_removed_while_it_was_held_is_no_lock_for_the_next(tmp_path: Path) -> None:
     """A cleaner of /tmp: whoever comes next makes a new file, and they must exclude each other from then on."""
 
@@ -196,6 +247,13 @@ def test_a_file_that_was_removed_while_it_was_held_is_no_lock_for_the_next(tmp_p
     asyncio.run(held())
 
 
+@pytest.mark.fault(
+    "DI15",
+    "The lock is removed between open and lock",
+    area="Disk",
+    users_see="it is opened again",
+    stays="one holder",
+)
 def test_a_file_that_is_removed_just_before_it_is_locked_is_not_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +278,13 @@ def test_a_file_that_is_removed_just_before_it_is_locked_is_not_the_lock(
     asyncio.run(held())
 
 
+@pytest.mark.fault(
+    "DI9",
+    "The lock's folder is missing",
+    area="Disk",
+    users_see="`no_lock`: set `lock_dir`",
+    stays="no load",
+)
 def test_a_folder_that_cannot_be_used_says_what_to_do(tmp_path: Path) -> None:
     refused = _refusal(_lock(tmp_path / "missing"))
     assert refused is not None

@@ -132,6 +132,13 @@ def test_this_process_s_own_leases_are_not_another_prober_s() -> None:
     following(story)
 
 
+@pytest.mark.fault(
+    "KU48",
+    "A killed Kneewatch leaves its Lease",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="the next one deletes it once it is over",
+)
 def test_a_holder_that_has_died_loads_nothing_and_its_lease_is_deleted_in_the_end() -> None:
     async def story(api: ApiServer, _: Line, seen: list[set[str]]) -> None:
         Another(api).write()
@@ -170,6 +177,13 @@ def test_without_the_right_to_delete_they_stay_and_others_are_seen() -> None:
     following(story)
 
 
+@pytest.mark.fault(
+    "KU49",
+    "The API server is away while Kneewatch looks for other probers",
+    area="Kubernetes",
+    users_see="nothing",
+    stays="the last answer stays in effect",
+)
 def test_the_last_answer_stays_in_effect_while_the_api_server_is_away() -> None:
     async def story(api: ApiServer, line: Line, seen: list[set[str]]) -> None:
         another = Another(api)
@@ -187,6 +201,13 @@ def test_the_last_answer_stays_in_effect_while_the_api_server_is_away() -> None:
     following(story)
 
 
+@pytest.mark.fault(
+    "KU40",
+    "The Role lacks `list` for Leases",
+    area="Kubernetes",
+    users_see="one log line",
+    stays="canaries; other probers' load is not known",
+)
 def test_a_missing_role_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     async def story(api: ApiServer, _: Line, seen: list[set[str]]) -> None:
         api.forbidden.add("list leases")

@@ -67,12 +67,26 @@ def test_a_server_that_is_busy_or_cannot_be_seen_gets_no_load(
     assert words in (verdict.detail or "")
 
 
+@pytest.mark.fault(
+    "LO27",
+    "A page fires for the target",
+    area="Load",
+    users_see="refused: `alert_firing`, with its name",
+    stays="-",
+)
 def test_a_firing_page_forbids_the_run_by_name() -> None:
     verdict = _verdict(snapshot(), ["KneewatchTtftBurn", "KneewatchDown"])
     assert (verdict.allows_load, verdict.reason) == (False, "alert_firing")
     assert "KneewatchTtftBurn, KneewatchDown" in (verdict.detail or "")
 
 
+@pytest.mark.fault(
+    "PR1",
+    "Prometheus is down when a run is due",
+    area="Prometheus",
+    users_see="the run is refused: `no_prometheus`",
+    stays="canaries, series",
+)
 def test_a_prometheus_that_does_not_answer_forbids_the_run() -> None:
     down = TargetError("http://prometheus: Prometheus does not answer (refused)", Outcome.UNREACHABLE)
     verdict = _verdict(snapshot(), down)

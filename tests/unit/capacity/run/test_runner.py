@@ -134,6 +134,13 @@ def test_a_failing_request_stops_the_load(outcome: Outcome, reason: str) -> None
     assert len(server.sent_s) < 60
 
 
+@pytest.mark.fault(
+    "TR6",
+    "Requests that were cancelled by Kneewatch",
+    area="Truth",
+    users_see="not counted as failures of the server",
+    stays="-",
+)
 def test_requests_that_we_cancelled_ourselves_are_no_failures() -> None:
     result = Run(_job(4, step_s=30.0)).to_its_end(stop_after_s=5.0)
     assert result.stopped == Stopped("interrupt", "signal")
@@ -193,6 +200,13 @@ def test_a_run_ends_with_its_budget_of_tokens() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "LO22",
+    "A run that spends its tokens",
+    area="Load",
+    users_see="`budget`",
+    stays="what is in flight counts",
+)
 def test_tokens_that_are_in_flight_count_against_the_budget() -> None:
     """64 prompts of 10 000 tokens are 640 000 for the server, answered or not."""
     run = Run(
@@ -259,6 +273,13 @@ def test_output_tokens_in_flight_count_against_the_budget() -> None:
     assert run.took_s < 1.0
 
 
+@pytest.mark.fault(
+    "LO9",
+    "A server that is slow to be read",
+    area="Load",
+    users_see="the guard goes on without",
+    stays="-",
+)
 def test_a_server_that_is_slow_to_be_read_does_not_hold_up_the_guard() -> None:
     # A reading takes 10 s, and from the 20th on every request fails: the first failure ends the load.
     server = FakeServer(outcome=lambda number: Outcome.SERVER_ERROR if number >= 20 else Outcome.OK)
@@ -267,12 +288,26 @@ def test_a_server_that_is_slow_to_be_read_does_not_hold_up_the_guard() -> None:
     assert len(server.sent_s) <= 24
 
 
+@pytest.mark.fault(
+    "LO10",
+    "A server that cannot be read in time",
+    area="Load",
+    users_see="`server_unreadable`",
+    stays="it is not loaded on",
+)
 def test_a_server_that_cannot_be_read_in_time_is_not_loaded_on() -> None:
     run = Run(_job(4, step_s=60.0), metrics=FakeMetrics(takes_s=10.0))
     assert run.to_its_end().stopped == Stopped("guard", "server_unreadable")
     assert run.took_s < 3.5
 
 
+@pytest.mark.fault(
+    "LO23",
+    "A run without a guard",
+    area="Load",
+    users_see="budgets still end it",
+    stays="-",
+)
 def test_budgets_hold_without_the_guard_too() -> None:
     run = Run(_job(4, step_s=60.0, is_guarded=False, budget=Budget(10**9, 3.0, 10**6)))
     assert run.to_its_end().stopped.by == "budget"
@@ -342,6 +377,13 @@ def test_the_first_reason_to_stop_is_the_one_reported() -> None:
     assert virtually(begin()).stopped == Stopped("interrupt", "first")
 
 
+@pytest.mark.fault(
+    "LO12",
+    "A run is cancelled",
+    area="Load",
+    users_see="nothing",
+    stays="nothing in flight, no watcher",
+)
 def test_a_run_that_is_cancelled_leaves_nothing_in_flight_and_no_watcher() -> None:
     async def cancelled() -> None:
         task = asyncio.create_task(run.ramp().run())
@@ -359,6 +401,13 @@ def test_a_run_that_is_cancelled_leaves_nothing_in_flight_and_no_watcher() -> No
 
 
 @pytest.mark.parametrize("after_s", [0.0, 1.3])
+@pytest.mark.fault(
+    "LO11",
+    "The guard's watcher dies",
+    area="Load",
+    users_see="the run ends with its error",
+    stays="no load without it",
+)
 def test_without_its_watcher_the_load_ends_and_the_error_is_not_lost(after_s: float) -> None:
     class BrokenError(Exception):
         pass
@@ -384,6 +433,13 @@ def test_without_its_watcher_the_load_ends_and_the_error_is_not_lost(after_s: fl
     virtually(watched())
 
 
+@pytest.mark.fault(
+    "LO13",
+    "Sending raises",
+    area="Load",
+    users_see="the run ends with that error",
+    stays="nothing in flight",
+)
 def test_a_send_that_raises_ends_the_run_with_that_error() -> None:
     run = Run(_job(4, step_s=60.0))
 
@@ -439,6 +495,13 @@ def test_when_nothing_breaks_the_figure_is_a_lower_bound() -> None:
     assert "at least" in (result.capacity.reason or "")
 
 
+@pytest.mark.fault(
+    "TR7",
+    "Too few requests in a load level",
+    area="Truth",
+    users_see="no knee",
+    stays="the last capacity",
+)
 def test_steps_with_too_few_requests_publish_no_knee() -> None:
     run = Run(_job(1, 2, step_s=1.0, requests=19))
     result = run.to_its_end()
@@ -448,6 +511,13 @@ def test_steps_with_too_few_requests_publish_no_knee() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.fault(
+    "ST2",
+    "A client that is late in a load level",
+    area="Starvation",
+    users_see="the level is void (`client_bound`) and publishes no knee",
+    stays="the last capacity",
+)
 def test_a_step_in_which_the_client_was_late_publishes_no_knee_ends_no_ramp_and_wants_more_workers() -> None:
     class Jumpy(VirtualClock):
         """Every other look at the clock is 100 ms ahead: the loop seems to wake that late."""

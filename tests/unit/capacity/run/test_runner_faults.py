@@ -75,6 +75,13 @@ def _restarts(field: str, at_s: float) -> Callable[[float], dict[str, Any]]:
 
 
 @pytest.mark.parametrize("field", ["prompt_tokens", "generation_tokens", "preemptions"])
+@pytest.mark.fault(
+    "TR11",
+    "A restart during a run",
+    area="Truth",
+    users_see="`server_restarted`",
+    stays="nothing is published",
+)
 def test_a_server_that_restarts_ends_the_run_which_publishes_nothing(field: str) -> None:
     """The steps before it were of another process, perhaps of another version."""
     counted = _restarts(field, 6.0) if field != "preemptions" else lambda now_s: {field: 5.0 if now_s < 6.0 else 0.0}
@@ -89,6 +96,13 @@ def test_a_server_that_restarts_ends_the_run_which_publishes_nothing(field: str)
     assert "restarted during the run" in str(result.capacity.reason)
 
 
+@pytest.mark.fault(
+    "TR12",
+    "A restart that happens while the page cannot be read",
+    area="Truth",
+    users_see="`server_restarted`",
+    stays="nothing is published",
+)
 def test_a_restart_is_seen_although_a_reading_failed_meanwhile() -> None:
     def values(now_s: float) -> dict[str, Any] | None:
         return None if 5.7 < now_s < 6.3 else _restarts("prompt_tokens", 6.0)(now_s)
@@ -97,6 +111,13 @@ def test_a_restart_is_seen_although_a_reading_failed_meanwhile() -> None:
     assert result.stopped == Stopped("guard", "server_restarted")
 
 
+@pytest.mark.fault(
+    "TR5",
+    "A server that hangs",
+    area="Truth",
+    users_see="`no_first_token` after twice the objective",
+    stays="no figure",
+)
 def test_a_server_that_accepts_and_never_answers_is_left_alone_after_twice_the_objective() -> None:
     server = FakeServer()
     server.seconds = lambda _: 0.1 if len(server.sent_s) <= 20 else 10_000.0
@@ -133,6 +154,13 @@ def _told(looks: Callable[[float], bool]) -> Callable[[Iterator[SendableRequest]
     return lambda requests, clock: LateLoad(requests, clock, looks)
 
 
+@pytest.mark.fault(
+    "ST3",
+    "Reports of the workers come late for 2.4 s of every 3 s",
+    area="Starvation",
+    users_see="nothing: the guard does not blame the server",
+    stays="the run goes on",
+)
 def test_a_server_is_not_blamed_for_what_we_heard_of_it_late() -> None:
     """Its answers take 0.1 s; for 2.4 s of every three nobody here tells of them."""
     began = _began()
@@ -141,6 +169,13 @@ def test_a_server_is_not_blamed_for_what_we_heard_of_it_late() -> None:
     assert [step.valid for step in result.steps] == [True]
 
 
+@pytest.mark.fault(
+    "ST4",
+    "Reports of the workers are always late",
+    area="Starvation",
+    users_see="the run ends as `client_late`: move the client",
+    stays="no figure",
+)
 def test_reports_that_are_always_late_end_the_run_as_a_fault_of_the_client() -> None:
     began = _began()
     result, took_s = _run(_job(*_closed(4, step_s=60.0)), load=_told(lambda now_s: now_s - began() < 5))
@@ -151,6 +186,13 @@ def test_reports_that_are_always_late_end_the_run_as_a_fault_of_the_client() -> 
     assert result.capacity.limiting is None
 
 
+@pytest.mark.fault(
+    "LO6",
+    "A server that hangs, seen through reports that are a little late",
+    area="Load",
+    users_see="`no_first_token`",
+    stays="-",
+)
 def test_a_server_that_hangs_is_seen_through_reports_that_are_a_little_late() -> None:
     server = FakeServer()
     server.seconds = lambda _: 0.1 if len(server.sent_s) <= 20 else 10_000.0
@@ -173,6 +215,13 @@ def _began() -> Callable[[], float]:
     return began
 
 
+@pytest.mark.fault(
+    "LO8",
+    "A cold server whose first answer takes 20 s",
+    area="Load",
+    users_see="nothing",
+    stays="the run goes on",
+)
 def test_the_first_answer_of_a_cold_server_may_take_its_time() -> None:
     server = FakeServer()
     server.seconds = lambda _: 20.0 if len(server.sent_s) == 1 else 0.1
@@ -180,6 +229,13 @@ def test_the_first_answer_of_a_cold_server_may_take_its_time() -> None:
     assert result.stopped == Stopped("done")
 
 
+@pytest.mark.fault(
+    "LO7",
+    "A first answer that never comes",
+    area="Load",
+    users_see="`server_errors` at the request's limit",
+    stays="one request was sent, no step begins",
+)
 def test_a_first_answer_that_never_comes_is_one_request_until_its_time_is_up() -> None:
     """A request's own limit makes it a failure; no step begins."""
     server = FakeServer(seconds=lambda _: 30.0, outcome=lambda _: Outcome.TIMEOUT)
@@ -196,6 +252,13 @@ def _slow_users(now_s: float) -> dict[str, Any]:
     return {"histograms": {"ttft": ttft}}
 
 
+@pytest.mark.fault(
+    "TR10",
+    "Users' first tokens become slow while probe requests are fast",
+    area="Truth",
+    users_see="`users_latency`: the guard stops the run",
+    stays="-",
+)
 def test_users_who_wait_too_long_end_the_load_although_probe_requests_are_fast() -> None:
     result, took_s = _run(_job(*_closed(4, step_s=60.0)), values=_slow_users)
     assert result.stopped == Stopped("guard", "users_latency")
@@ -271,6 +334,13 @@ class Jumping(VirtualClock):
         (FakeServer, lambda _: {}, Budget(10**9, 7.0, 10**6)),
         (lambda: _slow(0.9), lambda _: {}, Budget(10**9, 10**6, 2.0)),
     ],
+)
+@pytest.mark.fault(
+    "TI1",
+    "The wall clock jumps by a day, forth and back, during a capacity run",
+    area="Time",
+    users_see="nothing",
+    stays="steps, budget and capacity are those of a steady clock",
 )
 def test_a_wall_clock_that_jumps_changes_nothing(
     server: Callable[[], FakeServer], values: Callable[[float], dict[str, Any]], budget: Budget

@@ -274,6 +274,13 @@ def test_a_trip_that_is_no_overload_ends_the_run_also_while_it_waits_for_calm() 
     assert ran.took_s < 15.0
 
 
+@pytest.mark.fault(
+    "LO29",
+    "The server restarts while the run waits for calm after an overload",
+    area="Load",
+    users_see="the run ends",
+    stays="-",
+)
 def test_a_server_that_restarts_while_it_calms_down_ends_the_run() -> None:
     def values(now_s: float) -> dict[str, Any]:
         counted = 1000.0 + now_s if now_s < 10.0 else 0.0
@@ -389,6 +396,13 @@ def test_by_default_a_load_plan_computes_in_a_thread_while_the_server_is_read() 
     assert result.stopped == Stopped("done", "that is all")
 
 
+@pytest.mark.fault(
+    "LO21",
+    "A step of the load plan that fails",
+    area="Load",
+    users_see="the run ends with its error",
+    stays="its cost is reported",
+)
 def test_a_load_plan_that_fails_ends_the_run_with_its_error_and_the_cost_is_reported() -> None:
     def fails() -> None:
         raise ZeroDivisionError

@@ -45,6 +45,7 @@ class Balanced(FakeMetrics):
         return await super().__call__()
 
 
+@pytest.mark.fault("TR17")
 def test_pages_that_alternate_are_several_servers_and_no_restart() -> None:
     server = FakeServer()
     result = _run(Balanced(), server=server)

@@ -97,6 +97,13 @@ def test_after_a_guess_that_was_far_too_high_it_goes_down_until_one_request_runs
     assert search.next_step() is None, "at 2.5 requests/s one request of 0.4 s runs"
 
 
+@pytest.mark.fault(
+    "TR14",
+    "A server without the metrics that a forecast needs",
+    area="Truth",
+    users_see="no capacity: not enough evidence",
+    stays="-",
+)
 def test_it_also_ends_on_a_server_without_metrics_and_says_so() -> None:
     search = _search()
     for _ in range(20):
@@ -125,6 +132,13 @@ def test_two_overloads_end_it_and_after_the_first_it_asks_for_less() -> None:
     assert search.next_step() is None
 
 
+@pytest.mark.fault(
+    "R18",
+    "a server hangs at every load that a search tries",
+    area="Truth",
+    users_see="no capacity; the guard's reason and the lowest load it stopped",
+    stays="-",
+)
 def test_a_server_that_hangs_at_every_load_is_said_to() -> None:
     search = _search()
     hung = step(reason="cut_short")
