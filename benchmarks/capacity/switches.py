@@ -1,6 +1,6 @@
 """The heuristics and constants of a search, each with what takes it away: for `benchmarks.capacity.cold --without`.
 
-A heuristic earns its keep where searches without it are worse; docs/accuracy.md has the figures.
+A heuristic earns its keep where searches without it are worse; docs/evidence/accuracy.md has the figures.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

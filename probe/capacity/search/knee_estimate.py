@@ -14,10 +14,10 @@ from probe.capacity.search.trial_replay import with_front_end
 from probe.core.fitted_server import FittedServer
 
 # Standard deviation of a capacity that the jackknife cannot show: without it six of ten intervals of cold searches
-# hold, with it ten (docs/accuracy.md).
+# hold, with it ten (docs/evidence/accuracy.md).
 FLOOR = 0.035
 # Relative standard deviation of a corrected latency of the twin: at the knees of servers of known timing where latency
-# rises slowly, it was 0.1 to 1.0 % off (docs/accuracy.md).
+# rises slowly, it was 0.1 to 1.0 % off (docs/evidence/accuracy.md).
 _LATENCY = 0.006
 # Share of the knee from which the latencies' slope is taken: nearer to it chance, which moves a simulated knee by 2 %,
 # would count. And the least slope, so that a flat latency has a wide interval, and not an infinite one.
