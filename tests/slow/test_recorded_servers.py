@@ -13,7 +13,8 @@ from benchmarks.real.truth import light, truth
 from probe.capacity.model.forecast import forecast
 from probe.capacity.model.hints import NO_HINTS, Hints
 
-# Long prompts come out too low by more than their intervals say (docs/evidence/accuracy.md): what decoding costs is hardly seen.
+# Long prompts come out too low by more than their intervals say (docs/evidence/accuracy.md): what decoding costs is
+# hardly seen.
 TOO_LOW = "prompts"
 FILES = sorted((Path(__file__).parents[2] / "benchmarks/recordings").glob("*.json.gz"))
 

@@ -20,7 +20,8 @@ _MORE = 1.25  # times the most requests running in any snapshot may run as well:
 _LEAST_SPAN_S, _TRIAL_S, _DRIFT_SHARE = 100.0, 30.0, 0.35
 _ROOM = 1.1  # seconds of a run for each second of its trials: between them the search computes
 # By how much the twin's TPOT or E2E may be off. In runs on vLLM servers of known timing, it was 13 to 24 % where the
-# capacity was more than 10 % wrong; where it was right it was mostly at most 7 %, and up to 14 % (docs/evidence/accuracy.md).
+# capacity was more than 10 % wrong; where it was right it was mostly at most 7 %, and up to 14 %
+# (docs/evidence/accuracy.md).
 _OFF = 0.1
 _AGAIN_SHARE = 0.9  # of the knee: a trial there verifies it, and is no more likely to break it than to hold
 _MOST_NEAR = 4  # trials near the knee, at most, to show whether max_num_seqs is the likely one: in some, more run
