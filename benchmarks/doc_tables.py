@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.fault_table import rows_by_area
+from probe.gpu.peak_specs import NAMES, gpu
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,7 +41,26 @@ def faults() -> str:
     return "\n".join(f"## {area}\n\n{markdown_table(head, rows)}" for area, rows in rows_by_area())
 
 
-TABLES = (Table("docs/reliability.md", "faults", faults),)
+def gpus() -> str:
+    """Return the peaks of every GPU that `kneewatch roofline` knows."""
+    head = ("GPU", "memory GB/s", "BF16 TFLOP/s", "FP8 TFLOP/s", "memory GiB")
+    rows = [
+        (
+            each.name if each.sure else f"{each.name} (unconfirmed)",
+            f"{each.bandwidth_gb_s:,g}",
+            f"{each.bf16_tflop_s:,g}",
+            f"{each.fp8_tflop_s:,g}" if each.fp8_tflop_s else "-",
+            f"{each.memory_gib:g}" if each.memory_gib else "-",
+        )
+        for each in filter(None, map(gpu, NAMES))
+    ]
+    return markdown_table(head, rows)
+
+
+TABLES = (
+    Table("docs/reliability.md", "faults", faults),
+    Table("docs/results.md", "gpus", gpus),
+)
 
 
 def written(text: str, table: Table) -> str:

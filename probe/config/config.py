@@ -78,7 +78,7 @@ class Config(ConfigSection):
     history if the store has none, and the firing alerts on the pages. Without the section nothing is asked.
     """
     otlp: OtlpConfig | None = None
-    """An OpenTelemetry collector that gets each canary as a span, and histograms of them ([otlp.md](otlp.md)). Without
+    """An OpenTelemetry collector that gets each canary as a span, and histograms of them ([integrations.md](integrations.md#canaries-in-opentelemetry)). Without
     the section nothing is sent. Fixed at startup.
     """
     store: StoreConfig = StoreConfig()

@@ -43,7 +43,7 @@ class LoadConfig(ConfigSection):
     """Where the load workers run."""
 
     ray: RayConfig | None = None
-    """A Ray cluster that sends step-up load instead of this machine ([ray.md](ray.md)). Without the section this
+    """A Ray cluster that sends step-up load instead of this machine ([integrations.md](integrations.md#load-from-a-ray-cluster)). Without the section this
     machine sends the load.
     """
 

@@ -106,7 +106,7 @@ class WatchConfig(NamedEntry):
     """
     role: Literal["prefill", "decode"] | None = None
     """The part of each request that the server computes, where prefill and decode are on different servers
-    ([disaggregated.md](disaggregated.md)). Default: as its flags or its pod's labels show it. Such a server has no
+    ([integrations.md](integrations.md#prefill-and-decode-on-different-servers)). Default: as its flags or its pod's labels show it. Such a server has no
     capacity of its own: `capacity.mode` is `off`.
     """
     gpu: GpuConfig = GpuConfig()

@@ -9,7 +9,7 @@ import checks
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "deploy/README.md", "docs/operations.md", "docs/security.md", "docs/autoscaling.md"]
+PAGES = ["README.md", "deploy/README.md", "docs/operations.md", "docs/security.md", "docs/integrations.md"]
 
 
 def commands(text: str) -> Iterator[list[str]]:

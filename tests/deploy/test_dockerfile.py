@@ -105,8 +105,8 @@ def test_the_extras_that_the_shapes_need_are_in_it(instructions: list[tuple[str,
     # Declared in the stage that installs, and before it: else it would be empty there.
     names = [a if name == "ARG" else name for name, a in instructions]
     assert names.index("FROM") < names.index(f"EXTRAS={asked}") < instructions.index(("RUN", build))
-    # The page on Ray builds an image with more, and with none less.
-    (more,) = re.findall(r"--build-arg EXTRAS=(\S+)", (deploy.parent / "docs/ray.md").read_text())
+    # The section on Ray builds an image with more, and with none less.
+    (more,) = re.findall(r"--build-arg EXTRAS=(\S+)", (deploy.parent / "docs/integrations.md").read_text())
     assert {*asked.split(","), "ray"} == set(more.split(",")) <= extras.keys()
 
 
