@@ -78,8 +78,9 @@ class Config(ConfigSection):
     history if the store has none, and the firing alerts on the pages. Without the section nothing is asked.
     """
     otlp: OtlpConfig | None = None
-    """An OpenTelemetry collector that gets each canary as a span, and histograms of them ([integrations.md](integrations.md#canaries-in-opentelemetry)). Without
-    the section nothing is sent. Fixed at startup.
+    """An OpenTelemetry collector that gets each canary as a span, and histograms of them
+    ([integrations.md](integrations.md#canaries-in-opentelemetry)). Without the section nothing is sent. Fixed at
+    startup.
     """
     store: StoreConfig = StoreConfig()
     """Where results are stored. Without a path they are lost when the process ends."""

@@ -43,8 +43,8 @@ class LoadConfig(ConfigSection):
     """Where the load workers run."""
 
     ray: RayConfig | None = None
-    """A Ray cluster that sends step-up load instead of this machine ([integrations.md](integrations.md#load-from-a-ray-cluster)). Without the section this
-    machine sends the load.
+    """A Ray cluster that sends step-up load instead of this machine
+    ([integrations.md](integrations.md#load-from-a-ray-cluster)). Without the section this machine sends the load.
     """
 
 

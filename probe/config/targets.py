@@ -106,8 +106,8 @@ class WatchConfig(NamedEntry):
     """
     role: Literal["prefill", "decode"] | None = None
     """The part of each request that the server computes, where prefill and decode are on different servers
-    ([integrations.md](integrations.md#prefill-and-decode-on-different-servers)). Default: as its flags or its pod's labels show it. Such a server has no
-    capacity of its own: `capacity.mode` is `off`.
+    ([integrations.md](integrations.md#prefill-and-decode-on-different-servers)). Default: as its flags or its
+    pod's labels show it. Such a server has no capacity of its own: `capacity.mode` is `off`.
     """
     gpu: GpuConfig = GpuConfig()
     """The target's GPUs. Without this section no GPU is read."""

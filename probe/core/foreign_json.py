@@ -2,7 +2,7 @@
 
 Parsed JSON takes up to eighty times its length in memory: `{}` is two bytes in a document and 64 as an object. A limit
 of bytes alone does not bound it. One pass over the bytes, at the speed of C, counts the values and measures the depth;
-only a document within its limits reaches a parser. docs/security.md lists all limits with their reasons.
+only a document within its limits reaches a parser. docs/evidence/limits.md lists all limits with their reasons.
 """
 
 import json
