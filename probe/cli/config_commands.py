@@ -50,6 +50,6 @@ def show(config: ConfigFile) -> None:
 
 def schema() -> None:
     """Print the JSON Schema of the configuration."""
-    from probe.config.schema import json_schema
+    from probe.config.reference import json_schema
 
     print_json(json_schema())

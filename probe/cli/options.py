@@ -16,6 +16,7 @@ from probe.config.addresses import Url
 from probe.config.config import Config
 from probe.config.config_file import load_config
 from probe.config.headers import names_secret
+from probe.config.messages import value_at, value_problems
 from probe.config.objectives import DEFAULT_OBJECTIVES, RESULT_OBJECTIVES, USUAL_RATIO
 from probe.config.path_checks import authorities_problem
 from probe.config.presets import PRESETS
@@ -26,28 +27,20 @@ from probe.core.request import Api
 from probe.core.text import one_line
 from probe.monitor.desired_targets import Shard
 
-# Where an option's value is in the configuration made from it, and the expectation if the configuration's own message
-# does not fit.
+# Where an option's value is in the configuration made from it.
 _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
-    ("targets", 0, "target", "base_url"): "--base-url",
-    ("targets", 0, "target", "model"): "--model",
-    ("targets", 0, "target", "engine"): "--engine",
-    ("targets", 0, "target", "metrics_url"): "--metrics-url",
-    ("targets", 0, "target", "metrics_urls"): "--metrics-url",
+    ("targets", 0, "base_url"): "--base-url",
+    ("targets", 0, "model"): "--model",
+    ("targets", 0, "engine"): "--engine",
+    ("targets", 0, "metrics_url"): "--metrics-url",
+    ("targets", 0, "metrics_urls"): "--metrics-url",
     ("workloads", "default", "api"): "--api",
-    ("workloads", "default", "prompt_tokens", "plain"): "--prompt-tokens",
-    ("workloads", "default", "output_tokens", "plain"): "--output-tokens",
+    ("workloads", "default", "prompt_tokens"): "--prompt-tokens",
+    ("workloads", "default", "output_tokens"): "--output-tokens",
     **{("objectives", "default", name, "within"): f"--{name}" for name in LATENCIES},
     **{("objectives", "default", name, "ratio"): "--ratio" for name in LATENCIES},
 }
 _ADDRESS: TypeAdapter[str] = TypeAdapter(Url)
-_EXPECTED = {
-    "--model": "expected a model's name of at most 256 characters",
-    "--api": "expected completions, chat, responses, messages, embeddings, rerank or score",
-    "--prompt-tokens": "expected a whole number from 1 to 1000000",
-    "--output-tokens": "expected a whole number from 1 to 1000000",
-    "--ratio": "expected a number between 0 and 1, such as 0.95",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +150,15 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
         _check_readable("--api-key-file", server.api_key_file)
     if server.ca_file is not None and (words := authorities_problem(server.ca_file)):
         raise ConfigError(f"--ca-file {server.ca_file}: {words}")
+    raw: Mapping[str, Any] = {
+        "targets": [_set(target)],
+        "workloads": {"default": workload},
+        "objectives": {"default": _objectives(server)},
+    }
     try:
-        config = Config.model_validate(
-            {
-                "targets": [_set(target)],
-                "workloads": {"default": workload},
-                "objectives": {"default": _objectives(server)},
-            }
-        )
+        config = Config.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError("\n".join(dict.fromkeys(_problems(error)))) from None
+        raise ConfigError("\n".join(dict.fromkeys(_problems(error, raw)))) from None
     api = config.workload("default").api
     presets = {name: preset.model_copy(update={"api": api}) for name, preset in PRESETS.items()}
     return config.model_copy(update={"workloads": presets | config.workloads})
@@ -222,22 +214,21 @@ def _headers(given: Sequence[str]) -> dict[str, object]:
     return headers
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
+def _problems(error: ValidationError, raw: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line per problem; --ratio is in two places, so a line may come twice."""
-    for item in error.errors(include_url=False):
-        if item["type"] == "too_short":
-            continue  # pydantic repeats a problem of the only target
-        option, header = _OPTION_AT.get(item["loc"]) or _OPTION_AT.get(item["loc"][:4]), item["loc"][3:5]
-        message = str(item.get("ctx", {}).get("error", item["msg"])).partition(", got ")[0]
-        if header[:1] == ("headers",):
-            yield f"--header {one_line(str(header[-1]))}: {message}"  # without the value, which may be a secret
+    for problem in value_problems(error, raw, Config):
+        path = problem.path
+        option = _OPTION_AT.get(path) or _OPTION_AT.get(path[:3])
+        if path[2:3] == ("headers",):
+            yield f"--header {one_line(str(path[3]))}: {problem.words}"  # without the value, which may be a secret
             continue
         if option is None:
-            yield f"--base-url and the other options: {message}"
+            yield f"--base-url and the other options: {problem.words}"
             continue
-        given = ", ".join(item["input"]) if isinstance(item["input"], list | tuple) else str(item["input"])
+        value = value_at(path, raw)
+        given = ", ".join(value) if isinstance(value, list | tuple) else str(value)
         written = "(hidden)" if "@" in given else one_line(given)  # an address may contain a password
-        yield f"{option} {written}: {_EXPECTED.get(option, message)}"
+        yield f"{option} {written}: {problem.words}"
 
 
 def _set(values: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> dict[str, object]:

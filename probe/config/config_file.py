@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from probe.config.config import Config
 from probe.config.cross_key_checks import cross_key_problems
-from probe.config.messages import describe
+from probe.config.messages import value_problems
 from probe.config.yaml_file import expand, read_yaml
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
@@ -39,7 +39,7 @@ def config_from(raw: object, source: str, environ: Mapping[str, str] = os.enviro
             config = Config.model_validate(expanded)
             problems = cross_key_problems(config, raw)
     except ValidationError as error:
-        problems = describe(error, raw, Config)
+        problems = [str(problem) for problem in value_problems(error, raw, Config)]
     except (RecursionError, ValueError) as error:
         why = "it refers to itself" if isinstance(error, RecursionError) else str(error)
         raise ConfigError(f"{source}: not a configuration, {why}; write the values without aliases") from None

@@ -24,7 +24,7 @@ from probe.config.discovery_types import (
     UrlPath,
 )
 from probe.config.path_checks import authorities_problem, file_problem
-from probe.config.types import ConfigSection, default_duration
+from probe.config.types import ConfigSection, NotASwitch, default_duration
 
 
 class KubernetesDiscovery(ConfigSection):
@@ -104,7 +104,7 @@ class DiscoverConfig(ConfigSection):
     """Path of the metrics, if it is not `path` + `/metrics` (or, with `engine`, that engine's path). A complete path;
     `path` is not put in front.
     """
-    min_targets: Annotated[int, Field(ge=0)] = 1
+    min_targets: Annotated[int, Field(ge=0), NotASwitch] = 1
     """With fewer servers than this for ten minutes, after there were enough, the alert
     [KneewatchNothingFound](runbooks/KneewatchNothingFound.md) fires; `0` if the service may scale to zero.
     """

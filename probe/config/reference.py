@@ -1,4 +1,6 @@
-"""The tables of docs/configuration.md, from the schema: `python -m probe.config.reference FILE` writes them there.
+"""The JSON Schema of the configuration, for editors, and the tables of docs/configuration.md, which are made of it.
+
+`python -m probe.config.reference FILE` writes the tables.
 
 A table has the keys below the path in its heading, except those of a longer heading.
 """
@@ -6,21 +8,21 @@ A table has the keys below the path in its heading, except those of a longer hea
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from probe.config.schema import documented_schema
+from probe.config.config import Config
+from probe.config.schema import arms, documented_schema, resolved_schema, type_words
 
 _HEADING = re.compile(r"^## (?:`(?P<path>[^`]+)`|Top level)$", re.MULTILINE)
 _TABLE = re.compile(r"^\| key \|.*\n(\|.*\n)+", re.MULTILINE)
 # Sections with the keys of another one, whose table has them.
 _ELSEWHERE = ("metrics_discovery",)
 _HEAD = "| key | type | default | meaning |\n|---|---|---|---|\n"
-
-_PLURAL = re.compile("^[a-zA-Z ]+?(?= from | above | of |$)")
-_WORDS = {"boolean": "`true` or `false`", "integer": "whole number", "string": "text", "password": "secret"}
+_ID = "https://github.com/kneewatch/kneewatch/kneewatch.schema.json"
+_LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Key:
     @property
     def type(self) -> str:
         """The type of the value, as words."""
-        return _type(self.part)
+        return type_words(self.part)
 
     @property
     def default(self) -> str:
@@ -53,8 +55,24 @@ class Key:
 
 def keys() -> Iterator[Key]:
     """Yield every key of the configuration, sections before what is in them."""
-    schema = documented_schema()
-    yield from _keys([("", _resolved(schema, schema["$defs"]))], "")
+    yield from _keys([("", resolved_schema(Config))], "")
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the schema with its dialect and `$id`, and without links."""
+    schema: dict[str, Any] = _without_links(documented_schema(Config))
+    return {"$schema": schema["$schema"], "$id": _ID, **schema}
+
+
+def _without_links(part: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(part, dict):
+        return {
+            key: " ".join(_LINK.sub(r"\1", value).split())
+            if key == "description" and isinstance(value, str)
+            else _without_links(value)
+            for key, value in part.items()
+        }
+    return [_without_links(item) for item in part] if isinstance(part, list) else part
 
 
 def page(text: str) -> str:
@@ -78,16 +96,6 @@ def page(text: str) -> str:
     return text
 
 
-def _resolved(part: Any, models: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    """Return the part with the models that it refers to in it."""
-    if isinstance(part, list):
-        return [_resolved(item, models) for item in part]
-    if not isinstance(part, dict):
-        return part
-    inner = {name: _resolved(value, models) for name, value in part.items() if name not in {"$ref", "$defs"}}
-    return {**_resolved(models[part["$ref"].rpartition("/")[2]], models), **inner} if "$ref" in part else inner
-
-
 def _keys(sections: list[tuple[str, dict[str, Any]]], prefix: str) -> Iterator[Key]:
     """Yield the keys of the sections that may stand at one place. Required are those that each of them requires."""
     required = set.intersection(*(set(section.get("required", ())) for _, section in sections)) if sections else set()
@@ -104,65 +112,12 @@ def _keys(sections: list[tuple[str, dict[str, Any]]], prefix: str) -> Iterator[K
 
 def _sections(part: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the sections that a value may be or hold, each with the step to it: none, of a list, or by name."""
-    for arm in _arms(part):
+    for arm in arms(part):
         if "properties" in arm:
             yield "", arm
         for step, inner in (("[]", arm.get("items")), (".NAME", arm.get("additionalProperties"))):
             if isinstance(inner, dict):
                 yield from ((step + deeper, section) for deeper, section in _sections(inner))
-
-
-def _arms(part: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield what a value may be, without null."""
-    if "title" not in part and ("anyOf" in part or "oneOf" in part):
-        for arm in part.get("anyOf") or part["oneOf"]:
-            yield from _arms(arm)
-    elif part.get("type") != "null":
-        yield part
-
-
-def _plural(noun: re.Match[str]) -> str:
-    return f"{noun[0]}{'es' if noun[0].endswith('s') else 's'}"
-
-
-def _type(part: dict[str, Any]) -> str:
-    return _either(dict.fromkeys(_type_of_arm(arm) for arm in _arms(part)))
-
-
-def _either(words: Iterable[str]) -> str:
-    *others, last = words
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def _type_of_arm(part: dict[str, Any]) -> str:
-    kind = part.get("format") or part.get("type")
-    if "properties" in part:
-        return "section"
-    if "enum" in part or "const" in part:
-        return _either(f"`{value}`" for value in part.get("enum") or [part["const"]])
-    if "title" in part:
-        return str(part["title"])
-    if kind == "array":
-        return f"list of {_PLURAL.sub(_plural, _type(part['items']))}"
-    if kind == "object":
-        return (
-            f"mapping of name to {_type(inner)}"
-            if (inner := part["additionalProperties"]) not in ({}, True)
-            else "mapping"
-        )
-    return f"{_WORDS.get(str(kind), kind)}{_limits(part)}"
-
-
-def _limits(part: dict[str, Any]) -> str:
-    """Return the limits of a number or a text, as words."""
-    least, above, most = part.get("minimum"), part.get("exclusiveMinimum"), part.get("maximum")
-    if "maxLength" in part:
-        return f" of at most {part['maxLength']} characters"
-    if least is not None and most is not None:
-        return f" from {least:g} to {most:g}"
-    if above is not None:
-        return f" above {above:g}" + ("" if most is None else f", at most {most:g}")
-    return "" if least is None else f" of at least {least:g}"
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from probe.config.messages import did_you_mean
 from probe.core.durations import DURATION_PATTERN, format_duration, parse_duration
@@ -65,7 +66,7 @@ def _rising(steps: tuple[_Step, ...]) -> tuple[_Step, ...]:
 def _not_a_switch(value: object) -> object:
     """Refuse booleans: YAML's yes and true would pass as the number 1."""
     if isinstance(value, bool):
-        raise ValueError("expected a number")  # noqa: TRY004 - pydantic turns ValueError into a message
+        raise PydanticCustomError("float_type", "expected a number")
     return value
 
 

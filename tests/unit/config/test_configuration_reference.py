@@ -14,8 +14,7 @@ from pydantic import BaseModel
 import probe.config
 from probe.config import web_file
 from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
-from probe.config.reference import keys, page
-from probe.config.schema import json_schema
+from probe.config.reference import json_schema, keys, page
 
 TEXT = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
 KEYS = {key.path: key for key in keys()}

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from probe.config.config_file import config_from
 from probe.config.discovery import DiscoverConfig, discover_problems
-from probe.config.messages import describe
+from probe.config.messages import value_problems
 from probe.discovery.dns_sd import DnsSource
 from probe.discovery.factory import source
 from probe.discovery.file_sd import FileSource
@@ -26,7 +26,7 @@ def problems(**section: Any) -> list[str]:
     try:
         config = DiscoverConfig.model_validate(section)
     except ValidationError as error:
-        return describe(error, section, DiscoverConfig)
+        return [str(problem) for problem in value_problems(error, section, DiscoverConfig)]
     return list(discover_problems("discover", config, lambda key: f"<{key}>"))
 
 
