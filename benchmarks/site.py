@@ -28,7 +28,7 @@ _ELSEWHERE = {
     "CHANGELOG.md": "changes.md",
 }
 # Folders that docs/README.md links as a whole.
-_FOLDERS = {"docs/runbooks": "Runbooks", "docs/adr": "Decisions"}
+_FOLDERS = {"docs/runbooks": "Runbooks", "docs/adr": "Decisions", "docs/evidence": "Evidence"}
 
 
 def places() -> dict[str, str]:

@@ -42,8 +42,8 @@ def test_the_menu_has_every_page() -> None:
     listed = [
         page for each in sections for pages in each.values() for page in ([pages] if isinstance(pages, str) else pages)
     ]
-    pages = {place for place in places().values() if not place.startswith(("adr/", "runbooks/"))}
-    assert sorted(listed) == sorted({*pages, "adr/index.md", "runbooks/index.md"})
+    pages = {place for place in places().values() if not place.startswith(("adr/", "evidence/", "runbooks/"))}
+    assert sorted(listed) == sorted({*pages, "adr/index.md", "evidence/index.md", "runbooks/index.md"})
 
 
 def test_broken_links_are_found(tmp_path: Path) -> None:

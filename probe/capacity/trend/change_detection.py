@@ -13,7 +13,7 @@ frozen baseline in none. It restarts with another fingerprint, and after a shift
 tickets are notice enough, and the next change has to be measured from the new level. `Baseline.since_s` and
 `follows_shift` identify the one in force. Runs during a shift never enter the baseline that it is a shift from.
 
-The methods, with the thresholds that benchmarks/shift.py measured (docs/shifts.md has the results):
+The methods, with the thresholds that benchmarks/shift.py measured (docs/evidence/shifts.md has the results):
 
 confirmed_drop  three runs in a row, all 20 % below the baseline. For a page. The second is made right after the first,
                 and the third an hour later: what disturbs a run for a while may well disturb the one after it.

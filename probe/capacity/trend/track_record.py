@@ -5,9 +5,9 @@ since they share what a forecast does not know. Out: the bias of the forecasts, 
 too narrow.
 
 The bias is the median error of the last 14, times n / (n + 3): Bühlmann's credibility (1967), where 3 is the variance
-of one setup's errors over the variance between setups. On simulated servers it is below 1 (docs/capacity.md); live
-nights differ more, and an error that was not there costs more than one that is found a few nights later. One error
-moves the bias by less than its stated half-width.
+of one setup's errors over the variance between setups. On simulated servers it is below 1
+(docs/evidence/method.md); live nights differ more, and an error that was not there costs more than one that is found a
+few nights later. One error moves the bias by less than its stated half-width.
 
 The interval is that of adaptive conformal inference (Gibbs and Candes, 2021): after each judged forecast
 `alpha += gamma * (0.1 - missed)`, and the next interval is the one that misses with probability alpha. The quantile

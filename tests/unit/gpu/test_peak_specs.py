@@ -1,15 +1,10 @@
 """What a GPU can do at most, by the names that drivers give it."""
 
-import re
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.gpu.peak_specs import NAMES, gpu
-
-DOCUMENTED = Path(__file__).parents[3] / "docs/capacity.md"
 
 
 @pytest.mark.parametrize(
@@ -103,16 +98,6 @@ def test_without_fp8_the_other_figure_holds() -> None:
     a100 = gpu("NVIDIA A100-SXM4-80GB")
     assert a100 is not None
     assert a100.flop_s(fp8=True) == a100.flop_s() == 312e12
-
-
-def test_the_documentation_lists_them_all_and_stars_those_that_are_not_sure() -> None:
-    listed = re.search(r"^Known are (.*?)\. H800", DOCUMENTED.read_text(), re.MULTILINE | re.DOTALL)
-    assert listed is not None
-    stars = {name: (found := gpu(name)) is not None and not found.sure for name in NAMES}
-    assert [name.strip() for name in listed[1].replace("\n", " ").split(",")] == [
-        name + r"\*" * stars[name] for name in NAMES
-    ]
-    assert 0 < sum(stars.values()) < len(NAMES) / 4
 
 
 @given(st.text())

@@ -108,7 +108,7 @@ def test_a_spliced_history_has_neither_the_time_nor_the_tokens_between_its_episo
     "Kneewatch runs for weeks",
     area="Memory",
     users_see="memory levels off when the snapshots kept for forecasts are complete: an hour, and at most 24 "
-    "episodes of two minutes; 33 MiB more with 200 targets ([measured](operations.md#memory-over-hours))",
+    "episodes of two minutes; 33 MiB more with 200 targets ([measured](evidence/operations.md#memory-over-hours))",
     stays="nothing grows after that",
 )
 def test_a_snapshot_takes_some_hundred_bytes() -> None:
