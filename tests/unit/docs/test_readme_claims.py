@@ -32,11 +32,6 @@ CLAIMS: dict[str, tuple[str, ...] | str] = {
     "**Capacity**": ("integration/test_readme_commands.py::test_ramp_prints_what_the_page_shows",),
     "**Limited by**": ("slow/test_bottlenecks.py::test_the_bottleneck_that_a_server_was_built_with_is_named",),
     "**Error bound**": ("faults/test_starvation.py::test_the_error_bound_covers_what_a_busy_core_added",),
-    "Fixed steps": (
-        "integration/test_cli_load.py::test_ramp_prints_the_table_and_writes_the_result",
-        "integration/test_cli_load.py::test_a_ramp_takes_rates_and_writes_an_open_loop",
-        "integration/test_readme_commands.py::test_compare_and_plan_read_its_result",
-    ),
     "on a laptop": ("deploy/test_compose.py::test_docker_compose_accepts_the_file",),
     "beside the servers": (
         "deploy/test_helm.py::test_the_chart_as_it_is_equals_the_base",
