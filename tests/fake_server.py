@@ -9,13 +9,15 @@ from example_records import record, snapshot
 from example_records import spec as one_spec
 from fake_request import FakeRequest, Send
 
-from probe.capacity.run.job import LoadPlan, RunJob
+from probe.capacity.run.request import Budget, LoadPlan, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, StepObservers, Think
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
+from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
+from probe.core.result import RunContext
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan
 from probe.load.protocol import Load
@@ -40,9 +42,14 @@ class Asked:
         self, load: Load, read: Any, clock: Clock, *, think: Think = at_once, access: Any = None, **followed: Any
     ) -> CapacityRun:
         """Return its capacity run with these seams, with a new load plan each time."""
-        way = self.load_plan or FixedSteps(self.plans, to_the_end=not self.job.is_guarded)
+        way = self.load_plan or FixedSteps(self.plans, to_the_end=not self.job.request.is_guarded)
         server = ServerAccess(read, **(access or {}))
         return CapacityRun(self.job, way, load, server, clock, observers=StepObservers(**followed), think=think)
+
+
+def job(objectives: Objectives, budget: Budget, **given: Any) -> RunJob:
+    """Return the job of a run of target `a`, with these values of its request."""
+    return RunJob(RunRequest("a", objectives, budget, **given), "m", RunContext({"name": "short"}, {}))
 
 
 def specs(prompt_tokens: int = 8, output_tokens: int = 3) -> Iterator[RequestSpec]:

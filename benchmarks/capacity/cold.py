@@ -38,7 +38,7 @@ from benchmarks.capacity.timed_cases import PREFIX, TIGHT, planned_ahead
 from benchmarks.timed import cases as timed
 from benchmarks.timed.cases import ALL, CASES
 from probe import __version__
-from probe.capacity.run.job import Budget
+from probe.capacity.run.request import Budget
 from probe.capacity.search.search import Search
 from probe.capacity.search.unverified import Spending
 from probe.config.capacity import BudgetConfig, CapacityConfig

@@ -23,7 +23,7 @@ from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.play import play
 from probe.capacity.model.forecast import forecast
 from probe.capacity.model.hints import Hints
-from probe.capacity.run.job import Budget
+from probe.capacity.run.request import Budget
 from probe.capacity.search.search import Search
 from probe.capacity.search.unverified import Spending
 from probe.config.capacity import BudgetConfig

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from benchmarks.capacity.cases import Case
 from benchmarks.capacity.virtual_load import VirtualLoad
-from probe.capacity.run.job import Budget, LoadPlan, RunJob
+from probe.capacity.run.request import Budget, LoadPlan, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, Think
 from probe.core.clock import Clock
@@ -86,7 +86,8 @@ def play(
             server.advance(max(loop.time(), server.now_s))
             return page(loop.time() - begun, server.snapshot())
 
-        job = RunJob("bench", "bench", case.objectives, budget, RunContext({"name": "bench"}, {}), is_guarded)
+        request = RunRequest("bench", case.objectives, budget, is_guarded=is_guarded)
+        job = RunJob(request, "bench", RunContext({"name": "bench"}, {}))
         begun = loop.time()
         ramp = CapacityRun(job, load_plan, load, ServerAccess(read), clock or VirtualClock(), think=think)
         result = await ramp.run()

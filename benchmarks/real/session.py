@@ -16,7 +16,7 @@ from benchmarks.real.recording import Recorder, Taken
 from benchmarks.real.servers import Spec
 from benchmarks.real.truth import NEAR
 from probe.capacity.model.hints import Hints
-from probe.capacity.run.job import Budget, LoadPlan, RunJob
+from probe.capacity.run.request import Budget, LoadPlan, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.search.fixed_steps import FixedSteps
@@ -92,7 +92,8 @@ class _Server:
 
     async def take(self, taken: Taken, load_plan: LoadPlan, budget: Budget, *, is_guarded: bool, seed: int) -> Taken:
         """Run the load plan and record the data it gets."""
-        job = RunJob(self._spec.name, MODEL, self._spec.objectives, budget, RunContext({"name": "r"}, {}), is_guarded)
+        request = RunRequest(self._spec.name, self._spec.objectives, budget, is_guarded=is_guarded)
+        job = RunJob(request, MODEL, RunContext({"name": "r"}, {}))
         scraper = Scraper(self._endpoint, self._clock, timeout_s=1.0)
         try:
             async with WorkerPool(self._source(seed), 1, self._clock) as workers:

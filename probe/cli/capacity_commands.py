@@ -4,32 +4,15 @@ from typing import Annotated
 
 import typer
 
-from probe.cli.parameters import (
-    Api,
-    ApiKeyFile,
-    BaseUrl,
-    CaFile,
-    Engine,
-    Header,
-    Json,
-    MaybeConfigFile,
-    MetricsUrl,
-    Model,
-    OneTarget,
-)
+from probe.cli.parameters import NO_SERVER, BaseUrl, Json, MaybeConfigFile, OneTarget, ServerOptions, grouped
 
 
+@grouped
 def forecast(
     config: MaybeConfigFile = None,
     target: OneTarget = None,
     base_url: BaseUrl = None,
-    model: Model = None,
-    api_key_file: ApiKeyFile = None,
-    api: Api = None,
-    engine: Engine = None,
-    metrics_url: MetricsUrl = None,
-    header: Header = None,
-    ca_file: CaFile = None,
+    server: ServerOptions = NO_SERVER,
     seconds: Annotated[float, typer.Option(min=15, max=86400, help="Seconds to watch live traffic.")] = 120.0,
     history: Annotated[
         str | None, typer.Option(help="Use this much history from Prometheus instead, such as 6h; needs -c.")
@@ -41,7 +24,7 @@ def forecast(
     Exit status: 0 forecast made, 1 not enough evidence, 2 could not measure.
     """
     from probe.cli.forecasting import forecast_target
-    from probe.cli.options import ServerOptions, configuration, duration_of
+    from probe.cli.options import configuration, duration_of
     from probe.cli.targets import one_target
     from probe.core.clock import SystemClock
     from probe.report.forecast_text import forecast_words
@@ -51,7 +34,6 @@ def forecast(
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
-    server = ServerOptions.of(locals())
     loaded = configuration(config, base_url, server)
     chosen = one_target(loaded, target)
     past_s = duration_of(history, "--history") if history is not None else None

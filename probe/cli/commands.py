@@ -1,16 +1,15 @@
 """What the commands do with a server: one canary round, one ramp. No parsing and no printing."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AsyncExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from probe.capacity.run.admission import Admission
-from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import StepSettings, hints_of
 from probe.capacity.run.preflight import firing_pages, preflight
+from probe.capacity.run.request import RunRequest
 from probe.capacity.run.seams import ServerAccess
-from probe.capacity.run.service import Interrupts, RefusedError, RunObservers, RunRequest, run_capacity
+from probe.capacity.run.service import Interrupts, RefusedError, RunObservers, run_capacity
 from probe.cli.other_api import OtherApiError, serves_embeddings
 from probe.cli.scrapers import open_scraper
 from probe.cli.stops import Stops, stopped_by_signals
@@ -22,7 +21,7 @@ from probe.core.errors import ConfigError, KneewatchError, LockError, TargetErro
 from probe.core.request import Api, Outcome, RequestRecord, Traffic
 from probe.core.result import CapacityResult, Phase
 from probe.core.step import StepSummary
-from probe.core.trace import NamedTrace, trace_workload
+from probe.core.trace import trace_workload
 from probe.core.workload import Workload, requests
 from probe.load.request_source import RequestSource
 from probe.monitor.canary import Canary
@@ -40,22 +39,6 @@ from probe.scrape.scraper import Scraper
 _COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST)
 _SCRAPE_S = 1.0
 _SHORT = 16  # prompt tokens of a request that shows whether a model is served
-
-
-@dataclass(frozen=True, slots=True)
-class RampRequest:
-    """A ramp as asked for on the command line."""
-
-    steps: StepSettings
-    workload: str  # of a trace, that whose API it is sent to
-    budget: Budget
-    is_guarded: bool
-    seed: int
-    workers: int | None = None  # None: as the cores allow
-    by_stream: bool = False
-    command: str | None = None
-    facts: Mapping[str, str] = field(default_factory=dict)  # about the server, for who reads the result
-    trace: NamedTrace | None = None
 
 
 async def check_target(
@@ -128,7 +111,7 @@ def _asleep(target: TargetConfig) -> TargetError:
 async def ramp_target(
     config: Config,
     target: TargetConfig,
-    asked: RampRequest,
+    request: RunRequest,
     clock: Clock,
     on_step: Callable[[StepSummary], None],
     *,
@@ -150,16 +133,15 @@ async def ramp_target(
         scraper = await held.enter_async_context(open_scraper(target, clock, _SCRAPE_S, stops.replicas_changed))
         held.push_async_callback(readers.close)
         target = await StartupFlags(target, scraper).update()
-        asked = replace(asked, steps=replace(asked.steps, hints=hints_of(target.capacity)))
-        load = await _load(config, target, asked, scraper)
-        request = await _run_request(config, target, asked, load, clock)
+        load = await _load(config, target, request, scraper)
+        sent = await _with_model(target, request, load, clock)
         try:
             return await run_capacity(
-                lambda: request,
+                lambda: sent,
                 lock(config, target, clock),
                 ServerAccess(scraper.read, readers.reader(target.gpu)),
                 clock,
-                admit=partial(_admit, config, target, scraper, asked),
+                admit=partial(_admit, config, target, scraper, request),
                 interrupts=stops.of,
                 observers=observers,
             )
@@ -173,9 +155,9 @@ async def ramp_target(
             return results[0]
 
 
-async def _load(config: Config, target: TargetConfig, asked: RampRequest, scraper: Scraper) -> Workload:
+async def _load(config: Config, target: TargetConfig, request: RunRequest, scraper: Scraper) -> Workload:
     """Return the workload asked for. Raises TargetError where it is that of users, and too little is known."""
-    name, trace = asked.workload, asked.trace
+    name, trace = request.workload, request.trace
     if trace is not None:
         return trace_workload(trace.trace, trace.name, config.workload(name).api)
     if not config.is_learnt(name):
@@ -184,33 +166,19 @@ async def _load(config: Config, target: TargetConfig, asked: RampRequest, scrape
     return workload_since_start(config, target, name, await scraper.read(), flags)
 
 
-async def _run_request(
-    config: Config, target: TargetConfig, asked: RampRequest, load: Workload, clock: Clock
-) -> RunRequest:
-    """Return the run as asked for, of the model that the server serves. Raises TargetError."""
+async def _with_model(
+    target: TargetConfig, request: RunRequest, load: Workload, clock: Clock
+) -> tuple[RunRequest, RequestSource]:
+    """Return the request with what the server shows of itself, and what to send to its model. Raises TargetError."""
     where = endpoint(target)
     async with Client(where, clock, target.canary.timeout) as client:
         model = await _model(client, target, load, clock)
         aliases, longest = await client.aliases(model), await client.max_model_len(model)
-    return RunRequest(
-        source=RequestSource(
-            where, model, load, target.canary.timeout, asked.seed, aliases, asked.trace.trace if asked.trace else None
-        ),
-        objectives=config.objectives_of(target),
-        steps=asked.steps,
-        budget=asked.budget,
-        is_guarded=asked.is_guarded,
-        by_stream=asked.by_stream,
-        server=target.capacity.server,
-        load=config.load,
-        workers=asked.workers,
-        command=asked.command,
-        facts={
-            **({"max_model_len": str(longest)} if longest is not None else {}),
-            **target.capacity.server.facts,
-            **asked.facts,
-        },
-    )
+    shown = {"max_model_len": str(longest)} if longest is not None else {}
+    server, facts = target.capacity.server, {**shown, **request.facts}
+    trace = request.trace.trace if request.trace else None
+    source = RequestSource(where, model, load, target.canary.timeout, request.seed, aliases, trace)
+    return replace(request, server=server, facts=facts), source
 
 
 def _not_admitted(target: TargetConfig, refused: RefusedError) -> TargetError:
@@ -227,14 +195,14 @@ def _not_admitted(target: TargetConfig, refused: RefusedError) -> TargetError:
     return TargetError(f"{target.base_url}: no load was sent, {refused}; {hint}", Outcome.REJECTED)
 
 
-async def _admit(config: Config, target: TargetConfig, scraper: Scraper, asked: RampRequest) -> Admission:
+async def _admit(config: Config, target: TargetConfig, scraper: Scraper, request: RunRequest) -> Admission:
     """Check the server once. It has not been watched before, so no history is judged.
 
     Unguarded, only a server that sleeps is refused.
     """
     firing = firing_pages(config, target.name)
-    verdict, server = await preflight(scraper.read, GuardLimits(), firing, by_stream=asked.by_stream)
-    return Admission(verdict if asked.is_guarded or verdict.reason == ASLEEP else GO, server)
+    verdict, server = await preflight(scraper.read, GuardLimits(), firing, by_stream=request.by_stream)
+    return Admission(verdict if request.is_guarded or verdict.reason == ASLEEP else GO, server)
 
 
 def _may_ask(target: TargetConfig) -> None:

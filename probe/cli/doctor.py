@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
-from probe.capacity.run.plan import context_of, hints_of
+from probe.capacity.run.request import context_of, hints_of
 from probe.cli.commands import check_target
 from probe.cli.scrapers import open_scraper
 from probe.config.config import Config
@@ -169,7 +169,7 @@ class _Examination:
 
     async def _forecast(self, load: Workload, until_s: float) -> CapacityResult:
         """Return the forecast; without a figure if it is not there at `until_s` (the event loop's time)."""
-        found, hints = Capacity(mode="forecast", reason=_LATE), hints_of(self._target.capacity)
+        found, hints = Capacity(mode="forecast", reason=_LATE), hints_of(self._target.capacity.server)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until_s), self._cores:
                 found = await live_forecast(self._state.history, load, self._objectives, hints)

@@ -6,18 +6,13 @@ from typing import Annotated, Literal
 import typer
 
 from probe.cli.output import print_json, print_written
-from probe.cli.parameters import Api, ApiKeyFile, CaFile, Engine, Header, Json, MetricsUrl, Model
+from probe.cli.parameters import NO_SERVER, Json, ServerOptions, grouped
 
 
+@grouped
 def doctor(
     base_url: Annotated[str, typer.Option("--base-url", help="Server to examine.")],
-    model: Model = None,
-    api_key_file: ApiKeyFile = None,
-    api: Api = None,
-    engine: Engine = None,
-    metrics_url: MetricsUrl = None,
-    header: Header = None,
-    ca_file: CaFile = None,
+    server: ServerOptions = NO_SERVER,
     seconds: Annotated[float, typer.Option(min=15, max=45, help="Seconds to watch live traffic.")] = 30.0,
     fail_on: Annotated[
         Literal["objectives", "problems", "never"],
@@ -37,7 +32,7 @@ def doctor(
     from dataclasses import replace
 
     from probe.cli.doctor import diagnose
-    from probe.cli.options import ServerOptions, configuration
+    from probe.cli.options import configuration
     from probe.cli.other_api import OtherApiError
     from probe.core.clock import SystemClock
     from probe.core.errors import ConfigError
@@ -51,8 +46,7 @@ def doctor(
     configure_logs(quiet=True)
     if as_json and as_markdown:
         raise ConfigError("--json, --markdown: both are set; keep one")
-    options = ServerOptions.of(locals())
-    config = configuration(None, base_url, options)
+    config = configuration(None, base_url, server)
     (target,) = config.servers
     if write is not None:
         if write.exists() and write.stat().st_size:
@@ -62,9 +56,9 @@ def doctor(
         try:
             found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
         except OtherApiError as other:
-            if api is not None:
+            if server.api is not None:
                 raise
-            config = configuration(None, base_url, replace(options, api=other.api.value))
+            config = configuration(None, base_url, replace(server, api=other.api.value))
             (target,) = config.servers
             found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
     if as_json:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from urllib.parse import urlsplit
 
-from probe.capacity.run.plan import context_of, hints_of
+from probe.capacity.run.request import context_of, hints_of
 from probe.capacity.trend.fingerprint import fingerprint
 from probe.capacity.trend.track_record import correct, track_record
 from probe.cli.scrapers import open_scraper
@@ -64,7 +64,7 @@ async def forecast_target(
                 state.add(await scraper.read())
             await asyncio.sleep(_WATCH_EVERY_S)
         on_phase(Phase("computing the result"))
-        found = await live_forecast(state.history, load, objectives, hints_of(target.capacity))
+        found = await live_forecast(state.history, load, objectives, hints_of(target.capacity.server))
     context = context_of(server, load, objectives, target.capacity.server, where.shape)
     errors = errors_in_file(config.store.path, fingerprint(model, context))
     found = correct(found, track_record(errors))

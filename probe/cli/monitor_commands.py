@@ -7,18 +7,14 @@ import typer
 
 from probe.cli.output import print_json
 from probe.cli.parameters import (
-    Api,
-    ApiKeyFile,
+    NO_LENGTHS,
+    NO_SERVER,
     BaseUrl,
-    CaFile,
     ConfigFile,
-    Engine,
-    Header,
+    LengthOptions,
     MaybeConfigFile,
-    MetricsUrl,
-    Model,
-    OutputTokens,
-    PromptTokens,
+    ServerOptions,
+    grouped,
 )
 
 
@@ -60,6 +56,7 @@ def run(
     event_loop.run(serve())
 
 
+@grouped
 def check(
     config: MaybeConfigFile = None,
     target: Annotated[
@@ -69,15 +66,8 @@ def check(
         ),
     ] = None,
     base_url: BaseUrl = None,
-    model: Model = None,
-    api_key_file: ApiKeyFile = None,
-    api: Api = None,
-    engine: Engine = None,
-    metrics_url: MetricsUrl = None,
-    header: Header = None,
-    ca_file: CaFile = None,
-    prompt_tokens: PromptTokens = None,
-    output_tokens: OutputTokens = None,
+    server: ServerOptions = NO_SERVER,
+    lengths: LengthOptions = NO_LENGTHS,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each canary.")] = False,
 ) -> None:
     """Send one canary of each kind to each target, and the question of canary.known_answer.
@@ -85,17 +75,16 @@ def check(
     Exit status: 0 objectives met, 1 missed, 2 could not measure.
     """
     from probe.cli.check import check_one
-    from probe.cli.options import ServerOptions, configuration
+    from probe.cli.options import configuration
     from probe.cli.targets import configured_targets, named_targets
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
-    server_options = ServerOptions.of(locals())
-    loaded = configuration(config, base_url, server_options)
+    loaded = configuration(config, base_url, server, lengths)
     chosen = named_targets(loaded, target) if target is not None else configured_targets(loaded)
-    server = urlsplit(base_url).netloc if base_url else None
+    address = urlsplit(base_url).netloc if base_url else None
     kinds = [
-        (kind, f"{one.name}, {kind.canary.workload}" if one.canaries else server)
+        (kind, f"{one.name}, {kind.canary.workload}" if one.canaries else address)
         for one in chosen
         for kind in one.kinds
     ]

@@ -6,12 +6,20 @@ Options that were not given are None. Every ConfigError names its option.
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from probe.cli.parameters import (
+    NO_LENGTHS,
+    NO_OBJECTIVES,
+    NO_SERVER,
+    LengthOptions,
+    ObjectiveOptions,
+    ServerOptions,
+    given_options,
+)
 from probe.config.addresses import Url
 from probe.config.config import Config
 from probe.config.config_file import load_config
@@ -43,46 +51,22 @@ _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
 _ADDRESS: TypeAdapter[str] = TypeAdapter(Url)
 
 
-@dataclass(frozen=True, slots=True)
-class ServerOptions:
-    """Options that describe the server of --base-url; with -c the configuration has them."""
-
-    model: str | None = None
-    api_key_file: Path | None = None
-    api: str | None = None
-    engine: str | None = None
-    metrics_url: Sequence[str] | None = None
-    header: Sequence[str] | None = None
-    ca_file: Path | None = None
-    prompt_tokens: int | None = None
-    output_tokens: int | None = None
-    ttft: str | None = None
-    tpot: str | None = None
-    e2e: str | None = None
-    itl: str | None = None
-    ratio: str | None = None
-
-    @classmethod
-    def of(cls, arguments: Mapping[str, Any]) -> "ServerOptions":
-        """Return the options among a command's arguments. An empty list is an option that was not given."""
-        given = {one.name: arguments.get(one.name) for one in fields(cls)}
-        return cls(**{name: None if value == [] else value for name, value in given.items()})
-
-    def given(self) -> list[str]:
-        """Return the names of the options that were given."""
-        return [f"--{name.replace('_', '-')}" for name, value in asdict(self).items() if value is not None]
-
-
-def configuration(file: Path | None, base_url: str | None, server: ServerOptions) -> Config:
+def configuration(
+    file: Path | None,
+    base_url: str | None,
+    server: ServerOptions = NO_SERVER,
+    lengths: LengthOptions = NO_LENGTHS,
+    objectives: ObjectiveOptions = NO_OBJECTIVES,
+) -> Config:
     """Return the configuration of the file, or one made from --base-url and its options. Raises ConfigError."""
     if file is not None and base_url is None:
-        if given := server.given():
+        if given := given_options(server, lengths, objectives):
             raise ConfigError(
                 "\n".join(f"{name}: requires --base-url; with -c, set it in the configuration" for name in given)
             )
         return load_config(file)
     if file is None and base_url is not None:
-        return _one_server(base_url, server)
+        return _one_server(base_url, server, lengths, objectives)
     raise ConfigError("expected either -c FILE or --base-url URL; give one of them")
 
 
@@ -132,7 +116,7 @@ def check_address(text: str, option: str, example: str) -> None:
         raise ConfigError(f"{option} {written}: expected an address such as {example}, without credentials") from None
 
 
-def _one_server(base_url: str, server: ServerOptions) -> Config:
+def _one_server(base_url: str, server: ServerOptions, lengths: LengthOptions, objectives: ObjectiveOptions) -> Config:
     target = {
         "name": "target",
         "base_url": base_url,
@@ -143,9 +127,9 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
         "headers": _headers(server.header or ()),
         "tls": {"ca_file": server.ca_file} if server.ca_file is not None else None,
     }
-    lengths = {"prompt_tokens": server.prompt_tokens, "output_tokens": server.output_tokens}
-    workload = _set({"api": server.api, **lengths})
-    _check_generates(server)
+    workload = _set({"api": server.api, **asdict(lengths)})
+    if _has_no_tokens(server):
+        _check_without_tokens(server, lengths, objectives)
     if server.api_key_file is not None:
         _check_readable("--api-key-file", server.api_key_file)
     if server.ca_file is not None and (words := authorities_problem(server.ca_file)):
@@ -153,7 +137,7 @@ def _one_server(base_url: str, server: ServerOptions) -> Config:
     raw: Mapping[str, Any] = {
         "targets": [_set(target)],
         "workloads": {"default": workload},
-        "objectives": {"default": _objectives(server)},
+        "objectives": {"default": _objectives(server, objectives)},
     }
     try:
         config = Config.model_validate(raw)
@@ -168,25 +152,23 @@ def _has_no_tokens(server: ServerOptions) -> bool:
     return server.api in {api.value for api in Api if not api.generates}
 
 
-def _check_generates(server: ServerOptions) -> None:
-    """Raise ConfigError for an option about tokens where the API generates none."""
-    given = [
-        f"--{name.replace('_', '-')}" for name in ("output_tokens", "ttft", "tpot", "itl") if getattr(server, name)
-    ]
-    if _has_no_tokens(server) and given:
+def _check_without_tokens(server: ServerOptions, lengths: LengthOptions, objectives: ObjectiveOptions) -> None:
+    """Raise ConfigError for an option about tokens, since the API generates none."""
+    tokens = ("--output-tokens", "--ttft", "--tpot", "--itl")
+    if given := [name for name in given_options(lengths, objectives) if name in tokens]:
         raise ConfigError(
             f"{', '.join(given)}: --api {server.api} generates no tokens; remove it, and set --e2e for an objective"
         )
 
 
-def _objectives(server: ServerOptions) -> dict[str, object]:
+def _objectives(server: ServerOptions, objectives: ObjectiveOptions) -> dict[str, object]:
     """Return the objectives as the configuration has them: the usual ones, and those that were asked for."""
     usual = (RESULT_OBJECTIVES if _has_no_tokens(server) else DEFAULT_OBJECTIVES).model_dump(mode="json")
-    ratio = server.ratio or str(USUAL_RATIO)
+    ratio = objectives.ratio or str(USUAL_RATIO)
     return {
         name: _set({"within": within, "ratio": ratio}, usual[name])
         for name in LATENCIES
-        if (within := getattr(server, name)) is not None or usual[name] is not None
+        if (within := getattr(objectives, name)) is not None or usual[name] is not None
     }
 
 

@@ -1,7 +1,12 @@
-"""Options that several commands share."""
+"""Options that several commands share, and groups of options: a command takes a dataclass, and has an option for each
+of its fields.
+"""
 
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -67,3 +72,82 @@ Note = Annotated[
 ]
 Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to, created if missing; - prints instead.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The server of --base-url; with -c the configuration has it."""
+
+    model: Model = None
+    api_key_file: ApiKeyFile = None
+    api: Api = None
+    engine: Engine = None
+    metrics_url: MetricsUrl = None
+    header: Header = None
+    ca_file: CaFile = None
+
+
+@dataclass(frozen=True, slots=True)
+class LengthOptions:
+    """The lengths of requests to the server of --base-url."""
+
+    prompt_tokens: PromptTokens = None
+    output_tokens: OutputTokens = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveOptions:
+    """The objectives of the server of --base-url."""
+
+    ttft: Annotated[str | None, typer.Option(help="TTFT objective, with --base-url. Default: 500ms.")] = None
+    tpot: Annotated[str | None, typer.Option(help="TPOT objective, with --base-url. Default: 50ms.")] = None
+    e2e: Annotated[str | None, typer.Option(help="E2E objective, with --base-url. Default: none.")] = None
+    itl: Annotated[
+        str | None, typer.Option(help="Objective for a request's longest gap, with --base-url. Default: none.")
+    ] = None
+    ratio: Annotated[
+        str | None, typer.Option(help="Share of requests that must meet them, with --base-url. Default: 0.95.")
+    ] = None
+
+
+NO_SERVER, NO_LENGTHS, NO_OBJECTIVES = ServerOptions(), LengthOptions(), ObjectiveOptions()
+
+
+def given_options(*groups: ServerOptions | LengthOptions | ObjectiveOptions) -> list[str]:
+    """Return the names of the options that were given."""
+    names = [one.name for group in groups for one in fields(group) if getattr(group, one.name) is not None]
+    return [f"--{name.replace('_', '-')}" for name in names]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command as Typer takes it: with an option for each field of a parameter that is a dataclass."""
+    kinds = get_type_hints(command, include_extras=True)
+    del kinds["return"]
+    usual = {name: one.default for name, one in inspect.signature(command).parameters.items()}
+    options = [option for name, kind in kinds.items() for option in _options(name, kind, usual[name])]
+
+    def run(**given: object) -> None:
+        command(**{name: _value(name, kind, given) for name, kind in kinds.items()})
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__annotations__ = {option.name: option.annotation for option in options}
+    run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return run
+
+
+def _options(name: str, kind: Any, default: object) -> Iterator[inspect.Parameter]:  # noqa: ANN401 - a type
+    if not is_dataclass(kind):
+        yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        return
+    kinds = get_type_hints(kind, include_extras=True)
+    for one in fields(kind):
+        usual = inspect.Parameter.empty if one.default is MISSING else one.default
+        yield from _options(one.name, kinds[one.name], usual)
+
+
+def _value(name: str, kind: Any, given: Mapping[str, object]) -> object:  # noqa: ANN401 - a type
+    if not is_dataclass(kind):
+        return None if given[name] == [] else given[name]  # an empty list is an option that was not given
+    kinds = get_type_hints(kind, include_extras=True)
+    values = {one.name: _value(one.name, kinds[one.name], given) for one in fields(kind)}
+    return kind(**values)  # type: ignore[operator]

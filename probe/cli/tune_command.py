@@ -1,17 +1,20 @@
-"""`kneewatch tune`: its options."""
+"""`kneewatch tune`: its options, and the command."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from probe.cli.output import NAME
-from probe.cli.parameters import Api, ApiKeyFile, CaFile, Header, Json, Model, Note
+from probe.cli.parameters import Api, ApiKeyFile, CaFile, Header, Json, Model, Note, grouped
 
 
-def tune(
-    context: typer.Context,
+@dataclass(frozen=True, slots=True)
+class TuneOptions:
+    """The options of `kneewatch tune`."""
+
     knob: Annotated[
         list[str],
         typer.Option(
@@ -21,14 +24,14 @@ def tune(
             " gpu_memory_utilization, kv_cache_dtype or enable_prefix_caching. May be repeated; one is tuned after the"
             " other.",
         ),
-    ],
+    ]
     start: Annotated[
         str | None,
         typer.Option(
             help="Command that starts the server, with {port}; the settings are added to it as vLLM's flags, or where"
             " it has {max_num_seqs} and the like. Run without a shell, and stopped after each measurement."
         ),
-    ] = None,
+    ] = None
     apply: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,8 +41,8 @@ def tune(
             " returns when it has changed; may be repeated, as for one that waits. With --base-url.",
             allow_from_autoenv=False,
         ),
-    ] = None,
-    base_url: Annotated[str | None, typer.Option(help="Address of the server that --apply changes.")] = None,
+    ] = None
+    base_url: Annotated[str | None, typer.Option(help="Address of the server that --apply changes.")] = None
     port: Annotated[
         int | None,
         typer.Option(
@@ -48,53 +51,56 @@ def tune(
             help="Port for --start. Default: one that is free.",
             allow_from_autoenv=False,  # Kubernetes sets such names for services
         ),
-    ] = None,
+    ] = None
     any_host: Annotated[
         bool, typer.Option("--any-host", help="Allow --start a server that other machines can reach.")
-    ] = False,
+    ] = False
     ready_url: Annotated[
         str | None, typer.Option(help="Address that answers 200 when the server is ready. Default: its /health.")
-    ] = None,
-    start_timeout: Annotated[str, typer.Option(help="Time for the server to come up, or to change.")] = "10m",
+    ] = None
+    start_timeout: Annotated[str, typer.Option(help="Time for the server to come up, or to change.")] = "10m"
     out: Annotated[
         Path, typer.Option("-o", "--out", help="New folder for the record, each result, and the server's output.")
-    ] = Path("kneewatch-tune"),
+    ] = Path("kneewatch-tune")
     plan_only: Annotated[
         bool,
         typer.Option("--plan-only", help="Start and send nothing: print what is predicted, and what it would cost."),
-    ] = False,
+    ] = False
     result: Annotated[
         Path | None, typer.Option(help="With --plan-only: a result of `ramp --json` of the base, to predict from.")
-    ] = None,
+    ] = None
     measure_all: Annotated[
         bool, typer.Option("--measure-all", help="Measure even values that are predicted to lose clearly.")
-    ] = False,
-    tolerance: Annotated[str, typer.Option(help="Changes of capacity up to this size count as equal.")] = "5%",
-    workload: Annotated[str | None, typer.Option(help="A preset of workloads, as of `ramp`.")] = None,
-    prompt_tokens: Annotated[int | None, typer.Option(help="Prompt length in tokens. Default: 256.")] = None,
-    output_tokens: Annotated[int | None, typer.Option(help="Output length in tokens. Default: 128.")] = None,
-    ttft: Annotated[str | None, typer.Option("--ttft", "--ttft-p95", help="TTFT objective. Default: 500ms.")] = None,
-    tpot: Annotated[str | None, typer.Option("--tpot", "--tpot-p95", help="TPOT objective. Default: 50ms.")] = None,
-    e2e: Annotated[str | None, typer.Option("--e2e", "--e2e-p95", help="E2E objective. Default: none.")] = None,
-    ratio: Annotated[str | None, typer.Option(help="Share of requests that must meet them. Default: 0.95.")] = None,
-    model: Model = None,
-    api: Api = None,
-    api_key_file: ApiKeyFile = None,
-    header: Header = None,
-    ca_file: CaFile = None,
+    ] = False
+    tolerance: Annotated[str, typer.Option(help="Changes of capacity up to this size count as equal.")] = "5%"
+    workload: Annotated[str | None, typer.Option(help="A preset of workloads, as of `ramp`.")] = None
+    prompt_tokens: Annotated[int | None, typer.Option(help="Prompt length in tokens. Default: 256.")] = None
+    output_tokens: Annotated[int | None, typer.Option(help="Output length in tokens. Default: 128.")] = None
+    ttft: Annotated[str | None, typer.Option(help="TTFT objective. Default: 500ms.")] = None
+    tpot: Annotated[str | None, typer.Option(help="TPOT objective. Default: 50ms.")] = None
+    e2e: Annotated[str | None, typer.Option(help="E2E objective. Default: none.")] = None
+    ratio: Annotated[str | None, typer.Option(help="Share of requests that must meet them. Default: 0.95.")] = None
+    model: Model = None
+    api: Api = None
+    api_key_file: ApiKeyFile = None
+    header: Header = None
+    ca_file: CaFile = None
     observe: Annotated[
         float | None, typer.Option(min=0, max=3600, help="Seconds that a run watches before it adds load.")
-    ] = None,
+    ] = None
     max_seconds: Annotated[
         float | None, typer.Option(min=1, help="Budget of each run: wall time in seconds. Default: 300.")
-    ] = None,
+    ] = None
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Budget of each run: prompt and output tokens. Default: 5000000.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the prompt lengths.")] = 0,
-    note: Note = None,
-    as_json: Json = False,
-) -> None:
+    ] = None
+    seed: Annotated[int, typer.Option(help="Seed of the prompt lengths.")] = 0
+    note: Note = None
+    as_json: Json = False
+
+
+@grouped
+def tune(context: typer.Context, options: TuneOptions) -> None:
     """Find the best value of a vLLM setting: predict, measure each value as `ramp` does, and write why.
 
     For a server of your own. The base is measured first and last. Ctrl-C stops the server and leaves the record so far.
@@ -102,11 +108,10 @@ def tune(
     """
     from datetime import UTC, datetime
 
-    from probe.cli.command_line import command_line, facts_of, variables_of
-    from probe.cli.options import ServerOptions, duration_of, share
-    from probe.cli.ramp import RampOptions
+    from probe.cli.command_line import command_line, variables_of
+    from probe.cli.options import share
     from probe.cli.tune_knobs import knobs_of
-    from probe.cli.tune_options import TuneOptions, base_url_of, print_plan, print_record, run_of
+    from probe.cli.tune_options import print_plan, print_record, run_of
     from probe.cli.tune_run import make_folder
     from probe.cli.tune_run import tune as run_tune
     from probe.cli.tuning import settings_of
@@ -114,19 +119,14 @@ def tune(
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
-    knobs, allowed = knobs_of(knob), share(tolerance, "--tolerance")
-    seconds = duration_of(start_timeout, "--start-timeout")
-    options = TuneOptions(start, apply or [], base_url, port, any_host, ready_url, seconds, out, measure_all)
-    options.check(knobs)
-    server = ServerOptions.of(locals())
+    knobs, tolerance = knobs_of(options.knob), share(options.tolerance, "--tolerance")
     made_by = command_line(NAME, context.obj or (), os.environ, variables_of(context.command))
-    facts = facts_of(note or ())
-    limits = RampOptions(workload, max_seconds, max_tokens, seed, None, is_guarded=True, command=made_by, facts=facts)
-    run = run_of(options, knobs, base_url_of(options), server, limits, observe)
-    if plan_only:
-        print_plan(run, result, None if measure_all else allowed)
+    run = run_of(options, knobs, made_by)
+    if options.plan_only:
+        print_plan(run, options.result, None if options.measure_all else tolerance)
         return
-    make_folder(out)
-    record = run_tune(run, TuneRecord(datetime.now(UTC), made_by, allowed, settings_of(knobs)), on_stderr=as_json)
-    print_record(record, out, as_json=as_json)
+    make_folder(options.out)
+    record = TuneRecord(datetime.now(UTC), made_by, tolerance, settings_of(knobs))
+    record = run_tune(run, record, on_stderr=options.as_json)
+    print_record(record, options.out, as_json=options.as_json)
     raise typer.Exit(0 if record.is_decided else 1)

@@ -2,19 +2,19 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from probe.capacity.model.knobs import Knob
 from probe.cli.command_line import secrets_in
-from probe.cli.options import ServerOptions, check_address, configuration
+from probe.cli.options import check_address, configuration, duration_of
 from probe.cli.output import print_json
+from probe.cli.parameters import LengthOptions, ObjectiveOptions, ServerOptions
 from probe.cli.planning import predicted_knobs
-from probe.cli.ramp import RampOptions, ramp_request
-from probe.cli.step_options import StepOptions
+from probe.cli.ramp_command import RampOptions, run_request
 from probe.cli.targets import one_target
+from probe.cli.tune_command import TuneOptions
 from probe.cli.tune_knobs import KnobValues, check_base, has_place, with_settings
 from probe.cli.tune_run import MARKDOWN, TuneRun
 from probe.cli.tuned_server import AppliedServer, Readiness, StartedServer, TunedServer, words_of
@@ -32,87 +32,83 @@ from probe.runtime.free_port import free_port
 _HOST = "--host"
 
 
-@dataclass(frozen=True, slots=True)
-class TuneOptions:
-    """Options that say how the server gets other settings. `start_timeout_s`: also for a change."""
-
-    start: str | None
-    apply: Sequence[str]
-    base_url: str | None
-    port: int | None
-    any_host: bool
-    ready_url: str | None
-    start_timeout_s: float
-    out: Path
-    measure_all: bool
-
-    def check(self, knobs: Sequence[KnobValues]) -> None:
-        """Raise ConfigError for options that do not fit together, or a command that cannot be run."""
-        if (self.start is None) == (not self.apply):
-            raise ConfigError("expected either --start COMMAND or --apply COMMAND; give one of them")
-        if self.ready_url is not None:
-            check_address(self.ready_url, "--ready-url", "http://127.0.0.1:8000/health")
-        if self.start is not None:
-            self._check_start(knobs, self.start)
-            return
-        if self.base_url is None:
-            raise ConfigError("--apply: needs --base-url, the address of the server that it changes; add it")
-        words = [words_of(text, "--apply") for text in self.apply]
-        for knob in knobs:
-            if not any(has_place(each, knob.name, is_only=len(knobs) == 1) for each in words):
-                only = " or {value}" if len(knobs) == 1 else ""
-                raise ConfigError(f"--apply: has no place for {knob.name}; put {{{knob.name}}}{only} where it goes")
-
-    def _check_start(self, knobs: Sequence[KnobValues], start: str) -> None:
-        words = words_of(start, "--start")
-        if self.base_url is not None:
-            raise ConfigError("--base-url: is of a server that runs elsewhere (--apply); with --start, use --port")
-        if self.port is None and "{port}" not in start:
-            raise ConfigError(
-                "--start: has no {port}; put it where the server's port goes, or name its port with --port"
-            )
-        check_base(words, knobs)
-        with_settings(words, settings_of(knobs))
-        is_vllm = bool(vllm_flags(words, [], {}))
-        if is_vllm and not self.any_host and not any(word.partition("=")[0] == _HOST for word in words):
-            raise ConfigError(
-                "--start: vLLM listens on every address of this machine by default; add --host 127.0.0.1 to the"
-                " command, or allow it with --any-host"
-            )
-
-    def server(self, base_url: str) -> TunedServer:
-        """Return the server to tune."""
-        texts = [self.start] if self.start is not None else list(self.apply)
-        option = "--start" if self.start is not None else "--apply"
-        commands = [words_of(text, option) for text in texts]
-        redactor = Redactor()
-        for secret in (secret for words in commands for secret in secrets_in(words)):
-            redactor.add(secret)
-        url = self.ready_url or f"{base_url.rstrip('/').removesuffix('/v1')}/health"
-        ready = Readiness(url, self.start_timeout_s, redactor)
-        if self.start is None:
-            return AppliedServer(commands, ready)
-        return StartedServer(commands[0], int(base_url.rpartition(":")[2]), ready, self.any_host)
-
-
-def base_url_of(options: TuneOptions) -> str:
-    """Return the address of the server: on loopback, where it is started here."""
-    return options.base_url or f"http://127.0.0.1:{options.port or free_port()}"
-
-
-def run_of(
-    options: TuneOptions,
-    knobs: Sequence[KnobValues],
-    base_url: str,
-    server: ServerOptions,
-    limits: RampOptions,
-    observe_s: float | None,
-) -> TuneRun:
-    """Return what the options ask for. Raises ConfigError."""
-    config = configuration(None, base_url, server)
+def run_of(options: TuneOptions, knobs: Sequence[KnobValues], command: str) -> TuneRun:
+    """Return what the options ask for; `command`: the command line, for the results. Raises ConfigError."""
+    timeout_s = duration_of(options.start_timeout, "--start-timeout")
+    check(options, knobs)
+    # A server that is started here is on loopback.
+    base_url = options.base_url or f"http://127.0.0.1:{options.port or free_port()}"
+    asked = RampOptions(
+        base_url=base_url,
+        server=ServerOptions(
+            model=options.model,
+            api=options.api,
+            api_key_file=options.api_key_file,
+            header=options.header,
+            ca_file=options.ca_file,
+        ),
+        observe=options.observe,
+        workload=options.workload,
+        lengths=LengthOptions(options.prompt_tokens, options.output_tokens),
+        objectives=ObjectiveOptions(ttft=options.ttft, tpot=options.tpot, e2e=options.e2e, ratio=options.ratio),
+        max_seconds=options.max_seconds,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+        note=options.note,
+    )
+    config = configuration(None, base_url, asked.server, asked.lengths, asked.objectives)
     target = one_target(config, None, adds_load=True)
-    request = ramp_request(config, target, StepOptions(observe=observe_s), limits)
-    return TuneRun(knobs, options.server(base_url), config, target, request, options.out, options.measure_all)
+    request = run_request(config, target, asked, command)
+    server = _server(options, base_url, timeout_s)
+    return TuneRun(knobs, server, config, target, request, options.out, options.measure_all)
+
+
+def check(options: TuneOptions, knobs: Sequence[KnobValues]) -> None:
+    """Raise ConfigError for options that do not fit together, or a command that cannot be run."""
+    if (options.start is None) == (not options.apply):
+        raise ConfigError("expected either --start COMMAND or --apply COMMAND; give one of them")
+    if options.ready_url is not None:
+        check_address(options.ready_url, "--ready-url", "http://127.0.0.1:8000/health")
+    if options.start is not None:
+        _check_start(options, knobs, options.start)
+        return
+    if options.base_url is None:
+        raise ConfigError("--apply: needs --base-url, the address of the server that it changes; add it")
+    words = [words_of(text, "--apply") for text in options.apply or ()]
+    for knob in knobs:
+        if not any(has_place(each, knob.name, is_only=len(knobs) == 1) for each in words):
+            only = " or {value}" if len(knobs) == 1 else ""
+            raise ConfigError(f"--apply: has no place for {knob.name}; put {{{knob.name}}}{only} where it goes")
+
+
+def _check_start(options: TuneOptions, knobs: Sequence[KnobValues], start: str) -> None:
+    words = words_of(start, "--start")
+    if options.base_url is not None:
+        raise ConfigError("--base-url: is of a server that runs elsewhere (--apply); with --start, use --port")
+    if options.port is None and "{port}" not in start:
+        raise ConfigError("--start: has no {port}; put it where the server's port goes, or name its port with --port")
+    check_base(words, knobs)
+    with_settings(words, settings_of(knobs))
+    is_vllm = bool(vllm_flags(words, [], {}))
+    if is_vllm and not options.any_host and not any(word.partition("=")[0] == _HOST for word in words):
+        raise ConfigError(
+            "--start: vLLM listens on every address of this machine by default; add --host 127.0.0.1 to the"
+            " command, or allow it with --any-host"
+        )
+
+
+def _server(options: TuneOptions, base_url: str, timeout_s: float) -> TunedServer:
+    texts = [options.start] if options.start is not None else options.apply or []
+    option = "--start" if options.start is not None else "--apply"
+    commands = [words_of(text, option) for text in texts]
+    redactor = Redactor()
+    for secret in (secret for words in commands for secret in secrets_in(words)):
+        redactor.add(secret)
+    url = options.ready_url or f"{base_url.rstrip('/').removesuffix('/v1')}/health"
+    ready = Readiness(url, timeout_s, redactor)
+    if options.start is None:
+        return AppliedServer(commands, ready)
+    return StartedServer(commands[0], int(base_url.rpartition(":")[2]), ready, options.any_host)
 
 
 def print_plan(run: TuneRun, file: Path | None, tolerance: float | None) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from probe.capacity.run.request import RunRequest
 from probe.capacity.run.runner import CapacityRun
-from probe.cli.commands import RampRequest, ramp_target
+from probe.cli.commands import ramp_target
 from probe.cli.output import print_error
 from probe.cli.stops import on_signals
 from probe.cli.tune_knobs import KnobValues, server_flags
@@ -40,7 +41,7 @@ class TuneRun:
     server: TunedServer
     config: Config
     target: TargetConfig
-    request: RampRequest
+    request: RunRequest
     folder: Path
     measure_all: bool = False
 

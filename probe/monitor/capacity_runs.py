@@ -11,9 +11,10 @@ import structlog
 
 from probe.capacity.run.admission import Admission, AdmissionCheck
 from probe.capacity.run.locks import Lock
+from probe.capacity.run.request import RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
-from probe.capacity.run.service import RefusedError, RunObservers, RunRequest, run_capacity
+from probe.capacity.run.service import RefusedError, RunObservers, run_capacity
 from probe.core.clock import Clock
 from probe.core.errors import LockError
 from probe.core.request import RequestRecord
@@ -21,6 +22,7 @@ from probe.core.result import Capacity, CapacityResult, Phase, RunProgress
 from probe.core.snapshot import REPLICAS
 from probe.core.step import StepSummary
 from probe.core.text import one_line
+from probe.load.request_source import RequestSource
 from probe.observe.guard import REFUSALS, GuardVerdict
 from probe.observe.server_observer import ServerObserver
 
@@ -44,7 +46,7 @@ class RunSink(Protocol):
 class RunHooks:
     """What a run needs of its target's monitor: a request built when the run is due, and who else has to know of it."""
 
-    request: Callable[[str | None], RunRequest]  # by the id of the run that it repeats, if any
+    request: Callable[[str | None], tuple[RunRequest, RequestSource]]  # by the id of the run that it repeats, if any
     lock: Callable[[], Lock]
     on_lock: Callable[[], None]
     on_record: Callable[[RequestRecord], None]

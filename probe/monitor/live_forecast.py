@@ -12,7 +12,7 @@ from socket import gethostname
 
 from probe import __version__
 from probe.capacity.model.hints import Hints
-from probe.capacity.run.plan import context_of, hints_of
+from probe.capacity.run.request import context_of, hints_of
 from probe.config.capacity import CapacityConfig, ServerLimitsConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
@@ -65,7 +65,7 @@ class LiveForecast:
         history = self._observer.state.history
         workload = self._workload.current()
         if workload is not None:
-            capacity = await live_forecast(history, workload, self._objectives, hints_of(settings))
+            capacity = await live_forecast(history, workload, self._objectives, hints_of(settings.server))
         else:
             capacity = Capacity(mode="forecast", reason=f"not enough evidence: {self._workload.lacking()}")
         self.last_result = correct(self._result(model, settings, workload or self._workload.configured, capacity))
@@ -84,7 +84,7 @@ class LiveForecast:
         if users is None or not self._is_due(users, history.seconds):
             return None
         self._tried = (users, self._clock.monotonic_ns(), history.seconds)
-        capacity = await live_forecast(history, users, self._objectives, hints_of(settings))
+        capacity = await live_forecast(history, users, self._objectives, hints_of(settings.server))
         self.for_users = correct(self._result(model, settings, users, capacity))
         return self.for_users
 

@@ -1,10 +1,11 @@
 """One watched target: its canary, its server's metrics, its scheduled capacity runs."""
 
+from dataclasses import replace
 from functools import partial
 
 import structlog
 
-from probe.capacity.run.service import RunRequest
+from probe.capacity.run.request import RunRequest, configured_run
 from probe.config.config import Config
 from probe.config.load import LoadConfig
 from probe.config.targets import TargetConfig
@@ -22,7 +23,7 @@ from probe.monitor.live_forecast import LiveForecast
 from probe.monitor.on_demand_canaries import OnDemandCanaries
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.target_context import MeasurementSink, TargetContext
-from probe.monitor.target_parts import new_admission_check, new_observer, new_run_request, new_scraper
+from probe.monitor.target_parts import new_admission_check, new_observer, new_scraper
 from probe.monitor.wiring import lock
 from probe.observe.guard import REPLICAS_CHANGED
 
@@ -192,7 +193,8 @@ class TargetMonitor:
         self._observer.add_record(record)
         self._sink.record(record)
 
-    def _run_request(self, load: LoadConfig | None, confirms: str | None) -> RunRequest:
+    def _run_request(self, load: LoadConfig | None, confirms: str | None) -> tuple[RunRequest, RequestSource]:
+        request = replace(configured_run(self._flags.target.kinds[0], self.objectives, load), confirms=confirms)
         source = RequestSource(  # the same lengths in every run; prompts are new
             self._kinds[0].endpoint,
             self.model,
@@ -200,7 +202,7 @@ class TargetMonitor:
             self._first.canary.timeout,
             aliases=self._kinds[0].canary.aliases,
         )
-        return new_run_request(self._flags.target, self.objectives, source, load, confirms)
+        return request, source
 
     @property
     def users(self) -> UserLoad | None:

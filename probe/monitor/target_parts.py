@@ -3,14 +3,9 @@
 from collections.abc import Callable
 
 from probe.capacity.run.admission import AdmissionCheck
-from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import steps_of
-from probe.capacity.run.service import RunRequest
-from probe.config.load import LoadConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
-from probe.load.request_source import RequestSource
 from probe.monitor.target_context import MeasurementSink, TargetContext
 from probe.monitor.wiring import scraper_of
 from probe.observe.cross_checks import CrossChecker
@@ -61,22 +56,4 @@ def new_admission_check(
         firing_pages=context.firing_pages,
         spent=context.tokens_since,
         lacking_workload=lacking_workload,
-    )
-
-
-def new_run_request(
-    target: TargetConfig, objectives: Objectives, source: RequestSource, load: LoadConfig | None, confirms: str | None
-) -> RunRequest:
-    """Return the target's capacity run as configured; `confirms`: the id of the run that it repeats, if any."""
-    capacity, budget = target.capacity, target.capacity.budget
-    return RunRequest(
-        source=source,
-        objectives=objectives,
-        steps=steps_of(capacity),
-        budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
-        by_stream=capacity.guard == "stream",
-        server=capacity.server,
-        confirms=confirms,
-        load=load,
-        facts=capacity.server.facts,
     )

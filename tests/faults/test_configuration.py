@@ -17,9 +17,8 @@ from process import eventually
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import StepSettings
-from probe.cli.commands import RampRequest, ramp_target
+from probe.capacity.run.request import Budget, RunRequest, StepSettings
+from probe.cli.commands import ramp_target
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.result import CapacityResult, Stopped
@@ -244,12 +243,11 @@ def test_a_key_that_is_rotated_under_load_fails_no_request(tmp_path: Path) -> No
             keyed = Keyed(server)
             target = {"name": "a", "base_url": server.url, "api_key_file": str(key)}
             loaded = config_from(yaml.safe_load(yaml.safe_dump({"workloads": SMALL, "targets": [target]})), "test")
-            asked = RampRequest(
-                steps=StepSettings(concurrency=(2,), seconds=6.0),
-                workload="default",
-                budget=Budget(10**9, 60.0, 60.0),
-                is_guarded=True,
-                seed=0,
+            asked = RunRequest(
+                "a",
+                loaded.objectives_of(loaded.targets[0]),
+                Budget(10**9, 60.0, 60.0),
+                StepSettings(concurrency=(2,), seconds=6.0),
                 workers=1,
             )
             running = asyncio.create_task(ramp_target(loaded, loaded.targets[0], asked, SystemClock(), lambda _: None))

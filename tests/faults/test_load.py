@@ -19,9 +19,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.types import ASGIApp, Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import StepSettings
-from probe.cli.commands import RampRequest, ramp_target
+from probe.capacity.run.request import Budget, RunRequest, StepSettings
+from probe.cli.commands import ramp_target
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.result import CapacityResult
@@ -109,12 +108,11 @@ def ramp_of(url: str) -> Awaitable[CapacityResult]:
     workload = {"prompt_tokens": 8, "output_tokens": TOKENS}
     target = {"name": "a", "base_url": url, "canary": canary}
     config = config_from({"objectives": objectives, "workloads": {"default": workload}, "targets": [target]}, "test")
-    asked = RampRequest(
-        steps=StepSettings(concurrency=(4, 8), seconds=30.0),
-        workload="default",
-        budget=Budget(10**9, 600.0, 600.0),
-        is_guarded=True,
-        seed=0,
+    asked = RunRequest(
+        "a",
+        config.objectives_of(config.targets[0]),
+        Budget(10**9, 600.0, 600.0),
+        StepSettings(concurrency=(4, 8), seconds=30.0),
         workers=1,
     )
     return ramp_target(config, config.targets[0], asked, CLOCK, lambda _: None)

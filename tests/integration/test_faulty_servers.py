@@ -11,9 +11,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import StepSettings
-from probe.cli.commands import RampRequest, ramp_target
+from probe.capacity.run.request import Budget, RunRequest, StepSettings
+from probe.cli.commands import ramp_target
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
@@ -35,21 +34,15 @@ def _config(url: str) -> Config:
     return config_from({"objectives": objectives, "workloads": {"default": workload}, "targets": [target]}, "test")
 
 
-def _asked(*concurrency: int) -> RampRequest:
-    return RampRequest(
-        steps=StepSettings(concurrency=concurrency, seconds=30.0),
-        workload="default",
-        budget=Budget(10**9, 600.0, 600.0),
-        is_guarded=True,
-        seed=0,
-        workers=1,
-    )
+def _asked(config: Config, *concurrency: int) -> RunRequest:
+    objectives, steps = config.objectives_of(config.targets[0]), StepSettings(concurrency=concurrency, seconds=30.0)
+    return RunRequest("a", objectives, Budget(10**9, 600.0, 600.0), steps, workers=1)
 
 
 async def _ramp_while(server: MockServer, breaks: Break) -> tuple[CapacityResult, float]:
     """Run a ramp against a server that breaks under load. Return the result and the seconds until it ended."""
     config = _config(server.url)
-    running = asyncio.create_task(ramp_target(config, config.targets[0], _asked(4, 8), CLOCK, lambda _: None))
+    running = asyncio.create_task(ramp_target(config, config.targets[0], _asked(config, 4, 8), CLOCK, lambda _: None))
     async with asyncio.timeout(20):
         while server.driver.engine.running < 4:  # noqa: ASYNC110 - workers change it
             await asyncio.sleep(0.01)
@@ -138,7 +131,9 @@ def test_a_server_that_is_replaced_under_load_ends_the_run() -> None:
         port = free_port()
         async with mock_server(faults=SLOW, port=port) as first:
             config = _config(first.url)
-            running = asyncio.create_task(ramp_target(config, config.targets[0], _asked(4, 8), CLOCK, lambda _: None))
+            running = asyncio.create_task(
+                ramp_target(config, config.targets[0], _asked(config, 4, 8), CLOCK, lambda _: None)
+            )
             async with asyncio.timeout(20):
                 while first.driver.engine.running < 4:  # noqa: ASYNC110 - workers change it
                     await asyncio.sleep(0.01)
@@ -180,7 +175,7 @@ def test_a_server_that_accepts_and_says_nothing_is_left_alone_after_twice_the_ob
             server.instead["/v1/completions"] = silent
             config = _config(server.url)
             async with asyncio.timeout(20):
-                result = await ramp_target(config, config.targets[0], _asked(4), CLOCK, lambda _: None)
+                result = await ramp_target(config, config.targets[0], _asked(config, 4), CLOCK, lambda _: None)
             _without_a_figure(result, Stopped("guard", "no_first_token"))
             assert result.cost.seconds < 6.0
             silenced = result.cost.requests - 12

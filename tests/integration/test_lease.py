@@ -12,9 +12,9 @@ from api_server import NAMESPACE, ApiServer, api_server
 from mock_servers import MockServer, mock_server
 
 from probe.capacity.run import lease_holder
-from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.lease_lock import LOST, KubernetesLease
 from probe.capacity.run.locks import LOCKED, NO_LOCK
+from probe.capacity.run.request import Budget, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.search.fixed_steps import FixedSteps
@@ -443,7 +443,9 @@ async def _loses(server: MockServer, lose: Callable[[], Any], ended: asyncio.Eve
 async def _ramp(server: MockServer) -> None:
     where, load = Endpoint("a", server.url), Workload("long", Api.COMPLETIONS, 16, 300)
     job = RunJob(
-        "a", "tiny", Objectives("o"), Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}), is_guarded=False
+        RunRequest("a", Objectives("o"), Budget(10**9, 60.0, 60.0), is_guarded=False),
+        "tiny",
+        RunContext({"name": "w"}, {}),
     )
     scraper = Scraper(where, CLOCK, timeout_s=1.0)
     try:

@@ -17,8 +17,8 @@ from mock_servers import MockServer, mock_server
 from starlette.types import Message, Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.replay_steps import Replay, replay_steps
+from probe.capacity.run.request import Budget, RunJob, RunRequest
 from probe.capacity.run.run_guard import CLIENT_LATE
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
@@ -586,7 +586,7 @@ def test_a_worker_that_says_nothing_is_lost_and_not_late() -> None:
 async def _guarded(server: MockServer, workers: WorkerPool) -> CapacityResult:
     """Run one long step with a guard that trips after 0.2 s without a first token."""
     promised = Objectives("o", ttft=Objective(0.1, 0.9), tpot=Objective(1.0, 0.9))
-    job = RunJob("a", "tiny", promised, Budget(10**9, 60.0, 60.0), RunContext({"name": "w"}, {}))
+    job = RunJob(RunRequest("a", promised, Budget(10**9, 60.0, 60.0)), "tiny", RunContext({"name": "w"}, {}))
     scraper = Scraper(Endpoint("a", server.url), CLOCK, timeout_s=1.0)
     try:
         plans = FixedSteps([StepPlan(concurrency=4, seconds=40.0)])

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.capacity.cases import CASES, Case
 from benchmarks.capacity.play import Played, play
-from probe.capacity.run.job import Budget
+from probe.capacity.run.request import Budget
 from probe.capacity.search.search import Search
 from probe.core.errors import TargetError
 from probe.core.objectives import Objective, Objectives

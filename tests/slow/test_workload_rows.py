@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.capacity.cases import CASES, Case
 from benchmarks.capacity.play import Played, play
-from probe.capacity.run.job import Budget
+from probe.capacity.run.request import Budget
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.capacity import BudgetConfig, CapacityConfig
 from probe.config.presets import PRESETS

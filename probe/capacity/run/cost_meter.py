@@ -1,7 +1,6 @@
 """What a run has cost so far: requests, tokens, seconds, and seconds in which probe requests were over an objective."""
 
-from probe.capacity.run.job import RunJob
-from probe.capacity.search.knee import OVER_OBJECTIVE
+from probe.capacity.run.request import RunRequest
 from probe.core.clock import Clock
 from probe.core.request import RequestRecord
 from probe.core.request_cost import tokens_spent
@@ -13,8 +12,8 @@ from probe.load.protocol import Load
 class CostMeter:
     """Counts finished requests as they are added, and those in flight when it is asked."""
 
-    def __init__(self, job: RunJob, load: Load, clock: Clock) -> None:
-        self._job = job
+    def __init__(self, request: RunRequest, load: Load, clock: Clock) -> None:
+        self._request = request
         self._load = load
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
@@ -51,14 +50,7 @@ class CostMeter:
 
     def exceeded(self, *, is_over: bool) -> str | None:
         """Return the name of the budget that is spent, if one is."""
-        cost, budget = self.cost(is_over=is_over), self._job.budget
-        if cost.tokens >= budget.tokens:
-            return budget.tokens_name
-        if cost.seconds >= budget.seconds:
-            return "seconds"
-        if cost.over_objective_seconds >= budget.over_objective_stop_s:
-            return OVER_OBJECTIVE
-        return None
+        return self._request.budget.exceeded(self.cost(is_over=is_over))
 
     def _over_objective(self, record: RequestRecord) -> list[tuple[int, int]]:
-        return over_objective(record, self._job.objectives) if self.is_warm else []
+        return over_objective(record, self._request.objectives) if self.is_warm else []

@@ -5,7 +5,7 @@ from array import array
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from probe.capacity.run.job import GUARD_S, LoadPlan, RunJob
+from probe.capacity.run.request import GUARD_S, LoadPlan, RunJob
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.core import objectives as slo
@@ -49,14 +49,14 @@ class RunGuard:
     def __init__(
         self, job: RunJob, plan: LoadPlan, load: Load, clock: Clock, *, watch: ServerWatch, switch: StopSwitch
     ) -> None:
-        self._job = job
+        self._request = request = job.request
         self._plan = plan
         self._load = load
         self._clock = clock
         self._watch = watch
         self._switch = switch
-        self._limits = job.limits.promised(job.objectives)
-        self._stream = StreamGuard(self._limits, job.objectives) if job.by_stream else None
+        self._limits = job.limits.promised(request.objectives)
+        self._stream = StreamGuard(self._limits, request.objectives) if request.by_stream else None
         self._failures: list[Outcome] = []
         self._is_loading = False
         self._rate_rps = 0.0  # of the step that runs, where it is known
@@ -135,11 +135,11 @@ class RunGuard:
 
     def _judge(self, record: RequestRecord) -> None:
         """End a step of a search as soon as it is certain to break an objective. Fixed steps run to their end."""
-        if not (self._job.is_guarded and self._plan.survives_overload and self._planned):
+        if not (self._request.is_guarded and self._plan.survives_overload and self._planned):
             return
         if record.scheduled_ns >= self._judged_from_ns:
-            self._missed.update(name for name, good in slo.met(record, self._job.objectives).items() if not good)
-            if broken_for_certain(self._missed, self._planned, self._job.objectives) is not None:
+            self._missed.update(name for name, good in slo.met(record, self._request.objectives).items() if not good)
+            if broken_for_certain(self._missed, self._planned, self._request.objectives) is not None:
                 self._trip(OBJECTIVE_BROKEN)
 
     def check(self) -> None:
@@ -149,9 +149,9 @@ class RunGuard:
         verdict = decide(polls, self._failures, limits, self._unanswered_s())
         if verdict.allows_load and self._stream is not None:
             verdict = self._stream.decide() or verdict
-        if self._job.is_guarded and not verdict.allows_load:
+        if self._request.is_guarded and not verdict.allows_load:
             self._trip(verdict.reason)
-        elif self._job.is_guarded and (fault := page_fault(self._answered_ns, self._watch.snapshots)) is not None:
+        elif self._request.is_guarded and (fault := page_fault(self._answered_ns, self._watch.snapshots)) is not None:
             self._trip(fault)
         elif self._plan.survives_overload and self.has_several_servers():  # a search learns from the page
             self._trip(SEVERAL_SERVERS)
@@ -181,7 +181,7 @@ class RunGuard:
     def uncounted_s(self) -> float:
         """Return for how long the metrics page may still not have counted the run's requests; `check` decides later."""
         snapshots = self._watch.snapshots
-        is_behind = self._job.is_guarded and page_fault(self._answered_ns, snapshots, within_s=0.0) is not None
+        is_behind = self._request.is_guarded and page_fault(self._answered_ns, snapshots, within_s=0.0) is not None
         return counted_after_s(snapshots[-1]) if is_behind else 0.0
 
     def check_client(self) -> None:
@@ -191,7 +191,7 @@ class RunGuard:
             self._old_since_ns = None
         elif self._old_since_ns is None:
             self._old_since_ns = now_ns
-        elif self._job.is_guarded and now_ns - self._old_since_ns > int(_TOO_LONG_OLD_S * 1e9):
+        elif self._request.is_guarded and now_ns - self._old_since_ns > int(_TOO_LONG_OLD_S * 1e9):
             self._switch.stop("error", CLIENT_LATE)
 
     def _trip(self, reason: str | None) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from probe.capacity.run.cost_meter import CostMeter
-from probe.capacity.run.job import GUARD_S, LoadPlan, RunJob
+from probe.capacity.run.request import GUARD_S, LoadPlan, RunJob
 from probe.capacity.run.run_guard import RunGuard
 from probe.capacity.run.seams import ServerAccess, StepObservers, Think, unread
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
@@ -57,7 +57,7 @@ class CapacityRun:
         think: Think = asyncio.to_thread,
     ) -> None:
         """`think` runs the load plan's arithmetic away from the event loop: the guard goes on meanwhile."""
-        self._job = job
+        self._job, self._request = job, job.request
         self._plan = plan
         self._think = think
         self._server = server
@@ -65,9 +65,9 @@ class CapacityRun:
         self._clock = clock
         self._observers = observers
         self._switch = StopSwitch()
-        self._watch = ServerWatch(unread if job.by_stream else server.read, server.read_gpus, clock)
+        self._watch = ServerWatch(unread if job.request.by_stream else server.read, server.read_gpus, clock)
         self._guard = RunGuard(job, plan, load, clock, watch=self._watch, switch=self._switch)
-        self._cost = CostMeter(job, load, clock)
+        self._cost = CostMeter(job.request, load, clock)
         self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
         self._steps: list[StepSummary] = []
         self._first_failure: str | None = None
@@ -117,7 +117,7 @@ class CapacityRun:
         return self._result(capacity)
 
     async def _capacity(self) -> Capacity:
-        note = UNSEEN if self._job.by_stream else None
+        note = UNSEEN if self._request.by_stream else None
         if self._guard.has_several_servers():
             # One server's counters less the requests to all of them say nothing of users.
             self._users.clear()
@@ -129,7 +129,7 @@ class CapacityRun:
     def _result(self, capacity: Capacity) -> CapacityResult:
         return CapacityResult(
             id=f"{self._started:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}",
-            target=self._job.target,
+            target=self._request.target,
             model=self._job.model,
             started=self._started,
             context=self._job.context,
@@ -138,7 +138,7 @@ class CapacityRun:
             cost=self._cost.cost(is_over=self._switch.is_on),
             stopped=self._guard.stopped(),
             users=mean(self._users),
-            confirms=self._job.confirms,
+            confirms=self._request.confirms,
             first_failure=self._first_failure,
             provenance=with_gpus(self._job.provenance, self._watch.last_gpus),
         )
@@ -165,7 +165,7 @@ class CapacityRun:
         self._observers.on_phase(_FIRST)
         first = await self._send_alone()
         self._guard.is_warm = self._cost.is_warm = True
-        if self._job.by_stream and not self._switch.is_on:
+        if self._request.by_stream and not self._switch.is_on:
             self._guard.observe_unloaded(await self._send_alone(UNLOADED_REQUESTS))
         before, began_ns = len(self._watch.snapshots), self._clock.monotonic_ns()
         if self._plan.observe_s > 0:
@@ -177,7 +177,7 @@ class CapacityRun:
         beside = TrafficBeside(self._server.users_between((), snapshots), self._other_probes(began_ns))
         self._add_users(beside.users, snapshots)
         if not self._switch.is_on:
-            baseline = summary.summarize(first, self._job.objectives)
+            baseline = summary.summarize(first, self._request.objectives)
             await self._compute(partial(self._plan.observe_idle, snapshots, baseline, beside))
 
     def _is_idle(self, since: int) -> bool:
@@ -200,7 +200,7 @@ class CapacityRun:
         run = replace(run, other_probes=self._other_probes(began_ns))
         snapshots = sorted(self._watch.snapshots[first:], key=lambda snapshot: snapshot.at_ns)
         users, gpus = self._server.users_between(run.records, snapshots), self._watch.take_gpus()
-        step = summary.summarize(run, self._job.objectives, polls=snapshots, gpus=gpus, users=users)
+        step = summary.summarize(run, self._request.objectives, polls=snapshots, gpus=gpus, users=users)
         step = replace(step, tripped=self._guard.trip_reason(run))
         self._steps.append(step)
         self._add_users(step.users, snapshots)

@@ -2,9 +2,9 @@
 
     lock -> admit -> load plan -> workers -> CapacityRun -> on_result
 
-In: a RunRequest (what to measure), the server's lock, a ServerAccess (how to reach it), and the three things in which
-callers differ: `admit` refuses the run or limits it, `interrupts` lets something outside stop it, RunObservers receive
-what it measures. Out: a CapacityResult.
+In: a RunRequest (what to measure), its RequestSource (what to send), the server's lock, a ServerAccess (how to reach
+it), and the three things in which callers differ: `admit` refuses the run or limits it, `interrupts` lets something
+outside stop it, RunObservers receive what it measures. Out: a CapacityResult.
 
 Without the lock or an admission nothing is sent: LockError or RefusedError says why. Once a run is admitted, exactly
 one result is reported, while the lock is still held. The run ended by itself, was stopped (even before its workers had
@@ -13,24 +13,20 @@ had begun. What cancelled or broke it is raised again afterwards.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from socket import gethostname
 
 from probe import __version__
 from probe.capacity.run.admission import WINDOW_CLOSED, Admission
-from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.locks import Lock
-from probe.capacity.run.plan import StepSettings, context_of, load_plan
+from probe.capacity.run.request import RunJob, RunRequest, context_of, load_plan
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, StepObservers, ignore
 from probe.capacity.search.fixed_steps import FixedSteps
-from probe.config.capacity import ServerLimitsConfig
-from probe.config.load import LoadConfig
 from probe.core.clock import Clock
-from probe.core.objectives import Objectives
 from probe.core.provenance import Provenance, version_facts
 from probe.core.result import CapacityResult
 from probe.load.backends import workers_of
@@ -50,52 +46,16 @@ class RefusedError(Exception):
         self.verdict = verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """What to measure, and what it may cost.
-
-    `server`: what is stated about it. `confirms`: the id of the run that it repeats. `by_stream`: guarded by the run's
-    own answers alone. `command`: without secrets.
-    """
-
-    source: RequestSource
-    objectives: Objectives
-    steps: StepSettings
-    budget: Budget
-    is_guarded: bool = True
-    by_stream: bool = False
-    server: ServerLimitsConfig = field(default_factory=ServerLimitsConfig)
-    confirms: str | None = None
-    load: LoadConfig | None = None
-    workers: int | None = None  # None: as many as the configuration or the cores allow
-    command: str | None = None
-    facts: Mapping[str, str] = field(default_factory=dict)  # about the server, as stated (core/provenance.py)
-
-    def job(self, admission: Admission) -> RunJob:
-        """Return the run's job within the limits of its admission."""
-        budget = self.budget
-        if admission.tokens is not None and admission.tokens < budget.tokens:
-            budget = replace(budget, tokens=admission.tokens, tokens_name="tokens_per_day")
-        context = context_of(
-            admission.server,
-            self.source.workload,
-            self.objectives,
-            self.server,
-            self.source.endpoint.shape,
-            sending=self.steps.conditions,
-        )
-        facts = {**version_facts(context.version), **self.facts}
-        return RunJob(
-            target=self.source.endpoint.target,
-            model=self.source.model,
-            objectives=self.objectives,
-            budget=budget,
-            context=context,
-            is_guarded=self.is_guarded,
-            by_stream=self.by_stream,
-            confirms=self.confirms,
-            provenance=Provenance(__version__, self.command, self.source.seed, gethostname(), facts),
-        )
+def job_of(request: RunRequest, source: RequestSource, admission: Admission) -> RunJob:
+    """Return the job that the request is, within the limits of its admission."""
+    budget = request.budget
+    if admission.tokens is not None and admission.tokens < budget.tokens:
+        budget = replace(budget, tokens=admission.tokens, tokens_name="tokens_per_day")
+    sending, shape = request.steps.conditions, source.endpoint.shape
+    context = context_of(admission.server, source.workload, request.objectives, request.server, shape, sending=sending)
+    facts = {**version_facts(context.version), **request.facts}
+    provenance = Provenance(__version__, request.command, source.seed, gethostname(), facts)
+    return RunJob(replace(request, budget=budget), source.model, context, provenance=provenance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +71,7 @@ class RunObservers(StepObservers):
 
 
 async def run_capacity(
-    make_request: Callable[[], RunRequest],
+    make_request: Callable[[], tuple[RunRequest, RequestSource]],
     lock: Lock,
     server: ServerAccess,
     clock: Clock,
@@ -129,15 +89,14 @@ async def run_capacity(
         admission = await admit()
         if not admission.verdict.allows_load:
             raise RefusedError(admission.verdict)
-        request = make_request()
-        job, source, steps = request.job(admission), request.source, request.steps
-        workers = workers_of(request.load, source, steps.streams, clock, request.workers)
+        request, source = make_request()
+        job = job_of(request, source, admission)
+        workers = workers_of(request.load, source, request.steps.streams, clock, request.workers)
         observers.on_admitted(request, admission)
         begin = partial(CapacityRun, job, load=workers, server=server, clock=clock, observers=observers)
         async with AsyncExitStack() as opened:
-            opening = load_plan(steps, source.workload, job.objectives, job.budget, is_guarded=job.is_guarded)
             try:
-                plan = await opened.enter_async_context(opening)
+                plan = await opened.enter_async_context(load_plan(job.request, source.workload))
             except (Exception, asyncio.CancelledError) as error:
                 await _report_broken(begin(FixedSteps(())), error, observers)
                 raise

@@ -11,9 +11,8 @@ from mock_servers import MockServer, mock_server
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp
 
-from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import StepSettings
-from probe.cli.commands import RampRequest, check_target, ramp_target
+from probe.capacity.run.request import Budget, RunRequest, StepSettings
+from probe.cli.commands import check_target, ramp_target
 from probe.cli.forecasting import forecast_target
 from probe.config.config import Config
 from probe.config.config_file import config_from
@@ -58,20 +57,15 @@ def _config(url: str, *, prometheus: str | None = None, **target: Any) -> Config
     return config_from(raw, "test")
 
 
-def _asked(**values: Any) -> RampRequest:
-    plain: dict[str, Any] = {
-        "steps": StepSettings(concurrency=(1, 2), requests=25),
-        "workload": "short",
-        "budget": Budget(10**6, 60.0, 60.0),
-        "is_guarded": True,
-        "seed": 0,
-    }
-    return RampRequest(**{**plain, **values})
+def _asked(config: Config, **values: Any) -> RunRequest:
+    target, steps = config.targets[0], StepSettings(concurrency=(1, 2), requests=25)
+    plain = {"budget": Budget(10**6, 60.0, 60.0), "steps": steps, "workload": "short"}
+    return RunRequest(target.name, config.objectives_of(target), **{**plain, **values})
 
 
-async def _ramp(config: Config, asked: RampRequest) -> tuple[CapacityResult, list[StepSummary]]:
+async def _ramp(config: Config, **values: Any) -> tuple[CapacityResult, list[StepSummary]]:
     steps: list[StepSummary] = []
-    result = await ramp_target(config, config.targets[0], asked, SystemClock(), steps.append)
+    result = await ramp_target(config, config.targets[0], _asked(config, **values), SystemClock(), steps.append)
     return result, steps
 
 
@@ -125,7 +119,7 @@ def test_a_check_of_no_server_is_an_error() -> None:
 
 def test_a_ramp_measures_the_steps_that_were_asked_for(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
-    result, steps = runner.run(_ramp(_config(server.url), _asked()))
+    result, steps = runner.run(_ramp(_config(server.url)))
     assert [step.plan.concurrency for step in result.steps] == [1, 2]
     assert steps == list(result.steps)
     assert all(step.requests.ok == 25 for step in steps)
@@ -137,7 +131,7 @@ def test_a_ramp_measures_the_steps_that_were_asked_for(host: tuple[asyncio.Runne
 def test_results_name_the_configured_gpu_and_facts(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     config = _config(server.url, capacity={"server": {"gpu": "NVIDIA L4", "facts": {"image": "v1"}}})
-    measured, _ = runner.run(_ramp(config, _asked()))
+    measured, _ = runner.run(_ramp(config))
     forecast = runner.run(forecast_target(config, config.targets[0], SystemClock(), watch_s=0.0))
     for result in (measured, forecast):
         assert result.context.gpu == "NVIDIA L4"
@@ -149,7 +143,7 @@ def test_results_name_the_configured_gpu_and_facts(host: tuple[asyncio.Runner, M
 def test_a_guarded_ramp_ends_at_its_first_request_if_that_fails(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     server.driver.faults = Faults(error_ratio=1.0)
-    result, steps = runner.run(_ramp(_config(server.url), _asked()))
+    result, steps = runner.run(_ramp(_config(server.url)))
     assert (result.steps, steps, server.generated) == ((), [], 1)
     assert "before its first step (server_errors)" in str(result.capacity.reason)
 
@@ -169,7 +163,7 @@ def test_a_run_has_the_words_of_its_first_failed_request(
     runner, server = host
     config = _config(server.url)
     too_long = config.model_copy(update={"workloads": {"short": WorkloadConfig(prompt_tokens=20_000, output_tokens=3)}})
-    result, _ = runner.run(_ramp(too_long, _asked(steps=steps)))
+    result, _ = runner.run(_ramp(too_long, steps=steps))
     words = result_words(result)
     assert str(result.first_failure).startswith("bad_request: HTTP 400: This model's maximum context length is ")
     assert json.loads(dumps(result))["first_failure"] == result.first_failure
@@ -190,7 +184,7 @@ def test_a_guarded_ramp_does_not_load_a_server_that_is_busy_or_unseen(
     runner, server = host
     server.says_on_metrics(page)
     with pytest.raises(TargetError, match="no load was sent"):
-        runner.run(_ramp(_config(server.url), _asked()))
+        runner.run(_ramp(_config(server.url)))
     assert server.generated == 0
 
 
@@ -198,7 +192,7 @@ def test_an_unguarded_ramp_needs_no_metrics(host: tuple[asyncio.Runner, MockServ
     runner, server = host
     server.says_on_metrics("")
     result, _ = runner.run(
-        _ramp(_config(server.url), _asked(is_guarded=False, steps=StepSettings(concurrency=(2,), requests=25)))
+        _ramp(_config(server.url), is_guarded=False, steps=StepSettings(concurrency=(2,), requests=25))
     )
     assert result.steps[0].requests.ok == 25
     assert result.steps[0].server.waiting_peak is None
@@ -210,14 +204,14 @@ def test_a_ramp_asks_the_configured_prometheus_before_it_loads(host: tuple[async
     runner, server = host
     config = _config(server.url, prometheus=f"http://127.0.0.1:{free_port()}")
     with pytest.raises(TargetError, match="no_prometheus"):
-        runner.run(_ramp(config, _asked()))
+        runner.run(_ramp(config))
     assert server.generated == 0
 
 
 def test_a_ramp_on_a_model_that_is_not_served_is_an_error(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     with pytest.raises(TargetError, match="'nope' is not served; expected one of: tiny"):
-        runner.run(_ramp(_config(server.url, model="nope"), _asked()))
+        runner.run(_ramp(_config(server.url, model="nope")))
     assert server.generated == 1, "its own answer decides"
 
 
@@ -241,7 +235,7 @@ def test_a_ramp_and_a_forecast_need_no_list_either(host: tuple[asyncio.Runner, M
     runner, server = host
     server.instead["/v1/models"] = _NO_LIST
     config = _config(server.url, model="tiny")
-    result, _ = runner.run(_ramp(config, _asked(steps=StepSettings(concurrency=(1,), requests=20))))
+    result, _ = runner.run(_ramp(config, steps=StepSettings(concurrency=(1,), requests=20)))
     assert result.steps[0].requests.ok == 20
     found = runner.run(forecast_target(config, config.targets[0], SystemClock(), watch_s=0.0))
     assert (result.model, found.model) == ("tiny", "tiny")
@@ -260,13 +254,11 @@ def test_of_two_ramps_on_one_server_one_is_sent_away(host: tuple[asyncio.Runner,
 
     async def both() -> None:
         server.driver.faults = Faults(extra_step_s=0.02)
-        first = asyncio.create_task(
-            _ramp(_config(server.url), _asked(steps=StepSettings(concurrency=(2,), requests=20)))
-        )
+        first = asyncio.create_task(_ramp(_config(server.url), steps=StepSettings(concurrency=(2,), requests=20)))
         async with asyncio.timeout(10):
             while server.generated == 0:  # noqa: ASYNC110 - another task changes it
                 await asyncio.sleep(0.01)
-        second = _ramp(_config(server.url.replace("127.0.0.1", "localhost")), _asked(is_guarded=False))
+        second = _ramp(_config(server.url.replace("127.0.0.1", "localhost")), is_guarded=False)
         with pytest.raises(LockError, match=rf"another prober loads localhost:\d+ \(process {os.getpid()} on .*since"):
             await second
         result, _ = await first
@@ -282,7 +274,7 @@ def test_a_passive_target_gets_neither_canaries_nor_load(host: tuple[asyncio.Run
     with pytest.raises(ConfigError, match="passive is true"):
         runner.run(check_target(config, config.targets[0], SystemClock()))
     with pytest.raises(ConfigError, match="passive is true"):
-        runner.run(ramp_target(config, config.targets[0], _asked(), SystemClock(), lambda _: None))
+        runner.run(ramp_target(config, config.targets[0], _asked(config), SystemClock(), lambda _: None))
     assert server.asked == []
 
 
@@ -302,7 +294,9 @@ def test_nothing_is_sent_to_a_server_that_sleeps(host: tuple[asyncio.Runner, Moc
     with pytest.raises(TargetError, match="sleeps, nothing was sent; wake it up first"):
         runner.run(check_target(config, config.targets[0], SystemClock()))
     with pytest.raises(TargetError, match="sleeps, nothing was sent; wake it up first"):
-        runner.run(ramp_target(config, config.targets[0], _asked(is_guarded=guarded), SystemClock(), lambda _: None))
+        runner.run(
+            ramp_target(config, config.targets[0], _asked(config, is_guarded=guarded), SystemClock(), lambda _: None)
+        )
     assert server.generated == 0
 
 
@@ -310,7 +304,7 @@ def test_without_a_metrics_page_the_own_answers_guard_a_ramp(host: tuple[asyncio
     runner, server = host
     server.instead["/metrics"] = PlainTextResponse("no such page", status_code=404)
     with pytest.raises(TargetError, match=r"no_server_metrics.*--stream-guard guards by the run's own answers"):
-        runner.run(_ramp(_config(server.url), _asked()))
-    result, steps = runner.run(_ramp(_config(server.url), _asked(by_stream=True)))
+        runner.run(_ramp(_config(server.url)))
+    result, steps = runner.run(_ramp(_config(server.url), by_stream=True))
     assert result.stopped == Stopped("done")
     assert [step.requests.ok for step in steps] == [25, 25]

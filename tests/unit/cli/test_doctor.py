@@ -5,7 +5,8 @@ import asyncio
 from plain_records import poll, record
 
 from probe.cli.doctor import _Examination
-from probe.cli.options import ServerOptions, configuration
+from probe.cli.options import configuration
+from probe.cli.parameters import ServerOptions
 from probe.core.clock import SystemClock
 from probe.report.diagnosis import Diagnosis, diagnosis_json, diagnosis_words
 

@@ -1,21 +1,19 @@
 """Options to what they stand for, and the lines that say which option is wrong."""
 
+import inspect
 import socket
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
 import yaml
 
-from probe.capacity.run.plan import StepSettings
-from probe.cli.options import (
-    ServerOptions,
-    configuration,
-    shard_of,
-    share,
-)
-from probe.cli.ramp import RampOptions, ramp_request
-from probe.cli.step_options import StepOptions, concurrency_steps, rate_steps, steps
+from probe.capacity.run.request import StepSettings
+from probe.cli.options import configuration, shard_of, share
+from probe.cli.parameters import LengthOptions, ObjectiveOptions, ServerOptions, given_options, grouped
+from probe.cli.ramp_command import RampOptions, concurrency_steps, rate_steps, run_request, steps
 from probe.config.capacity import CapacityConfig
 from probe.config.config import Config
 from probe.config.config_file import config_from
@@ -35,8 +33,12 @@ def _config(*names: str) -> Config:
 
 
 def _refusal(base_url: str = URL, **options: object) -> str:
+    groups = [
+        kind(**{one.name: options[one.name] for one in fields(kind) if one.name in options})
+        for kind in (ServerOptions, LengthOptions, ObjectiveOptions)
+    ]
     with pytest.raises(ConfigError) as refused:
-        configuration(None, base_url, ServerOptions(**options))  # type: ignore[arg-type]
+        configuration(None, base_url, *groups)  # type: ignore[arg-type]
     return str(refused.value)
 
 
@@ -63,10 +65,10 @@ def test_an_authority_beside_an_address_is_used_and_checked(tmp_path: Path) -> N
 def test_the_options_beside_an_address_are_used(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("sk-1")
-    given = ServerOptions(
-        model="m", api_key_file=key, api="chat", prompt_tokens=7, output_tokens=9, ttft="2s", tpot="80ms", ratio="0.9"
+    server = ServerOptions(model="m", api_key_file=key, api="chat")
+    config = configuration(
+        None, URL, server, LengthOptions(7, 9), ObjectiveOptions(ttft="2s", tpot="80ms", ratio="0.9")
     )
-    config = configuration(None, URL, given)
     (target,) = config.targets
     assert (target.model, target.secret()) == ("m", "sk-1")
     workload, promised = config.workload("default"), config.objectives_of(target)
@@ -78,7 +80,7 @@ def test_the_options_beside_an_address_are_used(tmp_path: Path) -> None:
 
 
 def test_e2e_and_itl_are_objectives_beside_the_usual_ones() -> None:
-    config = configuration(None, URL, ServerOptions(e2e="8s", itl="100ms"))
+    config = configuration(None, URL, objectives=ObjectiveOptions(e2e="8s", itl="100ms"))
     promised = config.objectives_of(config.targets[0])
     assert promised.latencies() == {
         "ttft": Objective(0.95, 0.5),
@@ -86,7 +88,7 @@ def test_e2e_and_itl_are_objectives_beside_the_usual_ones() -> None:
         "e2e": Objective(0.95, 8.0),
         "itl": Objective(0.95, 0.1),
     }
-    stricter = configuration(None, URL, ServerOptions(e2e="8s", ratio="0.99"))
+    stricter = configuration(None, URL, objectives=ObjectiveOptions(e2e="8s", ratio="0.99"))
     assert {one.ratio for one in stricter.objectives_of(stricter.targets[0]).latencies().values()} == {0.99}
 
 
@@ -95,8 +97,8 @@ def test_a_gateway_can_be_described_by_options(tmp_path: Path) -> None:
     file.write_text("sk-2\n")
     given = ServerOptions(
         engine="litellm",
-        metrics_url=("http://vllm:8000/metrics",),
-        header=("x-tenant: team-a", "X-Api-Key: sk-1", f"x-other: @{file}"),
+        metrics_url=["http://vllm:8000/metrics"],
+        header=["x-tenant: team-a", "X-Api-Key: sk-1", f"x-other: @{file}"],
     )
     (target,) = configuration(None, URL, given).servers
     assert (target.engine, target.metrics_url) == ("litellm", "http://vllm:8000/metrics")
@@ -172,7 +174,7 @@ def test_an_objective_about_tokens_is_refused_for_an_api_without_them(option: st
 
 
 def test_an_api_without_tokens_is_judged_by_e2e() -> None:
-    config = configuration(None, URL, ServerOptions(api="embeddings", e2e="2s"))
+    config = configuration(None, URL, ServerOptions(api="embeddings"), objectives=ObjectiveOptions(e2e="2s"))
     (target,) = config.servers
     assert list(config.objectives_of(target).latencies().items()) == [("e2e", Objective(0.95, 2.0))]
     starter = config_from(yaml.safe_load(starter_config(config, target)), "test")
@@ -191,19 +193,20 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "names"),
+    ("groups", "names"),
     [
-        (ServerOptions(model="m"), ["--model"]),
-        (ServerOptions(api_key_file=Path("k"), api="chat"), ["--api-key-file", "--api"]),
-        (ServerOptions(engine="nim", metrics_url=(URL,), header=("x: y",)), ["--engine", "--metrics-url", "--header"]),
-        (ServerOptions(prompt_tokens=256, output_tokens=128), ["--prompt-tokens", "--output-tokens"]),
-        (ServerOptions(ttft="500ms", tpot="50ms", ratio="0.95"), ["--ttft", "--tpot", "--ratio"]),
-        (ServerOptions(e2e="8s", itl="100ms"), ["--e2e", "--itl"]),
+        ({"server": ServerOptions(api_key_file=Path("k"), api="chat")}, ["--api-key-file", "--api"]),
+        ({"server": ServerOptions(metrics_url=[URL], header=["x: y"])}, ["--metrics-url", "--header"]),
+        ({"lengths": LengthOptions(256, 128)}, ["--prompt-tokens", "--output-tokens"]),
+        (
+            {"server": ServerOptions(model="m"), "objectives": ObjectiveOptions(e2e="8s", ratio="0.95")},
+            ["--model", "--e2e", "--ratio"],
+        ),
     ],
 )
-def test_options_that_the_configuration_has_are_refused_beside_it(options: ServerOptions, names: list[str]) -> None:
+def test_options_that_the_configuration_has_are_refused_beside_it(groups: dict[str, Any], names: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:
-        configuration(Path("unread.yml"), None, options)
+        configuration(Path("unread.yml"), None, **groups)
     assert str(refused.value).splitlines() == [
         f"{name}: requires --base-url; with -c, set it in the configuration" for name in names
     ]
@@ -244,23 +247,23 @@ BURSTS = CapacityConfig.model_validate({"rates": [3], "arrivals": {"burstiness":
 @pytest.mark.parametrize(
     ("options", "capacity", "expected"),
     [
-        (StepOptions(), SEARCHED, StepSettings(confirm_s=180.0)),
-        (StepOptions(observe=5.0), SEARCHED, StepSettings(confirm_s=180.0, observe_s=5.0)),
-        (StepOptions(observe=0.0), SEARCHED, StepSettings(confirm_s=180.0, observe_s=0.0)),
-        (StepOptions(), FIXED, StepSettings(concurrency=(1, 2), seconds=20.0, confirm_s=180.0)),
+        (RampOptions(), SEARCHED, StepSettings(confirm_s=180.0)),
+        (RampOptions(observe=5.0), SEARCHED, StepSettings(confirm_s=180.0, observe_s=5.0)),
+        (RampOptions(observe=0.0), SEARCHED, StepSettings(confirm_s=180.0, observe_s=0.0)),
+        (RampOptions(), FIXED, StepSettings(concurrency=(1, 2), seconds=20.0, confirm_s=180.0)),
         (
-            StepOptions(step_seconds=3.0, confirm_seconds=0.0),
+            RampOptions(step_seconds=3.0, confirm_seconds=0.0),
             FIXED,
             StepSettings(concurrency=(1, 2), seconds=3.0, confirm_s=0.0),
         ),
         (
-            StepOptions(concurrency="4,8", requests_per_step=30),
+            RampOptions(concurrency="4,8", requests_per_step=30),
             SEARCHED,
             StepSettings(concurrency=(4, 8), requests=30, confirm_s=180.0),
         ),
-        (StepOptions(rates="0.5,1"), FIXED, StepSettings(rates=(0.5, 1.0), seconds=20.0, confirm_s=180.0)),
+        (RampOptions(rates="0.5,1"), FIXED, StepSettings(rates=(0.5, 1.0), seconds=20.0, confirm_s=180.0)),
         (
-            StepOptions(rates="1", burstiness=0.25, max_concurrency=16),
+            RampOptions(rates="1", burstiness=0.25, max_concurrency=16),
             SEARCHED,
             StepSettings(
                 rates=(1.0,),
@@ -270,15 +273,15 @@ BURSTS = CapacityConfig.model_validate({"rates": [3], "arrivals": {"burstiness":
             ),
         ),
         (
-            StepOptions(arrivals="constant"),
+            RampOptions(arrivals="constant"),
             BURSTS,
             StepSettings(rates=(3.0,), arrivals=Arrivals(Pattern.CONSTANT), max_concurrency=8, confirm_s=180.0),
         ),
-        (StepOptions(concurrency="1"), BURSTS, StepSettings(concurrency=(1,), confirm_s=180.0)),
+        (RampOptions(concurrency="1"), BURSTS, StepSettings(concurrency=(1,), confirm_s=180.0)),
     ],
 )
 def test_steps_are_as_written_and_else_as_configured(
-    options: StepOptions, capacity: CapacityConfig, expected: StepSettings
+    options: RampOptions, capacity: CapacityConfig, expected: StepSettings
 ) -> None:
     assert steps(options, capacity) == expected
 
@@ -286,20 +289,20 @@ def test_steps_are_as_written_and_else_as_configured(
 @pytest.mark.parametrize(
     ("options", "capacity", "words"),
     [
-        (StepOptions(concurrency="1,2", rates="1,2"), SEARCHED, "--concurrency, --rates: both are set; remove one"),
-        (StepOptions(step_seconds=5.0), SEARCHED, "--step-seconds: requires --concurrency or --rates"),
-        (StepOptions(requests_per_step=30), SEARCHED, "--requests-per-step: requires --concurrency or --rates"),
-        (StepOptions(rates="1,2", observe=5.0), SEARCHED, "--observe: works with a search only"),
-        (StepOptions(burstiness=0.5), SEARCHED, "--burstiness: works with --rates only; add --rates, or remove it"),
-        (StepOptions(concurrency="1", max_concurrency=4), BURSTS, "--max-concurrency: works with --rates only"),
-        (StepOptions(rates="1", arrivals="even"), FIXED, "--arrivals even: expected one of poisson, constant, ramp"),
-        (StepOptions(rates="1", arrivals="ramp", burstiness=2.0), FIXED, "--arrivals, --burstiness: both are set"),
-        (StepOptions(rates="1", arrivals="ramp", requests_per_step=9), FIXED, "--requests-per-step: leaves no time"),
-        (StepOptions(observe=5.0), FIXED, "--observe: works with a search only"),
+        (RampOptions(concurrency="1,2", rates="1,2"), SEARCHED, "--concurrency, --rates: both are set; remove one"),
+        (RampOptions(step_seconds=5.0), SEARCHED, "--step-seconds: requires --concurrency or --rates"),
+        (RampOptions(requests_per_step=30), SEARCHED, "--requests-per-step: requires --concurrency or --rates"),
+        (RampOptions(rates="1,2", observe=5.0), SEARCHED, "--observe: works with a search only"),
+        (RampOptions(burstiness=0.5), SEARCHED, "--burstiness: works with --rates only; add --rates, or remove it"),
+        (RampOptions(concurrency="1", max_concurrency=4), BURSTS, "--max-concurrency: works with --rates only"),
+        (RampOptions(rates="1", arrivals="even"), FIXED, "--arrivals even: expected one of poisson, constant, ramp"),
+        (RampOptions(rates="1", arrivals="ramp", burstiness=2.0), FIXED, "--arrivals, --burstiness: both are set"),
+        (RampOptions(rates="1", arrivals="ramp", requests_per_step=9), FIXED, "--requests-per-step: leaves no time"),
+        (RampOptions(observe=5.0), FIXED, "--observe: works with a search only"),
     ],
 )
 def test_an_option_that_would_change_nothing_is_refused(
-    options: StepOptions, capacity: CapacityConfig, words: str
+    options: RampOptions, capacity: CapacityConfig, words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         steps(options, capacity)
@@ -328,15 +331,23 @@ def test_a_workload_is_one_of_the_configuration() -> None:
         config.workload_name("long-prefil")
 
 
-def test_the_options_of_a_command_are_those_of_its_arguments_that_describe_the_server() -> None:
-    arguments = {"config": None, "model": "m", "header": [], "metrics_url": [URL], "prompt_tokens": 0, "as_json": True}
-    given = ServerOptions.of(arguments)
-    assert given == ServerOptions(model="m", metrics_url=[URL], prompt_tokens=0)
-    assert given.given() == ["--model", "--metrics-url", "--prompt-tokens"]
+def test_a_group_of_options_is_filled_from_the_options_of_the_command() -> None:
+    taken = []
+
+    @grouped
+    def command(base_url: str, server: ServerOptions, lengths: LengthOptions) -> None:
+        taken.extend((base_url, server, lengths))
+
+    given = dict.fromkeys(inspect.signature(command).parameters)
+    assert list(given) == ["base_url", *(one.name for kind in (ServerOptions, LengthOptions) for one in fields(kind))]
+    command(**{**given, "base_url": URL, "model": "m", "header": [], "metrics_url": [URL], "prompt_tokens": 0})
+    server, lengths = ServerOptions(model="m", metrics_url=[URL]), LengthOptions(prompt_tokens=0)
+    assert taken == [URL, server, lengths], "an empty list was not given"
+    assert given_options(server, lengths) == ["--model", "--metrics-url", "--prompt-tokens"]
 
 
 def test_a_preset_needs_no_configuration_and_one_of_the_configuration_goes_before_it() -> None:
-    config = configuration(None, URL, ServerOptions(prompt_tokens=7, api="chat"))
+    config = configuration(None, URL, ServerOptions(api="chat"), LengthOptions(prompt_tokens=7))
     assert config.workload_name("long-prefill") == "long-prefill"
     preset = config.workload("long-prefill")
     assert (preset.api, preset.prompt_tokens, preset.output_tokens) == (Api.CHAT, 2048, 128)
@@ -396,9 +407,9 @@ def test_a_guard_by_the_stream_needs_an_objective_for_the_first_token(ttft: obje
     slow = {"availability": 0.99, "ttft": ttft, "e2e": {"ratio": 0.9, "within": "20s"}}
     target = {"name": "a", "base_url": URL, "objectives": "slow"}
     config = config_from({"objectives": {"slow": slow}, "targets": [target]}, "test")
-    asked = RampOptions(None, None, None, seed=0, workers=None, is_guarded=True, by_stream=True)
+    asked = RampOptions(stream_guard=True)
     if ttft is None:
         with pytest.raises(ConfigError, match=r"^--stream-guard: .*add ttft$"):
-            ramp_request(config, config.servers[0], StepOptions(), asked)
+            run_request(config, config.servers[0], asked)
     else:
-        assert ramp_request(config, config.servers[0], StepOptions(), asked).by_stream
+        assert run_request(config, config.servers[0], asked).by_stream

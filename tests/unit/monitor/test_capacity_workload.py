@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from example_records import result, snapshot
 
-from probe.capacity.run.plan import context_of
+from probe.capacity.run.request import context_of
 from probe.capacity.trend.fingerprint import fingerprint
 from probe.config.capacity import ServerLimitsConfig
 from probe.config.config import Config

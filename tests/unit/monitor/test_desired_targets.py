@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.capacity.run.admission import Admission
+from probe.capacity.run.request import configured_run
+from probe.capacity.run.service import job_of
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.request import Api
@@ -17,7 +19,6 @@ from probe.core.workload import Workload
 from probe.discovery.types import DiscoveredServer
 from probe.load.request_source import RequestSource
 from probe.monitor.desired_targets import DesiredTargets, Shard
-from probe.monitor.target_parts import new_run_request
 from probe.monitor.wiring import endpoint
 from probe.observe.guard import GO
 
@@ -69,8 +70,7 @@ def test_a_pods_image_and_node_are_kept_with_results_unless_the_configuration_st
     desired.discovered("qwen", (replace(POD, facts={"image": "vllm:v0.32", "node": "node-0"}),))
     target = desired.by_name()["qwen/qwen-7d9-x"].config
     source = RequestSource(endpoint(target), "m", Workload("short", Api.COMPLETIONS, 8, 8), 1.0)
-    request = new_run_request(target, CHAT, source, None, None)
-    job = request.job(Admission(GO, None))
+    job = job_of(configured_run(target, CHAT, None), source, Admission(GO, None))
     assert job.provenance is not None
     assert job.provenance.facts == {"image": "vllm:v0.32", "commit": "4f1c2ab8", "node": "stated"}
 

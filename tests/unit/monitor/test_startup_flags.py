@@ -8,7 +8,7 @@ import pytest
 from example_records import CHAT, snapshot
 from simulated_servers import CHAT as WORKLOAD
 
-from probe.capacity.run.plan import context_of, hints_of
+from probe.capacity.run.request import context_of, hints_of
 from probe.capacity.trend.fingerprint import fingerprint
 from probe.config.capacity import POD, PROCESS, SERVER_INFO
 from probe.config.config_file import config_from
@@ -68,16 +68,16 @@ def test_the_configuration_then_the_server_then_its_pod_then_its_process(process
 
 
 def test_the_limits_that_were_read_are_hints() -> None:
-    found = hints_of(updated(target(), {"max_num_seqs": "48", "max_num_batched_tokens": "8K"}).capacity)
+    found = hints_of(updated(target(), {"max_num_seqs": "48", "max_num_batched_tokens": "8K"}).capacity.server)
     assert (found.max_num_seqs, found.max_num_batched_tokens) == (48, 8192)
 
 
 @pytest.mark.usefixtures("process")
 def test_the_default_that_a_pod_has_bounds_max_num_seqs_until_the_server_reports_it() -> None:
     of = with_flags(target(), {"max_num_seqs": "default"}, POD)
-    found = hints_of(of.capacity)
+    found = hints_of(of.capacity.server)
     assert (found.max_num_seqs, found.least_max_num_seqs) == (None, 128)
-    found = hints_of(updated(of, {"max_num_seqs": "48"}).capacity)
+    found = hints_of(updated(of, {"max_num_seqs": "48"}).capacity.server)
     assert (found.max_num_seqs, found.least_max_num_seqs) == (48, 1)
 
 

@@ -1,17 +1,19 @@
 """The configuration that doctor writes is accepted, watches the same server, and holds no secret."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from probe.cli.options import ServerOptions, configuration
+from probe.cli.options import configuration
+from probe.cli.parameters import LengthOptions, ObjectiveOptions, ServerOptions
 from probe.config.config_file import load_config
 from probe.report.starter_config import starter_config
 
 
-def _written(base_url: str, folder: Path, options: ServerOptions) -> Path:
-    config = configuration(None, base_url, options)
+def _written(base_url: str, folder: Path, *options: Any) -> Path:
+    config = configuration(None, base_url, *options)
     file = folder / "kneewatch.yml"
     file.write_text(starter_config(config, config.servers[0]))
     return file
@@ -37,19 +39,20 @@ def test_it_is_accepted_with_the_hosts_name(base_url: str, name: str, tmp_path: 
 
 
 def test_it_has_the_page_of_each_replica(tmp_path: Path) -> None:
-    pages = ("http://b:9000/metrics", "http://c:9000/metrics")
+    pages = ["http://b:9000/metrics", "http://c:9000/metrics"]
     (target,) = load_config(_written("http://a:8000", tmp_path, ServerOptions(metrics_url=pages))).servers
-    assert target.metrics_urls == pages
+    assert target.metrics_urls == tuple(pages)
 
 
 def test_it_has_every_option_and_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = tmp_path / "key"
     key.write_text("sk-1")
     options = ServerOptions(
-        model="m", api_key_file=key, api="chat", engine="vllm", metrics_url=("http://b:9000/metrics",),
-        header=["x-tenant: a", "x-api-key: sk-2", f"x-token: @{key}"], ttft="1s", output_tokens=7,
+        model="m", api_key_file=key, api="chat", engine="vllm", metrics_url=["http://b:9000/metrics"],
+        header=["x-tenant: a", "x-api-key: sk-2", f"x-token: @{key}"],
     )  # fmt: skip
-    file = _written("http://a:8000", tmp_path, options)
+    lengths, objectives = LengthOptions(output_tokens=7), ObjectiveOptions(ttft="1s")
+    file = _written("http://a:8000", tmp_path, options, lengths, objectives)
     assert "sk-" not in file.read_text()
     assert yaml.safe_load(file.read_text())["targets"][0]["headers"]["x-api-key"] == {"secret": "${X_API_KEY}"}
     monkeypatch.setenv("X_API_KEY", "sk-2")

@@ -2,10 +2,9 @@
 
 import pytest
 
-from probe.capacity.run.plan import StepSettings
 from probe.capacity.run.replay_steps import Replay, replay_steps
-from probe.cli.step_options import StepOptions, steps
-from probe.cli.trace_options import check_budget
+from probe.capacity.run.request import StepSettings
+from probe.cli.ramp_command import RampOptions, check_budget, steps
 from probe.config.capacity import CapacityConfig
 from probe.core.errors import ConfigError
 from probe.core.step import Arrivals, Pattern
@@ -65,12 +64,12 @@ def test_what_a_replay_costs_is_known_before_it_begins() -> None:
 
 def test_a_trace_with_times_is_replayed_unless_other_levels_are_asked_for() -> None:
     configured = CapacityConfig.model_validate({"rates": [1], "arrivals": "constant"})
-    found = steps(StepOptions(speeds="1,2", step_seconds=9.0), configured, TRACE)
+    found = steps(RampOptions(speeds="1,2", step_seconds=9.0), configured, TRACE)
     assert (found.replay, found.rates) == (Replay(TRACE, (1.0, 2.0), 9.0), None)
     assert found.conditions == {"arrivals": "replay"}
-    assert steps(StepOptions(), configured, TRACE).replay == Replay(TRACE)
-    assert steps(StepOptions(rates="3"), configured, TRACE).replay is None
-    assert steps(StepOptions(), CapacityConfig(), UNTIMED) == StepSettings(confirm_s=180.0), "a search"
+    assert steps(RampOptions(), configured, TRACE).replay == Replay(TRACE)
+    assert steps(RampOptions(rates="3"), configured, TRACE).replay is None
+    assert steps(RampOptions(), CapacityConfig(), UNTIMED) == StepSettings(confirm_s=180.0), "a search"
 
 
 @pytest.mark.parametrize("gap_s", [1e-6, 1e-5, 3e-5])
@@ -78,12 +77,12 @@ def test_a_trace_with_times_is_replayed_unless_other_levels_are_asked_for() -> N
 def test_a_trace_that_is_too_dense_names_the_speed_that_fits(gap_s: float, speeds: str | None) -> None:
     dense = trace_of(TraceRequest(1, 1, i * gap_s) for i in range(200))
     with pytest.raises(ConfigError) as refused:
-        steps(StepOptions(speeds=speeds or "4"), CapacityConfig(), dense)
+        steps(RampOptions(speeds=speeds or "4"), CapacityConfig(), dense)
     words = str(refused.value)
     assert words.startswith(f"--trace: more than 10000 requests/s at --speeds {speeds or '4'}; expected --speeds of at")
     fits = float(words.rsplit(" ", 1)[1])
     assert 0.98e4 * gap_s < fits <= 1e4 * gap_s
-    assert steps(StepOptions(speeds=f"{fits:g}"), CapacityConfig(), dense).replay is not None
+    assert steps(RampOptions(speeds=f"{fits:g}"), CapacityConfig(), dense).replay is not None
 
 
 def test_a_trace_that_is_too_dense_by_itself_does_not_name_an_option_that_was_not_given() -> None:
@@ -91,21 +90,21 @@ def test_a_trace_that_is_too_dense_by_itself_does_not_name_an_option_that_was_no
     with pytest.raises(
         ConfigError, match=r"^--trace: more than 10000 requests/s at --speeds 1; expected .* at most 0\.(1|0999)$"
     ):
-        steps(StepOptions(), CapacityConfig(), dense)
+        steps(RampOptions(), CapacityConfig(), dense)
 
 
 @pytest.mark.parametrize(
     ("options", "trace", "words"),
     [
-        (StepOptions(speeds="1"), None, "--speeds: requires --trace FILE"),
-        (StepOptions(speeds="1"), UNTIMED, "--speeds: requires a trace with times; this one is sent with --rates or"),
-        (StepOptions(speeds="2,1"), TRACE, "--speeds 2,1: expected rising numbers above 0 and at most 1000"),
-        (StepOptions(speeds="1", rates="1"), TRACE, "--rates, --speeds: both are set; remove one"),
-        (StepOptions(arrivals="constant"), TRACE, "--arrivals: has no effect where a trace is sent at its times"),
-        (StepOptions(confirm_seconds=9.0), TRACE, "--confirm-seconds: has no effect where a trace is sent"),
+        (RampOptions(speeds="1"), None, "--speeds: requires --trace FILE"),
+        (RampOptions(speeds="1"), UNTIMED, "--speeds: requires a trace with times; this one is sent with --rates or"),
+        (RampOptions(speeds="2,1"), TRACE, "--speeds 2,1: expected rising numbers above 0 and at most 1000"),
+        (RampOptions(speeds="1", rates="1"), TRACE, "--rates, --speeds: both are set; remove one"),
+        (RampOptions(arrivals="constant"), TRACE, "--arrivals: has no effect where a trace is sent at its times"),
+        (RampOptions(confirm_seconds=9.0), TRACE, "--confirm-seconds: has no effect where a trace is sent"),
     ],
 )
-def test_options_that_do_not_fit_a_trace_are_refused(options: StepOptions, trace: object, words: str) -> None:
+def test_options_that_do_not_fit_a_trace_are_refused(options: RampOptions, trace: object, words: str) -> None:
     with pytest.raises(ConfigError) as refused:
         steps(options, CapacityConfig(), trace)  # type: ignore[arg-type]
     assert str(refused.value).startswith(words)

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 from example_records import CHAT
 from fake_request import LocalLoad
-from fake_server import Asked, FakeMetrics, FakeServer, ready, specs
+from fake_server import Asked, FakeMetrics, FakeServer, job, ready, specs
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.job import Budget, RunJob
+from probe.capacity.run.request import Budget
 from probe.core.request import Outcome
-from probe.core.result import CapacityResult, RunContext, Stopped
+from probe.core.result import CapacityResult, Stopped
 from probe.core.step import StepPlan
 from probe.observe.stream_guard import UNLOADED_REQUESTS, UNSEEN
 
@@ -20,14 +20,13 @@ PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
 
 
 def _run(server: FakeServer, *concurrency: int, metrics: FakeMetrics | None = None) -> CapacityResult:
-    context = RunContext(workload={"name": "short"}, objectives={})
-    job = RunJob("a", "m", CHAT, PLENTY, context, by_stream=True)
+    by_stream = job(CHAT, PLENTY, by_stream=True)
     plans = tuple(StepPlan(concurrency=count, seconds=6.0) for count in concurrency)
     clock = VirtualClock()
 
     async def run() -> CapacityResult:
         load = LocalLoad(ready(server, specs(8, 10)), clock)
-        return await Asked(job, plans).ramp(load, metrics or FakeMetrics(lambda _: None), clock).run()
+        return await Asked(by_stream, plans).ramp(load, metrics or FakeMetrics(lambda _: None), clock).run()
 
     return virtually(run(), within_s=600.0)
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from example_records import CHAT
 from fake_request import LocalLoad, Send
-from fake_server import Asked, FakeMetrics, FakeServer, Timed, ready, specs
+from fake_server import Asked, FakeMetrics, FakeServer, Timed, job, ready, specs
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.job import Budget, RunJob
+from probe.capacity.run.request import Budget
 from probe.capacity.run.runner import CapacityRun
 from probe.core.request import Outcome, RequestRecord, RequestSpec
-from probe.core.result import CapacityResult, RunContext, Stopped
+from probe.core.result import CapacityResult, Stopped
 from probe.core.snapshot import Histogram, ServerSnapshot
 from probe.core.step import StepPlan, StepSummary
 
@@ -29,15 +29,8 @@ def _job(
     is_guarded: bool = True,
     requests: int | None = None,
 ) -> Asked:
-    job = RunJob(
-        target="a",
-        model="m",
-        objectives=CHAT,
-        budget=budget,
-        context=RunContext(workload={"name": "short"}, objectives={}),
-        is_guarded=is_guarded,
-    )
-    return Asked(job, tuple(StepPlan(concurrency=c, seconds=step_s, requests=requests) for c in concurrency))
+    steps = tuple(StepPlan(concurrency=c, seconds=step_s, requests=requests) for c in concurrency)
+    return Asked(job(CHAT, budget, is_guarded=is_guarded), steps)
 
 
 def _load(to: Send) -> LocalLoad:

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from example_records import CHAT
 from fake_request import LocalLoad
-from fake_server import Asked, FakeMetrics, FakeServer, ready
+from fake_server import Asked, FakeMetrics, FakeServer, job, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.job import Budget, RunJob
+from probe.capacity.run.request import Budget
 from probe.capacity.run.run_guard import CLIENT_LATE
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord
-from probe.core.result import CapacityResult, RunContext, Stopped
+from probe.core.result import CapacityResult, Stopped
 from probe.core.snapshot import Histogram
 from probe.core.step import Arrivals, Pattern, StepPlan
 from probe.load.protocol import Load
@@ -28,14 +28,7 @@ PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
 
 
 def _job(*plans: StepPlan, budget: Budget = PLENTY) -> Asked:
-    job = RunJob(
-        target="a",
-        model="m",
-        objectives=CHAT,
-        budget=budget,
-        context=RunContext(workload={"name": "short"}, objectives={}),
-    )
-    return Asked(job, plans)
+    return Asked(job(CHAT, budget), plans)
 
 
 def _closed(*concurrency: int, step_s: float = 4.0) -> tuple[StepPlan, ...]:

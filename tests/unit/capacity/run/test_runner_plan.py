@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import pytest
 from example_records import CHAT, record
 from fake_request import LocalLoad
-from fake_server import Asked, FakeMetrics, FakeServer, Timed, at_once, ready
+from fake_server import Asked, FakeMetrics, FakeServer, Timed, at_once, job, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.job import Budget, RunJob
+from probe.capacity.run.request import Budget
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, Think
 from probe.core.clock import SystemClock
 from probe.core.request import Traffic
-from probe.core.result import Capacity, CapacityResult, Phase, RunContext, Stopped
+from probe.core.result import Capacity, CapacityResult, Phase, Stopped
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.observe.server_state import ServerState
@@ -73,8 +73,7 @@ def _open(rate_rps: float, *, seconds: float = 10.0, cap: int = 1000) -> StepPla
 
 
 def _asked(load_plan: Scripted, budget: Budget = PLENTY) -> Asked:
-    context = RunContext(workload={"name": "short"}, objectives={})
-    return Asked(RunJob("a", "m", CHAT, budget, context), load_plan=load_plan)
+    return Asked(job(CHAT, budget), load_plan=load_plan)
 
 
 @dataclass

@@ -15,10 +15,9 @@ from starlette.responses import PlainTextResponse
 
 from probe.capacity.run import service
 from probe.capacity.run.admission import Admission
-from probe.capacity.run.job import Budget, RunJob
 from probe.capacity.run.locks import LOST_LEASE
-from probe.capacity.run.plan import StepSettings, context_of, steps_of
-from probe.capacity.run.service import RunObservers, RunRequest
+from probe.capacity.run.request import Budget, RunJob, RunRequest, context_of, steps_of
+from probe.capacity.run.service import RunObservers, job_of
 from probe.capacity.trend.fingerprint import fingerprint
 from probe.cli import commands
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
@@ -146,7 +145,7 @@ async def _daemon(scene: Scene, config: Config) -> None:
 async def _command(scene: Scene, config: Config) -> None:
     capacity = config.targets[0].capacity
     budget = Budget(10**9, capacity.budget.seconds, 10**6)
-    asked = commands.RampRequest(steps_of(capacity), "short", budget, is_guarded=True, seed=0, workers=1)
+    asked = RunRequest("a", config.objectives_of(config.targets[0]), budget, steps_of(capacity), "short", workers=1)
     scene.interrupt = lambda: os.kill(os.getpid(), signal.SIGTERM)
     lost: list[KneewatchError] = []
     ended = await commands.ramp_target(config, config.targets[0], asked, CLOCK, lambda _: None, on_broken=lost.append)
@@ -298,8 +297,7 @@ def test_a_run_is_reported_once_and_says_what_ended_it(
 def _job(server: ServerSnapshot | None, *, tokens: int | None = None, **workload: Any) -> RunJob:
     load = Workload(**{"name": "w", "api": Api.CHAT, "prompt_tokens": 8, "output_tokens": 4, **workload})
     source = RequestSource(Endpoint("a", "http://a"), "m", load, 1.0)
-    request = RunRequest(source=source, objectives=CHAT, steps=StepSettings(), budget=Budget(1000, 60.0, 5.0))
-    return request.job(Admission(GO, server, tokens))
+    return job_of(RunRequest("a", CHAT, Budget(1000, 60.0, 5.0)), source, Admission(GO, server, tokens))
 
 
 def test_other_requests_are_another_capacity() -> None:

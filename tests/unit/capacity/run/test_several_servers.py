@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from example_records import CHAT
 from fake_request import LocalLoad
-from fake_server import Asked, FakeMetrics, FakeServer, Timed, ready
+from fake_server import Asked, FakeMetrics, FakeServer, Timed, job, ready
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.job import Budget, RunJob
+from probe.capacity.run.request import Budget
 from probe.capacity.search.knee import TOGETHER
-from probe.core.result import CapacityResult, RunContext, Stopped
+from probe.core.result import CapacityResult, Stopped
 from probe.core.snapshot import Histogram, UserLoad
 from probe.core.step import StepPlan
 
@@ -20,18 +20,13 @@ STEPS = (StepPlan(concurrency=4, seconds=6.0), StepPlan(concurrency=8, seconds=6
 
 
 def _run(metrics: FakeMetrics, *, server: FakeServer | None = None, is_guarded: bool = True) -> CapacityResult:
-    job = RunJob(
-        target="a",
-        model="m",
-        objectives=CHAT,
-        budget=Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6),
-        context=RunContext(workload={"name": "short"}, objectives={}),
-        is_guarded=is_guarded,
+    asked = Asked(
+        job(CHAT, Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6), is_guarded=is_guarded), STEPS
     )
     clock, server = VirtualClock(), server or FakeServer()
 
     async def run() -> CapacityResult:
-        return await Asked(job, STEPS).ramp(LocalLoad(ready(server), clock), metrics, clock).run()
+        return await asked.ramp(LocalLoad(ready(server), clock), metrics, clock).run()
 
     return virtually(run(), within_s=600.0)
 

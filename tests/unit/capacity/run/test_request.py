@@ -8,12 +8,11 @@ import pytest
 from example_records import CHAT, snapshot
 
 from probe.capacity.model.hints import Hints, ModelSize
-from probe.capacity.run.job import Budget
-from probe.capacity.run.plan import StepSettings, load_plan, steps_of
 from probe.capacity.run.preflight import preflight
+from probe.capacity.run.request import Budget, RunRequest, StepSettings, hints_of, load_plan, steps_of
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.capacity.search.unverified import Spending
-from probe.config.capacity import CapacityConfig
+from probe.config.capacity import CapacityConfig, ServerLimitsConfig
 from probe.core.errors import TargetError
 from probe.core.request import Api, Outcome
 from probe.core.snapshot import ServerSnapshot
@@ -124,7 +123,7 @@ PLENTY = Budget(10**9, 600.0, 20.0)
 
 def _plans(steps: StepSettings) -> list[StepPlan]:
     async def ask() -> list[StepPlan]:
-        async with load_plan(steps, WORKLOAD, CHAT, PLENTY, is_guarded=True) as plan:
+        async with load_plan(RunRequest("a", CHAT, PLENTY, steps), WORKLOAD) as plan:
             assert isinstance(plan, FixedSteps)
             return list(iter(plan.next_step, None))
 
@@ -167,8 +166,10 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
     monkeypatch.setattr(HelperProcess, "keep", lambda _, *what: kept.append(what))
 
     async def ask() -> None:
-        hints = Hints(max_num_seqs=8, max_num_batched_tokens=512)
-        async with load_plan(StepSettings(observe_s=7.0, hints=hints), WORKLOAD, CHAT, PLENTY, is_guarded=True) as plan:
+        flags = {"max_num_seqs": 8, "max_num_batched_tokens": 512}
+        server = ServerLimitsConfig.model_validate(flags)
+        hints, steps = Hints(**flags), StepSettings(observe_s=7.0)
+        async with load_plan(RunRequest("a", CHAT, PLENTY, steps, server=server), WORKLOAD) as plan:
             assert plan.observe_s == 7.0
             assert plan.survives_overload
             assert kept == [("probe.capacity.search.search:Search", WORKLOAD, CHAT, hints, Spending(600.0, 10**9))]
@@ -191,16 +192,23 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
                 rates=(4.0,), arrivals=Arrivals(Pattern.GAMMA, burstiness=0.5), max_concurrency=16, confirm_s=180.0
             ),
         ),
-        (
-            {"observe": "1m", "server": {"max_num_seqs": 8, "max_num_batched_tokens": 512}},
-            StepSettings(confirm_s=180.0, observe_s=60.0, hints=Hints(8, 512)),
-        ),
-        (
-            {"server": {"gpu": "H100 SXM", "parameters": "70B", "weight_bits": 8, "gpus": 4}},
-            StepSettings(confirm_s=180.0, hints=Hints(gpu="H100 SXM", model=ModelSize(70e9, 8, 4))),
-        ),
-        ({"server": {"gpu": "NVIDIA L4"}}, StepSettings(confirm_s=180.0, hints=Hints(gpu="NVIDIA L4"))),
+        ({"observe": "1m"}, StepSettings(confirm_s=180.0, observe_s=60.0)),
     ],
 )
 def test_steps_are_those_of_the_configuration(raw: dict[str, Any], steps: StepSettings) -> None:
     assert steps_of(CapacityConfig.model_validate(raw)) == steps
+
+
+@pytest.mark.parametrize(
+    ("raw", "hints"),
+    [
+        ({"max_num_seqs": 8, "max_num_batched_tokens": 512}, Hints(8, 512)),
+        (
+            {"gpu": "H100 SXM", "parameters": "70B", "weight_bits": 8, "gpus": 4},
+            Hints(gpu="H100 SXM", model=ModelSize(70e9, 8, 4)),
+        ),
+        ({"gpu": "NVIDIA L4"}, Hints(gpu="NVIDIA L4")),
+    ],
+)
+def test_a_search_knows_what_the_configuration_says_of_the_server(raw: dict[str, Any], hints: Hints) -> None:
+    assert hints_of(ServerLimitsConfig.model_validate(raw)) == hints

@@ -1,0 +1,279 @@
+"""What a capacity run is asked to do (RunRequest), and the load plan that chooses its steps."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Protocol
+
+from probe.capacity.model.hints import LEAST_DEFAULT, Hints, ModelSize
+from probe.capacity.run.replay_steps import Replay, replay_steps
+from probe.capacity.run.search_process import SearchProcess
+from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.knee import OVER_OBJECTIVE
+from probe.capacity.search.unverified import Spending
+from probe.client.api_request import PLAIN_REQUESTS, RequestShape
+from probe.config.capacity import CapacityConfig, GammaConfig, ServerLimitsConfig
+from probe.config.load import LoadConfig
+from probe.config.targets import TargetConfig
+from probe.core.objectives import Objectives
+from probe.core.provenance import Provenance
+from probe.core.result import Capacity, Cost, RunContext, Stopped
+from probe.core.snapshot import ServerSnapshot
+from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
+from probe.core.trace import NamedTrace
+from probe.core.vllm_command import DEFAULT
+from probe.core.workload import Workload
+from probe.observe.guard_limits import GuardLimits
+from probe.runtime.helper_process import HelperProcess
+
+# How often the guard and the budget are checked.
+GUARD_S = 0.25
+# The warm-up's share of a step: queue and batch have to fill, and the initial burst has to pass.
+_WARM_UP_SHARE = 0.2
+# The limit of requests in flight in an open loop.
+_OPEN_STREAMS = 512
+_POISSON = Arrivals()
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What a run may cost at most."""
+
+    tokens: int
+    seconds: float
+    over_objective_seconds: float
+    tokens_name: str = "tokens_per_run"  # or tokens_per_day, where less than a run's is left of that
+
+    @property
+    def over_objective_stop_s(self) -> float:
+        """When to stop for over_objective_seconds: requests in flight stay late for a check or two more."""
+        return max(self.over_objective_seconds - 2 * GUARD_S, self.over_objective_seconds / 2)
+
+    def exceeded(self, cost: Cost) -> str | None:
+        """Return the name of the budget that is spent, if one is."""
+        if cost.tokens >= self.tokens:
+            return self.tokens_name
+        if cost.seconds >= self.seconds:
+            return "seconds"
+        if cost.over_objective_seconds >= self.over_objective_stop_s:
+            return OVER_OBJECTIVE
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """The steps asked for: at fixed concurrency, at fixed rates (requests/s), or, with neither, found by a search.
+
+    Each fixed step lasts for `seconds` or for a number of `requests`; the highest load that held is repeated for
+    `confirm_s`. Rates have the pattern of `arrivals` and, if that is set, wait for answers at `max_concurrency` in
+    flight. A `replay` takes the times of a trace instead. A search watches live traffic for `observe_s` first.
+    """
+
+    concurrency: tuple[int, ...] | None = None
+    rates: tuple[float, ...] | None = None
+    arrivals: Arrivals = _POISSON
+    max_concurrency: int | None = None
+    seconds: float = 15.0
+    requests: int | None = None
+    confirm_s: float = 0.0
+    observe_s: float = 30.0
+    replay: Replay | None = None
+
+    @property
+    def streams(self) -> int:
+        """About the most requests in flight at once, which decides the number of load workers."""
+        return max(self.concurrency) if self.concurrency else self.max_concurrency or _OPEN_STREAMS
+
+    @property
+    def conditions(self) -> dict[str, object]:
+        """What a capacity depends on beside rate and workload; nothing for Poisson arrivals and a closed loop."""
+        pattern = Pattern.REPLAY if self.replay is not None else self.arrivals.pattern
+        words = f"gamma, burstiness {self.arrivals.burstiness:g}" if pattern is Pattern.GAMMA else pattern.value
+        arrivals: dict[str, object] = {} if pattern is Pattern.POISSON else {"arrivals": words}
+        return arrivals if self.max_concurrency is None else {**arrivals, "max_concurrency": self.max_concurrency}
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What a capacity run measures, how, and what it may cost: as configured, or as asked for on the command line.
+
+    `workload`: its name in the configuration; with a `trace`, the workload whose API it is sent to. `by_stream`:
+    guarded by the run's own answers alone. `server`: what is stated about it. `command`: without secrets.
+    """
+
+    target: str
+    objectives: Objectives
+    budget: Budget
+    steps: StepSettings = StepSettings()
+    workload: str = "default"
+    is_guarded: bool = True  # without the guard every step runs to its end, within the budget
+    by_stream: bool = False
+    server: ServerLimitsConfig = field(default_factory=ServerLimitsConfig)
+    load: LoadConfig | None = None
+    workers: int | None = None  # None: as many as the configuration or the cores allow
+    seed: int = 0
+    trace: NamedTrace | None = None
+    command: str | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)  # about the server, as stated (core/provenance.py)
+    confirms: str | None = None  # the id of the run that it repeats
+
+
+@dataclass(frozen=True, slots=True)
+class RunJob:
+    """An admitted request: the model that is measured, and the conditions that its capacity holds for."""
+
+    request: RunRequest
+    model: str
+    context: RunContext
+    limits: GuardLimits = field(default_factory=GuardLimits)
+    provenance: Provenance | None = None
+
+
+def configured_run(target: TargetConfig, objectives: Objectives, load: LoadConfig | None) -> RunRequest:
+    """Return the target's capacity run as configured."""
+    capacity, budget = target.capacity, target.capacity.budget
+    return RunRequest(
+        target=target.name,
+        objectives=objectives,
+        budget=Budget(budget.tokens_per_run, budget.seconds, budget.over_objective_seconds),
+        steps=steps_of(capacity),
+        workload=capacity.workload or target.canary.workload,
+        by_stream=capacity.guard == "stream",
+        server=capacity.server,
+        load=load,
+        facts=capacity.server.facts,
+    )
+
+
+def steps_of(capacity: CapacityConfig) -> StepSettings:
+    """Return the configured steps."""
+    return StepSettings(
+        concurrency=capacity.concurrency,
+        rates=capacity.rates,
+        arrivals=_arrivals_of(capacity.arrivals),
+        max_concurrency=capacity.max_concurrency,
+        seconds=capacity.step,
+        confirm_s=capacity.confirm,
+        observe_s=capacity.observe,
+    )
+
+
+def _arrivals_of(configured: str | GammaConfig) -> Arrivals:
+    if isinstance(configured, GammaConfig):
+        return Arrivals(Pattern.GAMMA, burstiness=configured.burstiness)
+    return Arrivals(Pattern(configured))
+
+
+def hints_of(server: ServerLimitsConfig) -> Hints:
+    """Return what the configuration states about the server."""
+    flags = server.model_dump(include={"max_num_seqs", "max_num_batched_tokens"}, exclude_none=True)
+    size = ModelSize(server.parameters, server.weight_bits, server.gpus) if server.parameters is not None else None
+    least = LEAST_DEFAULT if server.startup_flags.get("max_num_seqs") == DEFAULT else 1
+    return Hints(**flags, least_max_num_seqs=least, gpu=server.gpu, model=size)
+
+
+def context_of(
+    server: ServerSnapshot | None,
+    workload: Workload,
+    objectives: Objectives,
+    stated: ServerLimitsConfig,
+    shape: RequestShape = PLAIN_REQUESTS,
+    *,
+    sending: Mapping[str, object] = MappingProxyType({}),
+) -> RunContext:
+    """Return the conditions that a capacity of that server holds for; `stated`: those its metrics do not show.
+
+    The workload has the shape of its requests, and how they are sent (`sending`), where that is not the usual one:
+    other requests, another capacity.
+    """
+    request = {**({"request": shape.conditions} if shape.conditions else {}), **sending}
+    shown = server.flags if server else {}
+    return RunContext(
+        workload={**_plain(asdict(workload, dict_factory=_as_json)), **request},
+        objectives=_plain(asdict(objectives)),
+        engine=server.engine if server else "unknown",
+        version=server.version if server else "unknown",
+        gpu=stated.gpu,
+        flags={**stated.startup_flags, **shown},
+        flag_sources={**stated.flag_sources, **dict.fromkeys(shown, "metrics")},
+    )
+
+
+class LoadPlan(Protocol):
+    """Chooses the steps of a run, one after the other, and computes the capacity from them.
+
+    All methods but `end_reason` may take seconds.
+    """
+
+    @property
+    def observe_s(self) -> float:
+        """How long to watch the server before there is load, in seconds."""
+        ...
+
+    @property
+    def survives_overload(self) -> bool:
+        """Whether the run goes on, with less load, after the guard has ended a step for an overload."""
+        ...
+
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
+        """Take in the server without load, one unloaded baseline request, and the other traffic meanwhile."""
+        ...
+
+    def next_step(self) -> StepPlan | None:
+        """Return the next step; None when the plan is over."""
+        ...
+
+    def step_finished(
+        self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
+    ) -> None:
+        """Take in a finished step; `tripped`: why the guard ended it early, if it did."""
+        ...
+
+    def end_reason(self) -> str | None:
+        """Return why the plan is over, if there is anything to say."""
+        ...
+
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+        """Return the capacity that follows from the steps."""
+        ...
+
+
+@asynccontextmanager
+async def load_plan(request: RunRequest, workload: Workload) -> AsyncIterator[LoadPlan]:
+    """Open the load plan of the request. A search runs in a helper process, which ends with the context.
+
+    Raises HelperError where that process does not start.
+    """
+    steps = request.steps
+    warm_up_s = _WARM_UP_SHARE * steps.seconds if steps.requests is None else 0.0
+    plan = partial(StepPlan, seconds=steps.seconds, requests=steps.requests, warm_up_s=warm_up_s)
+    fixed_steps = partial(FixedSteps, to_the_end=not request.is_guarded, confirm_s=steps.confirm_s)
+    holds = steps.max_concurrency is not None
+    if steps.replay is not None:
+        yield fixed_steps(list(replay_steps(steps.replay, steps.streams, holds=holds)), confirm_s=0.0)
+    elif steps.concurrency is not None:
+        yield fixed_steps([plan(concurrency=count) for count in steps.concurrency])
+    elif steps.rates is not None:
+        rising_s = warm_up_s if steps.arrivals.pattern is Pattern.RAMP else 0.0
+        arrivals = [replace(steps.arrivals, rate_rps=rate, ramp_s=rising_s) for rate in steps.rates]
+        yield fixed_steps([plan(steps.streams, loop="open", arrivals=one, holds=holds) for one in arrivals])
+    else:
+        with HelperProcess() as helper:
+            most = Spending(request.budget.seconds, request.budget.tokens)
+            hints, observe_s = hints_of(request.server), steps.observe_s
+            search = SearchProcess(helper, workload, request.objectives, hints, most, observe_s=observe_s)
+            await asyncio.to_thread(search.begin)
+            yield search
+
+
+def _as_json(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a mapping as it is after a round trip through JSON, so that a stored context has the same fingerprint."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
+
+
+def _plain(values: Mapping[str, object]) -> dict[str, object]:
+    """Drop the values that are not set."""
+    return {key: value for key, value in values.items() if value is not None}
