@@ -10,7 +10,7 @@ from example_records import record
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import StepPlan, StepRun
-from probe.load.sendable_request import SendableRequest
+from probe.load.sent_request import SendableRequest
 from probe.load.step_executor import StepExecution
 
 Send = Callable[[RequestSpec, int], Awaitable[RequestRecord]]
@@ -51,7 +51,7 @@ class FakeRequest:
 
 
 class LocalLoad:
-    """probe.load.protocol.Load without processes: steps on the test's own loop, and so on its own time."""
+    """probe.capacity.run.seams.Load without processes: steps on the test's own loop, and so on its own time."""
 
     def __init__(self, requests: Iterator[SendableRequest], clock: Clock) -> None:
         self._requests = requests

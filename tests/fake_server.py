@@ -11,7 +11,7 @@ from fake_request import FakeRequest, Send
 
 from probe.capacity.run.request import Budget, LoadPlan, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
-from probe.capacity.run.seams import ServerAccess, StepObservers, Think
+from probe.capacity.run.seams import Load, ServerAccess, StepObservers, Think
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
@@ -20,7 +20,6 @@ from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.result import RunContext
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan
-from probe.load.protocol import Load
 
 _T = TypeVar("_T")
 

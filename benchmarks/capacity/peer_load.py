@@ -11,10 +11,10 @@ from itertools import takewhile
 from statistics import fmean
 
 from benchmarks.capacity.cases import Case
+from probe.capacity.run.cost_meter import covered_seconds
 from probe.core.objectives import Objective, Objectives
 from probe.core.percentiles import percentile
 from probe.core.workload import lengths
-from probe.load.over_objective import covered_seconds
 from probe.simulator.virtual_server import SimulatedRequest
 
 # Live users send for this long before a run, and are followed for this long after it; the same as in play.py, where the
@@ -169,7 +169,7 @@ def spoilt(request: SimulatedRequest, objectives: Objectives) -> bool:
 
 
 def over_objective(request: SimulatedRequest, objectives: Objectives, now_s: float) -> list[tuple[int, int]]:
-    """Return the spans (ns) in which it was over an objective, as probe.load.over_objective does for a record."""
+    """Return the spans (ns) in which it was over an objective, as probe.capacity.run.cost_meter does for a record."""
     ttft, tpot = objectives.ttft, objectives.tpot
     if math.isnan(request.last_s):  # cancelled
         if ttft is None or tpot is None:

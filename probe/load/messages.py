@@ -17,7 +17,22 @@ from probe.core.request import RequestRecord
 from probe.core.step import StepPlan
 from probe.core.trace import Trace
 from probe.core.workload import Workload
-from probe.load.worker_share import WorkerShare
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerShare:
+    """One worker's share of a step: the `index`-th of `count`."""
+
+    index: int = 0
+    count: int = 1
+
+    def of(self, whole: int) -> int:
+        """Return this worker's share of a number."""
+        return whole // self.count + (self.index < whole % self.count)
+
+
+WHOLE = WorkerShare()
+
 
 # How often the controller sends a heartbeat, and how long a worker waits for one before it stops all load. Two seconds
 # after the controller was lost nothing is sent any more, whatever happened to it.

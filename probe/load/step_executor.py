@@ -11,7 +11,7 @@ event loop, so that neither delays a timestamp by more than its portion.
 
 import asyncio
 from array import array
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sized
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -23,15 +23,92 @@ from probe.core.arrivals import due_ns
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord
 from probe.core.step import Arrivals, StepPlan, StepRun
-from probe.load.in_flight_limit import InFlightLimit, LimitReached
 from probe.load.loop_lag import watch_lag
-from probe.load.request_stock import RequestStock
-from probe.load.sendable_request import SendableRequest
-from probe.load.sending_window import SendingWindow
-from probe.load.sent_request import SentRequest, pack
+from probe.load.messages import WHOLE, WorkerShare
+from probe.load.sent_request import RequestStock, SendableRequest, SentRequest, UnreadResponses, pack
 from probe.load.step_summary import MIN_REQUESTS
-from probe.load.unread_responses import UnreadResponses
-from probe.load.worker_share import WHOLE, WorkerShare
+
+# A timed step that has sent too few requests to be judged is extended, at most by this many times its length.
+_MAX_EXTENSION = 2
+
+
+class SendingWindow:
+    """The times of one step, and the count of its requests. Requests due from `opens_ns` on are judged."""
+
+    def __init__(self, plan: StepPlan, start_ns: int, *, total: int | None, enough: int) -> None:
+        """`total`: end after this number of requests, not by time. `enough`: extend for at least so many."""
+        self.start_ns = start_ns
+        self.opens_ns = start_ns + int(plan.warm_up_s * 1e9)
+        self.sent = 0
+        self._end_ns = self.opens_ns + int(plan.seconds * 1e9)
+        self._total = total
+        self._enough = enough
+        self._sent_inside = 0
+        self._last_due_ns = 0
+        self._over_ns: int | None = None  # when a timed step was first found to be over
+
+    def add(self, due_ns: int) -> int:
+        """Count a request as sent. Return its number."""
+        self.sent += 1
+        self._sent_inside += due_ns >= self.opens_ns
+        self._last_due_ns = due_ns
+        return self.sent
+
+    def is_open(self, at_ns: int) -> bool:
+        """Return whether the step still sends: by number, or by time, extended while there are too few to judge.
+
+        The first time found to be over is kept: until then an extended step was fully loaded.
+        """
+        if self._total is not None:
+            return self.sent < self._total
+        longest_ns = self._end_ns + _MAX_EXTENSION * (self._end_ns - self.opens_ns)
+        inside = at_ns < self._end_ns or (self._sent_inside < self._enough and at_ns < longest_ns)
+        if not inside and self._over_ns is None:
+            self._over_ns = at_ns
+        return inside
+
+    def closes_ns(self, last_done_ns: int, *, is_cut_short: bool) -> int:
+        """Return the end of the window that is judged, given when the last request was done."""
+        closes_ns = last_done_ns
+        if self._total is None and not is_cut_short:
+            over_ns = self._end_ns if self._last_due_ns < self._end_ns else self._over_ns or last_done_ns
+            closes_ns = min(over_ns, last_done_ns)
+        return max(closes_ns, self.opens_ns)
+
+
+class LimitReached(Exception):  # noqa: N818 - it is no error
+    """As many requests are in flight as may be."""
+
+
+class InFlightLimit:
+    """At most `most` requests in flight. `holds`: one more waits until one has ended."""
+
+    def __init__(self, most: int, clock: Clock, *, holds: bool) -> None:
+        self._most = most
+        self._holds = holds
+        self._clock = clock
+        self._has_ended = asyncio.Event()
+        self._free_ns = 0
+        self.is_exceeded = False
+
+    def one_ended(self) -> None:
+        """Note that a request is no longer in flight."""
+        self._has_ended.set()
+
+    async def held_ns(self, due_ns: int, in_flight: Sized) -> int:
+        """Wait for one fewer in flight, where there are too many. Return for how long after `due_ns` that was.
+
+        Raises LimitReached where the step does not hold requests back.
+        """
+        while len(in_flight) >= self._most:
+            if not self._holds:
+                self.is_exceeded = True
+                raise LimitReached
+            self._has_ended.clear()
+            await self._has_ended.wait()
+            self._free_ns = self._clock.monotonic_ns()
+        return max(self._free_ns - due_ns, 0)  # also of those that were due meanwhile
+
 
 # A pause after a failure: a server that refuses at once would otherwise get thousands of requests a second. A user
 # whose requests keep failing doubles the pause, up to _MAX_PAUSES times this value.

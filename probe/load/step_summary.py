@@ -9,6 +9,7 @@ by the share of its time inside it: with long answers and short windows, whole r
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import TypedDict
 
 from probe.core import latency
@@ -18,10 +19,32 @@ from probe.core.percentiles import Cluster, clustered_distribution, distribution
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
 from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepRun, StepSummary
+from probe.core.token_counts import SentTokens, TokenCounts
 from probe.gpu.utilization import use
 from probe.load.loop_lag import lag_of_most_moments
-from probe.load.sent_tokens import sent_tokens
 from probe.observe import guard
+
+
+def sent_tokens(records: Sequence[RequestRecord]) -> SentTokens:
+    """Return the token counts of these requests, and those of the answered ones by the server's account."""
+    ok = [record for record in records if record.outcome is Outcome.OK]
+    return SentTokens(
+        prompts=_counts(record.spec.prompt_tokens for record in records),
+        answers=_counts(record.spec.output_tokens for record in records),
+        counted_prompts=_counts(record.prompt_tokens for record in ok),
+        counted_answers=_counts(record.output_tokens for record in ok),
+        answered_prompts=fmean(record.spec.prompt_tokens for record in ok) if ok else None,
+        answered_answers=fmean(record.spec.output_tokens for record in ok) if ok else None,
+    )
+
+
+def _counts(tokens: Iterable[int]) -> TokenCounts:
+    ordered = sorted(tokens)
+    if not ordered:
+        return TokenCounts()
+    p50, p95, p99 = (float(percentile(ordered, share)) for share in (0.5, 0.95, 0.99))
+    return TokenCounts(fmean(ordered), p50, p95, p99)
+
 
 # Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
 MIN_REQUESTS = 20

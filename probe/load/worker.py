@@ -39,11 +39,11 @@ from probe.load.messages import (
     Start,
     StepFinished,
     Stop,
+    WorkerShare,
     receive,
     send,
 )
 from probe.load.step_executor import StepExecution
-from probe.load.worker_share import WorkerShare
 from probe.runtime import event_loop
 
 

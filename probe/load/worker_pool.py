@@ -1,7 +1,7 @@
 """The load workers of one run: starts them, keeps them alive, gives them steps to send, and ends them.
 
 In: a StepPlan. Out: a StepRun, as if one process had run it (worker_step.py). A worker that dies or falls silent ends
-the step, whose StepRun says so. Stopping stops all workers.
+the step, whose StepRun says so. Stopping stops all workers. They are on this machine, or on a Ray cluster.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ import structlog
 
 from probe.client.endpoint import Endpoint, no_headers, no_secret
 from probe.client.secrets import Secrets
+from probe.config.load import LoadConfig
 from probe.core.clock import Clock
 from probe.core.errors import LoadError
 from probe.core.request import RequestRecord
@@ -24,9 +25,9 @@ from probe.core.step import StepPlan, StepRun
 from probe.load.clock_sync import SAME_CLOCK
 from probe.load.local_backend import Backend, LocalBackend
 from probe.load.messages import HEARTBEAT_S, Ready, Setup, receive
+from probe.load.ray_backend import RayBackend
 from probe.load.request_source import RequestSource
-from probe.load.worker_handle import WorkerHandle
-from probe.load.worker_step import WORKER_LOST, WorkerStep
+from probe.load.worker_step import WORKER_LOST, WorkerHandle, WorkerStep
 
 _log = structlog.get_logger()
 
@@ -215,3 +216,13 @@ def _secrets(endpoint: Endpoint, before: Secrets) -> Secrets:
         return endpoint.secrets()
     except ValueError:
         return before
+
+
+def workers_of(
+    load: LoadConfig | None, source: RequestSource, streams: int, clock: Clock, asked: int | None = None
+) -> WorkerPool:
+    """Return workers for this number of streams, or as many as `asked` for on the command line."""
+    if load is None or load.ray is None:
+        return WorkerPool(source, workers_for(streams, asked), clock, most=asked or most_workers())
+    count = asked or load.ray.workers or max(-(-streams // STREAMS_PER_WORKER), 1)
+    return WorkerPool(source, count, clock, RayBackend(load.ray.address, load.ray.start_timeout))

@@ -33,7 +33,7 @@ from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
 from probe.core.trace import TraceRequest, trace_of, trace_workload
 from probe.core.workload import Workload
-from probe.load import worker_handle
+from probe.load import worker_step
 from probe.load import worker_step as module
 from probe.load.local_backend import LocalBackend, WorkerLink
 from probe.load.messages import CONTROLLER_LOST_S, Command, Failed, Heartbeat, Ready, Setup, connect, receive, send
@@ -115,13 +115,13 @@ def test_a_step_by_several_workers_is_one_step() -> None:
 
 def test_workers_are_doubled_as_far_as_there_are_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Setup] = []
-    send_message = worker_handle.WorkerHandle.send
+    send_message = worker_step.WorkerHandle.send
 
-    def recorded(worker: worker_handle.WorkerHandle, message: Command) -> None:
+    def recorded(worker: worker_step.WorkerHandle, message: Command) -> None:
         sent.extend([message] if isinstance(message, Setup) else [])
         send_message(worker, message)
 
-    monkeypatch.setattr(worker_handle.WorkerHandle, "send", recorded)
+    monkeypatch.setattr(worker_step.WorkerHandle, "send", recorded)
 
     async def work(server: MockServer) -> None:
         async with WorkerPool(_source(server), 1, CLOCK, most=3) as workers:
@@ -259,7 +259,7 @@ def test_stop_ends_the_load_within_a_second() -> None:
 def test_a_worker_that_dies_or_falls_silent_ends_the_step_marked_so(
     how: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_handle, "WORKER_LOST_S", 1.0)
+    monkeypatch.setattr(worker_step, "WORKER_LOST_S", 1.0)
 
     async def work(server: MockServer, workers: WorkerPool) -> None:
         reported: list[RequestRecord] = []

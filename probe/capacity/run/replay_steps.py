@@ -9,7 +9,7 @@ from probe.load.step_summary import MIN_REQUESTS
 
 # The first sixth of a replay is sent and not judged: the server is still empty then.
 _WARM_UP_SHARE = 1 / 6
-_EXTENDED = 3  # times the length of a step with too few requests, at most (load/sending_window.py)
+_EXTENDED = 3  # times the length of a step with too few requests, at most (load/step_executor.py)
 
 
 @dataclass(frozen=True, slots=True)

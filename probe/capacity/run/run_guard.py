@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from probe.capacity.run.request import GUARD_S, LoadPlan, RunJob
+from probe.capacity.run.seams import Load
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.core import objectives as slo
@@ -14,7 +15,6 @@ from probe.core.request import NO_FAILURES, Outcome, RequestRecord
 from probe.core.result import Stopped
 from probe.core.step import StepPlan, StepRun
 from probe.load.messages import WORKER_LOST_S
-from probe.load.protocol import Load
 from probe.observe.guard import (
     ASLEEP,
     IN_FLIGHT_CAP,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from probe.capacity.run.cost_meter import CostMeter
 from probe.capacity.run.request import GUARD_S, LoadPlan, RunJob
 from probe.capacity.run.run_guard import RunGuard
-from probe.capacity.run.seams import ServerAccess, StepObservers, Think, unread
+from probe.capacity.run.seams import Load, ServerAccess, StepObservers, Think, unread
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.capacity.search.knee import MODE, TOGETHER
@@ -28,7 +28,6 @@ from probe.core.result import Capacity, CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.load import step_summary as summary
-from probe.load.protocol import Load
 from probe.observe.stream_guard import UNLOADED_REQUESTS, UNSEEN
 from probe.observe.user_load import mean
 

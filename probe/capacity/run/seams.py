@@ -1,5 +1,6 @@
-"""What a capacity run is connected to: the server beside its load, and those who follow its steps."""
+"""What a capacity run is connected to: its load, the server beside it, and those who follow its steps."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -8,8 +9,28 @@ from probe.core.errors import TargetError
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Phase
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
-from probe.core.step import StepSummary
+from probe.core.step import StepPlan, StepRun, StepSummary
 from probe.observe.user_load import users_beside
+
+
+class Load(Protocol):
+    """Runs steps, one after the other."""
+
+    async def run(self, plan: StepPlan, stop: asyncio.Event, on_record: Callable[[RequestRecord], None]) -> StepRun:
+        """Run one step to its end or until `stop` is set; `on_record` receives each request as it ends."""
+        ...
+
+    def in_flight(self) -> list[RequestRecord]:
+        """Return the requests in flight, as they would be recorded had they been cancelled when last reported."""
+        ...
+
+    def reported_ns(self) -> int | None:
+        """Return the time of the oldest report behind `in_flight`; None when no worker has a step."""
+        ...
+
+    async def add_workers(self) -> None:
+        """Send later steps by more workers, where there are cores for them: this machine was late."""
+
 
 _T = TypeVar("_T")
 

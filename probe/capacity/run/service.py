@@ -29,9 +29,8 @@ from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.clock import Clock
 from probe.core.provenance import Provenance, version_facts
 from probe.core.result import CapacityResult
-from probe.load.backends import workers_of
 from probe.load.request_source import RequestSource
-from probe.load.worker_pool import WorkerPool
+from probe.load.worker_pool import WorkerPool, workers_of
 from probe.observe.guard import GuardVerdict
 
 Admit = Callable[[], Awaitable[Admission]]

@@ -17,11 +17,10 @@ from probe.core.request import Api
 from probe.core.workload import Workload
 from probe.load import local_backend as place
 from probe.load import ray_backend as ray
-from probe.load.backends import workers_of
 from probe.load.local_backend import LocalBackend
 from probe.load.ray_backend import RayBackend
 from probe.load.request_source import RequestSource
-from probe.load.worker_pool import WorkerPool
+from probe.load.worker_pool import WorkerPool, workers_of
 
 CLOCK = SystemClock()
 SOURCE = RequestSource(Endpoint("a", "http://127.0.0.1:1"), "m", Workload("w", Api.COMPLETIONS, 16, 8), 1.0)

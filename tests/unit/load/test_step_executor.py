@@ -20,10 +20,10 @@ from probe.core.latency import ttft_s
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
 from probe.load import step_summary as summary
+from probe.load.messages import WorkerShare
 from probe.load.sent_request import PACKED, unpack
 from probe.load.step_executor import StepExecution
 from probe.load.step_summary import MIN_REQUESTS
-from probe.load.worker_share import WorkerShare
 
 FAILURES = [outcome for outcome in Outcome if outcome is not Outcome.OK]
 

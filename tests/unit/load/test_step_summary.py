@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from plain_records import MS, PROMISED, failure, poll, record, spec
 from property_examples import examples
 
+from probe.capacity.run.cost_meter import covered_seconds, over_objective
 from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.request_cost import tokens_spent
 from probe.core.step import StepPlan, StepRun, StepSummary
-from probe.load.over_objective import covered_seconds, over_objective
 from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS, summarize
 
 SAMPLES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)

@@ -13,13 +13,13 @@ from virtual_time import VirtualClock, virtually
 
 from probe.capacity.run.request import Budget
 from probe.capacity.run.run_guard import CLIENT_LATE
+from probe.capacity.run.seams import Load
 from probe.core.clock import Clock
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult, Stopped
 from probe.core.snapshot import Histogram
 from probe.core.step import Arrivals, Pattern, StepPlan
-from probe.load.protocol import Load
-from probe.load.sendable_request import SendableRequest
+from probe.load.sent_request import SendableRequest
 
 pytestmark = pytest.mark.slow
 

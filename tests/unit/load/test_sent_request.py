@@ -10,8 +10,7 @@ from example_records import spec as one_spec
 from fake_request import FakeAnswer, FakeRequest
 
 from probe.core.request import RequestRecord
-from probe.load.sent_request import SentRequest
-from probe.load.unread_responses import UnreadResponses
+from probe.load.sent_request import SentRequest, UnreadResponses
 
 _PORTIONS, _PORTION_S = 50, 0.01
 
