@@ -24,10 +24,9 @@ from probe.core.step import StepSummary
 from probe.core.trace import trace_workload
 from probe.core.workload import Workload, requests
 from probe.load.request_source import RequestSource
-from probe.monitor.canary import Canary
+from probe.monitor.canary import Canary, KnownAnswer
 from probe.monitor.capacity_workload import named_workload, workload_since_start
 from probe.monitor.gpu_readers import GpuReaders
-from probe.monitor.known_answer import KnownAnswer
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, lock, workload
 from probe.observe.guard import ASLEEP, GO, NO_SERVER_METRICS

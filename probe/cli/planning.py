@@ -21,7 +21,7 @@ from probe.core.request import Outcome
 from probe.core.result import Capacity, CapacityResult, Phase
 from probe.core.snapshot import UserLoad
 from probe.core.text import one_line
-from probe.monitor.store_file import stored_texts
+from probe.monitor.store import stored_texts
 from probe.report.figures import number
 from probe.report.measured_file import read_result
 from probe.report.replica_plan import ReplicaPlan

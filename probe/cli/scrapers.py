@@ -11,7 +11,7 @@ from probe.core.errors import TargetError
 from probe.core.request import Outcome
 from probe.discovery.factory import source
 from probe.discovery.types import State
-from probe.monitor.replicas import replica_pages
+from probe.monitor.desired_targets import replica_pages
 from probe.monitor.wiring import scraper_of
 from probe.scrape.scraper import Scraper
 

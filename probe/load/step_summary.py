@@ -24,28 +24,6 @@ from probe.gpu.utilization import use
 from probe.load.loop_lag import lag_of_most_moments
 from probe.observe import guard
 
-
-def sent_tokens(records: Sequence[RequestRecord]) -> SentTokens:
-    """Return the token counts of these requests, and those of the answered ones by the server's account."""
-    ok = [record for record in records if record.outcome is Outcome.OK]
-    return SentTokens(
-        prompts=_counts(record.spec.prompt_tokens for record in records),
-        answers=_counts(record.spec.output_tokens for record in records),
-        counted_prompts=_counts(record.prompt_tokens for record in ok),
-        counted_answers=_counts(record.output_tokens for record in ok),
-        answered_prompts=fmean(record.spec.prompt_tokens for record in ok) if ok else None,
-        answered_answers=fmean(record.spec.output_tokens for record in ok) if ok else None,
-    )
-
-
-def _counts(tokens: Iterable[int]) -> TokenCounts:
-    ordered = sorted(tokens)
-    if not ordered:
-        return TokenCounts()
-    p50, p95, p99 = (float(percentile(ordered, share)) for share in (0.5, 0.95, 0.99))
-    return TokenCounts(fmean(ordered), p50, p95, p99)
-
-
 # Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
 MIN_REQUESTS = 20
 TOO_FEW = "too_few_requests"
@@ -258,3 +236,24 @@ def _prefix_hit_ratio(polls: Sequence[ServerSnapshot]) -> float | None:
         return None
     queries, hits = (known[-1][i] - known[0][i] for i in (0, 1))
     return hits / queries if queries > 0 and 0 <= hits <= queries else None
+
+
+def sent_tokens(records: Sequence[RequestRecord]) -> SentTokens:
+    """Return the token counts of these requests, and those of the answered ones by the server's account."""
+    ok = [record for record in records if record.outcome is Outcome.OK]
+    return SentTokens(
+        prompts=_counts(record.spec.prompt_tokens for record in records),
+        answers=_counts(record.spec.output_tokens for record in records),
+        counted_prompts=_counts(record.prompt_tokens for record in ok),
+        counted_answers=_counts(record.output_tokens for record in ok),
+        answered_prompts=fmean(record.spec.prompt_tokens for record in ok) if ok else None,
+        answered_answers=fmean(record.spec.output_tokens for record in ok) if ok else None,
+    )
+
+
+def _counts(tokens: Iterable[int]) -> TokenCounts:
+    ordered = sorted(tokens)
+    if not ordered:
+        return TokenCounts()
+    p50, p95, p99 = (float(percentile(ordered, share)) for share in (0.5, 0.95, 0.99))
+    return TokenCounts(fmean(ordered), p50, p95, p99)

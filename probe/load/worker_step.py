@@ -44,6 +44,8 @@ from probe.load.messages import (
 )
 from probe.load.request_source import RequestSource
 
+_log = structlog.get_logger()
+
 # The most that a worker's clock offset may be wrong by: a lost controller is noticed that much later.
 _CLOCK_ERROR_S = 0.25
 # How often a worker with another clock is asked for the time: the quickest answer counts.
@@ -105,8 +107,6 @@ class WorkerHandle:
         if report.in_flight is not None:
             self.in_flight, self.sending, self.reported_ns = report.in_flight, report.sending, report.at_ns
 
-
-_log = structlog.get_logger()
 
 WORKER_LOST = "worker_lost"
 # Between sending Start and beginning: every worker has received it by then, and all begin together.

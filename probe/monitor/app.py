@@ -9,7 +9,7 @@ It starts and stops the parts and reloads the configuration. It measures and dec
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,11 +19,11 @@ import structlog
 from exporters.metrics_page import MetricsPage
 from probe import __version__
 from probe.capacity.run.other_probers import follow_others
-from probe.config.config import Config
+from probe.config.config import Config, PrometheusConfig
 from probe.config.config_file import config_hash, load_config, show
 from probe.config.file_watch import changes
 from probe.core.clock import Clock
-from probe.core.errors import ConfigError
+from probe.core.errors import ConfigError, TargetError
 from probe.core.firing_alerts import FiringAlerts
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
@@ -32,8 +32,6 @@ from probe.core.text import one_line
 from probe.discovery.manager import DiscoveryManager
 from probe.discovery.types import DiscoveredServer
 from probe.load.loop_lag import lags
-from probe.monitor.alert_watch import AlertWatch
-from probe.monitor.background import keep_running
 from probe.monitor.desired_targets import Shard
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_monitor import TargetMonitor
@@ -247,3 +245,50 @@ def _check_fixed(file: Path, now: Config, new: Config) -> None:
     changed = [key for key in _FIXED if getattr(now, key) != getattr(new, key)]
     if changed:
         raise ConfigError(f"{file}: {changed[0]}: cannot change while Kneewatch runs; restart it, or change it back")
+
+
+_AGAIN_S = 60.0  # before background work that ended is started again: it should not have ended
+
+
+async def keep_running(work: Callable[[], Awaitable[None]]) -> None:
+    """Run background work until cancelled. Log it and start it again when it ends or raises."""
+    while True:
+        try:
+            await work()
+            _log.error("background work has ended, restarting it", work=_name(work), in_s=_AGAIN_S)
+        except Exception as error:  # noqa: BLE001 - whatever it is: it would be lost with the task
+            _log.error("background work broke, restarting it", work=_name(work), in_s=_AGAIN_S, exc_info=error)
+        await asyncio.sleep(_AGAIN_S)
+
+
+def _name(work: Callable[[], Awaitable[None]]) -> str:
+    named = work.func if isinstance(work, partial) else work
+    return getattr(named, "__name__", "").strip("_")
+
+
+_EVERY_S = 15.0
+
+
+class AlertWatch:
+    """The last answer; None without a Prometheus, and before its first answer."""
+
+    def __init__(self, config: Callable[[], Config], clock: Clock) -> None:
+        """`config`: returns the current configuration."""
+        self._config, self._clock = config, clock
+        self.last: FiringAlerts | None = None
+
+    async def follow(self) -> None:
+        """Ask again and again, until cancelled."""
+        while True:
+            prometheus = self._config().prometheus
+            self.last = await self._ask(prometheus) if prometheus is not None else None
+            await asyncio.sleep(_EVERY_S)
+
+    async def _ask(self, prometheus: PrometheusConfig) -> FiringAlerts:
+        from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
+
+        try:
+            alerts = await Prometheus(prometheus.url, prometheus.ca_file).firing_alerts()
+        except TargetError as error:
+            return FiringAlerts((), self._clock.wall_s(), str(error))
+        return FiringAlerts(alerts, self._clock.wall_s())

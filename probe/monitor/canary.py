@@ -2,31 +2,121 @@
 
 Canaries overlap: each is sent when it is due, whether or not those before it have ended. Otherwise a slow server would
 get fewer of them, and count for less the slower it is (coordinated omission).
+
+After an answered canary the server is asked a question with a known answer (KnownAnswer), where one is configured. What
+failed while this process did not run is the client's fault (excuse_stop).
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 import structlog
 
 from probe.client.client import Client
 from probe.client.transcript import judge_name
+from probe.config.canaries import KnownAnswerConfig
+from probe.config.targets import TargetConfig
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.failure_log import FailureLog
 from probe.core.objectives import Objectives
-from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord, RequestSpec, TraceContext, Traffic
+from probe.core.request import UNKNOWN_MODEL, Api, Outcome, RequestRecord, RequestSpec, TraceContext, Traffic
 from probe.core.step import StepPlan
+from probe.core.workload import Workload
 from probe.load.loop_lag import watch_lag
 from probe.load.step_executor import StepExecution
-from probe.monitor.client_stop import excuse_stop
-from probe.monitor.known_answer import KnownAnswer
 
 _log = structlog.get_logger()
+# A failure may be the client's if it did not run just before: what arrived earlier was read once it ran again. The
+# failure is known within this many hundredths of a second.
+_LAST_SAMPLES = 10
+
+
+def excuse_stop(record: RequestRecord, lag: Sequence[float]) -> RequestRecord:
+    """Return the record, as client-bound if it may have failed because this process did not run.
+
+    `lag`: samples (s) of how late the system ran this process meanwhile.
+    """
+    stopped_s = max(lag[-_LAST_SAMPLES:], default=0.0)
+    if not slo.may_be_client_stop(record, stopped_s):
+        return record
+    words = f"{record.detail or record.outcome.value}, but Kneewatch itself did not run for {stopped_s:.1f} s"
+    return replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)
+
+
+WORKLOAD = "known_answer"
+
+
+class KnownAnswer:
+    """Asks the question when it is due. After a wrong answer it is due with each canary, until an answer is right.
+
+    So a corrupt server fails each of its canaries, and not one in twenty, and a single wrong answer is one failure.
+    """
+
+    def __init__(
+        self,
+        asked: KnownAnswerConfig,
+        client: Client,
+        clock: Clock,
+        sending: Callable[[Workload], AbstractAsyncContextManager[None]],
+        on_record: Callable[[RequestRecord], None],
+    ) -> None:
+        """`sending`: is entered while the question is in flight."""
+        self._client, self._clock, self._sending, self._on_record = client, clock, sending, on_record
+        prompt_tokens = asked.most_prompt_tokens
+        api = Api(asked.api)
+        self._workload = Workload(WORKLOAD, api, prompt_tokens, asked.max_tokens)
+        self._spec = RequestSpec(WORKLOAD, api, asked.prompt, prompt_tokens, asked.max_tokens, expects=asked.expect)
+        self._every_ns = int(asked.every * 1e9)
+        self._due_ns: int | None = None
+        self._is_wrong = False
+        self._last: Outcome | None = None
+
+    @classmethod
+    def of(
+        cls,
+        target: TargetConfig,
+        client: Client,
+        clock: Clock,
+        sending: Callable[[Workload], AbstractAsyncContextManager[None]],
+        on_record: Callable[[RequestRecord], None],
+    ) -> "KnownAnswer | None":
+        """Return the question of a target, or None if none is configured."""
+        asked = target.canary.known_answer
+        return None if asked is None else cls(asked, client, clock, sending, on_record)
+
+    async def find_corruption(self, model: str) -> str | None:
+        """Ask the question if it is due. Return what is wrong with the answer, or None.
+
+        A server that does not answer the question has not answered wrongly: canaries show whether it works.
+        """
+        now_ns = self._clock.monotonic_ns()
+        if not self._is_wrong and self._due_ns is not None and now_ns < self._due_ns:
+            return None
+        self._due_ns = now_ns + self._every_ns
+        record = await self.ask(model)
+        if record.outcome in (Outcome.OK, Outcome.CORRUPT):
+            self._is_wrong = record.outcome is Outcome.CORRUPT
+        if record.outcome is not self._last:
+            self._last = record.outcome
+            log = _log.info if record.outcome is Outcome.OK else _log.warning
+            log("known answer changed", target=record.target, outcome=record.outcome.value, detail=record.detail)
+        return record.detail if record.outcome is Outcome.CORRUPT else None
+
+    async def ask(self, model: str) -> RequestRecord:
+        """Ask the question. Return its record, whose outcome is `corrupt` if the answer is wrong."""
+        async with self._sending(self._workload):
+            async with watch_lag(self._clock) as lag:
+                sent = await self._client.send(self._spec, model, Traffic.ANSWER, self._clock.monotonic_ns())
+            record = excuse_stop(sent, lag)
+            self._on_record(record)
+        return record
+
 
 _ONE = StepPlan(concurrency=1, seconds=0.0, requests=1)
 # Failures are rarer and matter longer, so they are kept separately.

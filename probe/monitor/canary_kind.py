@@ -1,6 +1,7 @@
 """The canaries of one kind of one target: what is sent, and what they show.
 
-In: one of TargetConfig.kinds. Out: the record of each canary, and a CanaryStatus.
+In: one of TargetConfig.kinds. Out: the record of each canary, and a CanaryStatus. OnDemandCanaries sends the requests
+on demand, of any configured workload.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -10,13 +11,13 @@ from itertools import chain
 from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
+from probe.config.workloads import WorkloadConfig
 from probe.core.clock import Clock
 from probe.core.failure_log import FailureGroup, Since
-from probe.core.request import Outcome, RequestRecord
+from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.target_status import CanaryStatus
-from probe.core.workload import requests
-from probe.monitor.canary import KEEP_FAILURES, KEEP_RECENT, Canary, StartupGrace
-from probe.monitor.known_answer import KnownAnswer
+from probe.core.workload import Workload, requests
+from probe.monitor.canary import KEEP_FAILURES, KEEP_RECENT, Canary, KnownAnswer, StartupGrace
 from probe.monitor.wiring import endpoint, workload
 from probe.observe.server_observer import ServerObserver
 
@@ -115,3 +116,46 @@ def _merged(records: Sequence[Sequence[RequestRecord]], most: int) -> Sequence[R
     if len(records) == 1:
         return records[0]
     return sorted(chain.from_iterable(records), key=lambda record: record.done_ns, reverse=True)[:most]
+
+
+class OnDemandCanaries:
+    """The canaries by workload, each created when its workload is first asked for."""
+
+    def __init__(self, config: Config, target: TargetConfig, client: Client, clock: Clock) -> None:
+        self._target = target
+        self._objectives = config.objectives_of(target)
+        self._client = client
+        self._clock = clock
+        self._workloads = _workloads(config)
+        self._canaries: dict[str, Canary] = {}
+
+    def configure(self, config: Config) -> None:
+        """Replace the workloads by those of a new configuration; a canary whose workload is unchanged stays."""
+        workloads = _workloads(config)
+        self._canaries = {
+            name: canary for name, canary in self._canaries.items() if workloads.get(name) == self._workloads[name]
+        }
+        self._workloads = workloads
+
+    def workload(self, name: str | None) -> Workload:
+        """Return a configured workload; None: the target's canary workload. Raise KeyError for an unknown name."""
+        name = self._target.canary.workload if name is None else name
+        return workload(name, self._workloads[name])
+
+    def canary(self, load: Workload) -> Canary:
+        """Return the canary of one of these workloads."""
+        if load.name not in self._canaries:
+            self._canaries[load.name] = Canary(
+                self._target.name,
+                self._target.model,
+                self._client,
+                requests(load),
+                objectives=self._objectives,
+                clock=self._clock,
+                traffic=Traffic.ONDEMAND,
+            )
+        return self._canaries[load.name]
+
+
+def _workloads(config: Config) -> dict[str, WorkloadConfig]:
+    return {name: config.workload(name) for name in ("default", *config.workloads)}

@@ -4,9 +4,10 @@ In: the configuration, and the servers that each discovery finds. Out: `DesiredT
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from urllib.parse import urljoin
 
 from pydantic import BaseModel
 
@@ -17,8 +18,9 @@ from probe.config.targets import TargetConfig, TemplateConfig
 from probe.config.workloads import WorkloadConfig
 from probe.core.objectives import Objectives
 from probe.discovery.types import DiscoveredServer
-from probe.monitor.replicas import replica_pages
 from probe.monitor.startup_flags import with_facts, with_flags
+from probe.monitor.wiring import engine_of
+from probe.scrape import engines
 
 # Of llm-d, and of NVIDIA Dynamo's operator.
 _ROLE_LABELS = ("llm-d.ai/role", "nvidia.com/dynamo-sub-component-type")
@@ -199,3 +201,11 @@ def _without_capacity(target: TargetConfig) -> TargetConfig:
 
 def _weight(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
+
+
+def replica_pages(target: TargetConfig, servers: Iterable[DiscoveredServer]) -> tuple[str, ...]:
+    """Return the address of each replica's metrics page."""
+    found = target.metrics_discovery
+    if found is not None and found.metrics_path is not None:
+        return tuple(urljoin(server.base_url, found.metrics_path) for server in servers)
+    return tuple(f"{server.base_url}{engines.path(engine_of(target))}" for server in servers)

@@ -1,14 +1,21 @@
-"""What a target's monitor gets from its process besides the configuration, and where its measurements go."""
+"""What a target's monitor gets besides its configuration, where its measurements go, and the parts made of both."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from probe.capacity.run.admission import AdmissionCheck
+from probe.config.targets import TargetConfig
+from probe.core.clock import Clock
+from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
 from probe.monitor.capacity_runs import RunSink
-from probe.observe.server_observer import GpuReader, ScrapeSink
+from probe.monitor.wiring import scraper_of
+from probe.observe.cross_checks import CrossChecker
+from probe.observe.server_observer import GpuReader, ScrapeSink, ServerObserver
 from probe.observe.server_state import ServerState
+from probe.scrape.scraper import Scraper
 
 
 def _none_spent(_: float) -> int:
@@ -46,3 +53,49 @@ class MeasurementSink(ScrapeSink, RunSink, Protocol):
 
     def forecast_for_users(self, result: CapacityResult) -> None:
         """Take a forecast for what users send, beside that for the workload of the target's capacity."""
+
+
+def new_scraper(target: TargetConfig, clock: Clock) -> Scraper:
+    """Return the scraper of the target's server."""
+    return scraper_of(target, clock, min(target.scrape, 3.0))
+
+
+def new_observer(
+    target: TargetConfig,
+    objectives: Objectives,
+    clock: Clock,
+    *,
+    scraper: Scraper,
+    sink: MeasurementSink,
+    context: TargetContext,
+) -> ServerObserver:
+    """Return the observer of the target's server and GPUs."""
+    checker = CrossChecker(context.state, objectives, target.capacity.server.max_num_seqs)
+    return ServerObserver(
+        target.name,
+        scraper,
+        clock,
+        sink,
+        state=context.state,
+        cross_checker=checker,
+        read_gpus=context.read_gpus,
+    )
+
+
+def new_admission_check(
+    target: TargetConfig,
+    objectives: Objectives,
+    clock: Clock,
+    context: TargetContext,
+    lacking_workload: Callable[[], str | None],
+) -> AdmissionCheck:
+    """Return the check before each capacity run of the target."""
+    return AdmissionCheck(
+        target.capacity,
+        objectives,
+        clock,
+        context.state,
+        firing_pages=context.firing_pages,
+        spent=context.tokens_since,
+        lacking_workload=lacking_workload,
+    )

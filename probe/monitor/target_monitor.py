@@ -16,14 +16,12 @@ from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus, worst
 from probe.load.request_source import RequestSource
-from probe.monitor.canary_kind import CanaryKind, failure_groups, newest, newest_failures, since
+from probe.monitor.canary_kind import CanaryKind, OnDemandCanaries, failure_groups, newest, newest_failures, since
 from probe.monitor.capacity_runs import CapacityRuns, RunHooks
 from probe.monitor.capacity_workload import CapacityWorkload
 from probe.monitor.live_forecast import LiveForecast
-from probe.monitor.on_demand_canaries import OnDemandCanaries
 from probe.monitor.startup_flags import StartupFlags
-from probe.monitor.target_context import MeasurementSink, TargetContext
-from probe.monitor.target_parts import new_admission_check, new_observer, new_scraper
+from probe.monitor.target_context import MeasurementSink, TargetContext, new_admission_check, new_observer, new_scraper
 from probe.monitor.wiring import lock
 from probe.observe.guard import REPLICAS_CHANGED
 

@@ -814,7 +814,7 @@ def test_background_work_that_breaks_is_said_and_begun_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr("probe.monitor.background._AGAIN_S", 0.05)
+        monkeypatch.setattr("probe.monitor.app._AGAIN_S", 0.05)
         app, begun = App(_config("http://127.0.0.1:9"), SystemClock()), 0
 
         async def breaks(*_: object) -> None:

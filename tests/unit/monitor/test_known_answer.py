@@ -20,7 +20,7 @@ from probe.client.client import Client
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
-from probe.monitor.known_answer import KnownAnswer
+from probe.monitor.canary import KnownAnswer
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_monitor import TargetMonitor
 
