@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 
 from probe.capacity.run.request import context_of, hints_of
-from probe.cli.commands import check_target
-from probe.cli.scrapers import open_scraper
+from probe.cli.check import check_target
+from probe.cli.targets import open_scraper
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from probe.capacity.run.request import context_of, hints_of
 from probe.capacity.trend.fingerprint import fingerprint
 from probe.capacity.trend.track_record import correct, track_record
-from probe.cli.scrapers import open_scraper
+from probe.cli.targets import open_scraper
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
 from probe.config.config import Config

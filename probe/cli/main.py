@@ -15,17 +15,11 @@ from typer.main import get_command
 
 from probe import __version__
 from probe.cli import (
-    capacity_commands,
     config_commands,
     demo_commands,
-    doctor_commands,
-    generate_commands,
-    monitor_commands,
-    plan_commands,
     ramp_command,
     result_commands,
-    roofline_commands,
-    trace_commands,
+    server_commands,
     tune_command,
 )
 from probe.cli.output import NAME, discard_output, open_closed_streams, print_error
@@ -35,6 +29,7 @@ from probe.core.text import one_line
 # The base class of usage errors in the click that Typer uses: newer versions bring their own, older ones import it.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
+_GIT_S = 5.0  # for the commit of a checkout
 # Errors of writing to a file or terminal.
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
@@ -46,21 +41,21 @@ app = typer.Typer(
     help="SLO monitor and capacity probe for live vLLM deployments.",
     epilog="Variables set options too: KNEEWATCH_RAMP_SEED is --seed of ramp.",
 )
-app.command()(monitor_commands.run)
-app.command(short_help="Send one canary of each kind to each target.")(monitor_commands.check)
+app.command()(server_commands.run)
+app.command(short_help="Send one canary of each kind to each target.")(server_commands.check)
 app.command(short_help="Examine a server: what it serves, whether it is healthy, what limits it.")(
-    doctor_commands.doctor
+    server_commands.doctor
 )
 app.command(context_settings={"allow_extra_args": True})(ramp_command.ramp)  # the file of `--json FILE`
-app.command()(capacity_commands.forecast)
+app.command()(server_commands.forecast)
 app.command(short_help="Compare two results of ramp or of other benchmarks.")(result_commands.compare)
 app.command(short_help="Print results of ramp as one table.")(result_commands.table)
-app.command(short_help="Plan replicas for a peak from results of ramp.")(plan_commands.plan)
+app.command(short_help="Plan replicas for a peak from results of ramp.")(result_commands.plan)
 app.command(short_help="Find the best value of a vLLM setting, for a server of your own.")(tune_command.tune)
-app.command(short_help="Compute what a model can do at most on its GPUs.")(roofline_commands.roofline)
-app.command(short_help="Describe a recorded trace, and write it without text.")(trace_commands.trace)
-app.command(short_help="Write the Grafana dashboards.")(generate_commands.dashboards)
-app.command(short_help="Write the Prometheus alert rules.")(generate_commands.alerts)
+app.command(short_help="Compute what a model can do at most on its GPUs.")(result_commands.roofline)
+app.command(short_help="Describe a recorded trace, and write it without text.")(result_commands.trace)
+app.command(short_help="Write the Grafana dashboards.")(config_commands.dashboards)
+app.command(short_help="Write the Prometheus alert rules.")(config_commands.alerts)
 app.command(short_help="Run a mock vLLM server.")(demo_commands.sim)
 app.command(short_help="Show everything against a mock server, for a minute.")(demo_commands.demo)
 
@@ -135,9 +130,7 @@ def kneewatch(
     ] = None,
 ) -> None:
     if version:
-        from probe.cli.revision import commit
-
-        known = commit()
+        known = _commit()
         typer.echo(f"{NAME} {__version__}{f' ({known})' if known else ''}")
         raise typer.Exit
     # runtime/logs.py reads them, as do the processes that this one starts.
@@ -146,6 +139,28 @@ def kneewatch(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), nl=False)
         raise typer.Exit(2)
+
+
+def _commit() -> str | None:
+    """Return the commit that was noted at the build (hatch_build.py), else that of the checkout, else None.
+
+    `-dirty` follows it where files of the checkout differ.
+    """
+    import subprocess
+    from contextlib import suppress
+    from importlib.resources import files
+    from pathlib import Path
+
+    root = Path(__file__).parents[2]
+    with suppress(OSError, ModuleNotFoundError):
+        return files("kneewatch").joinpath("commit.txt").read_text(encoding="ascii").strip()
+    if not (root / ".git").exists():
+        return None
+    ask = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=_GIT_S, check=False)  # noqa: S603
+        return done.stdout.strip() or None
+    return None
 
 
 def _os_error_words(error: OSError) -> str:

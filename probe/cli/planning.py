@@ -12,7 +12,8 @@ from probe.capacity.model.knobs import Knob, doubled_knobs, simulate_knobs, with
 from probe.capacity.trend.fingerprint import capacity_sample, is_comparable
 from probe.capacity.trend.headroom import REQUESTS, CapacityShare, largest_share
 from probe.capacity.trend.replica_count import Demand, Price, gpus_of, lower_end, replicas_for
-from probe.cli.options import check_address
+from probe.cli.options import check_address, share
+from probe.cli.result_commands import PeakOptions, PlanOptions
 from probe.cli.targets import one_target
 from probe.config.config_file import load_config
 from probe.core.errors import ConfigError, TargetError
@@ -42,51 +43,39 @@ class Peak:
     source: str  # in words
 
 
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """What a plan is for. `margin`, `spare`: as in Demand; `gpus`: of a replica, None: by the server's flags."""
+def check_options(peak: PeakOptions, options: PlanOptions) -> None:
+    """Raise ConfigError for options that do not give one peak, or are no numbers that a plan can be made with."""
+    price = options.gpu_hour_price
+    if price is not None and not math.isfinite(price):
+        raise ConfigError(f"--gpu-hour-price {price}: expected a number of at least 0")
+    share(options.margin, "--margin")
+    given = {"--peak": peak.peak, "--peak-output-tokens": peak.peak_output_tokens}
+    stated = {option: rate for option, rate in given.items() if rate is not None}
+    if len(stated) + (peak.prometheus is not None) != 1:
+        raise ConfigError("expected one of --peak, --peak-output-tokens and --prometheus; give one of them")
+    for option, rate in stated.items():
+        if not 0 < rate < math.inf:
+            raise ConfigError(f"{option} {rate:g}: expected a number above 0, per second")
+    if peak.prometheus is not None:
+        check_address(peak.prometheus, "--prometheus", "http://prometheus:9090")
 
-    margin: float
-    spare: int
-    gpu_hour: float | None = None
-    gpus: int | None = None
 
+def peak_of(options: PeakOptions, result: CapacityResult, target: str | None = None) -> Peak:
+    """Return the peak for a result's target; `target`: its name in Prometheus, if that is another one.
 
-@dataclass(frozen=True, slots=True)
-class PeakOptions:
-    """Options that say what the peak is: one of the first three. `target`: its name in Prometheus."""
+    Raise TargetError where Prometheus does not show it.
+    """
+    if options.prometheus is None:
+        option = "--peak" if options.peak is not None else "--peak-output-tokens"
+        return Peak(UserLoad(options.peak, options.peak_output_tokens), option)
+    from probe.prometheus.queries import Prometheus
 
-    requests_per_second: float | None
-    output_tokens_per_second: float | None
-    prometheus: str | None
-    weeks: int
-    target: str | None
-
-    def check(self) -> None:
-        """Raise ConfigError for options that do not give one peak."""
-        given = {"--peak": self.requests_per_second, "--peak-output-tokens": self.output_tokens_per_second}
-        stated = {option: rate for option, rate in given.items() if rate is not None}
-        if len(stated) + (self.prometheus is not None) != 1:
-            raise ConfigError("expected one of --peak, --peak-output-tokens and --prometheus; give one of them")
-        for option, rate in stated.items():
-            if not 0 < rate < math.inf:
-                raise ConfigError(f"{option} {rate:g}: expected a number above 0, per second")
-        if self.prometheus is not None:
-            check_address(self.prometheus, "--prometheus", "http://prometheus:9090")
-
-    def peak(self, result: CapacityResult) -> Peak:
-        """Return the peak for a result's target. Raise TargetError where Prometheus does not show it."""
-        if self.prometheus is None:
-            option = "--peak" if self.requests_per_second is not None else "--peak-output-tokens"
-            return Peak(UserLoad(self.requests_per_second, self.output_tokens_per_second), option)
-        from probe.prometheus.queries import Prometheus
-
-        target = self.target or result.target
-        load = event_loop.run(Prometheus(self.prometheus).users_peak(target, self.weeks * _WEEK_S))
-        if load.requests_per_second is None and load.output_tokens_per_second is None:
-            words = f"no user traffic of target {one_line(target)} in {self.weeks} weeks; name its target with --target"
-            raise TargetError(f"{self.prometheus}: {words}", Outcome.NOT_FOUND)
-        return Peak(load, f"the users' highest five minutes in {self.weeks} weeks")
+    name, weeks = target or result.target, options.weeks
+    load = event_loop.run(Prometheus(options.prometheus).users_peak(name, weeks * _WEEK_S))
+    if load.requests_per_second is None and load.output_tokens_per_second is None:
+        words = f"no user traffic of target {one_line(name)} in {weeks} weeks; name its target with --target"
+        raise TargetError(f"{options.prometheus}: {words}", Outcome.NOT_FOUND)
+    return Peak(load, f"the users' highest five minutes in {weeks} weeks")
 
 
 def sources(files: Sequence[Path], config: Path | None, target: str | None) -> list[tuple[str, CapacityResult]]:
@@ -134,11 +123,11 @@ def plan_replicas(
     capacity = result.capacity
     if (why := _unfit(result)) is not None:
         raise ConfigError(f"{source}: {one_line(why, 400)}; plan with the result of a run that ended by itself")
-    share = _share_at_peak(source, capacity, peak)
-    demand = Demand(share.ratio * (capacity.requests_per_second or 0.0), options.margin, options.spare)
-    if not demand.requests_per_second <= _MOST_REPLICAS * lower_end(capacity) * (1 - options.margin):
+    at_peak, margin = _share_at_peak(source, capacity, peak), share(options.margin, "--margin")
+    demand = Demand(at_peak.ratio * (capacity.requests_per_second or 0.0), margin, options.spare)
+    if not demand.requests_per_second <= _MOST_REPLICAS * lower_end(capacity) * (1 - margin):
         raise ConfigError(
-            f"{source}: {number(share.live)} {share.unit} need more than a million replicas of"
+            f"{source}: {number(at_peak.live)} {at_peak.unit} need more than a million replicas of"
             f" {number(lower_end(capacity))} requests/s; check the peak ({peak.source}) and the capacity"
         )
     on_phase(Phase("simulating other settings", _KNOBS_S))
@@ -146,12 +135,18 @@ def plan_replicas(
         source=source,
         result=result,
         objectives=_objectives(result),
-        peak=_peak_words(peak, share, demand.requests_per_second),
+        peak=_peak_words(peak, at_peak, demand.requests_per_second),
         demand=demand,
         replicas=replicas_for(demand, capacity),
         knobs=predicted_knobs(result, doubled_knobs(capacity.fitted_server)),
-        price=Price(options.gpu_hour, options.gpus or gpus_of(result)) if options.gpu_hour is not None else None,
+        price=_price(options, result),
     )
+
+
+def _price(options: PlanOptions, result: CapacityResult) -> Price | None:
+    if options.gpu_hour_price is None:
+        return None
+    return Price(options.gpu_hour_price, options.gpus or gpus_of(result))
 
 
 def _unfit(result: CapacityResult) -> str | None:

@@ -1,28 +1,51 @@
-"""`kneewatch ramp` behind its options: the request, the run with its progress, and the files with the result."""
+"""`kneewatch ramp` behind its options: the run with its progress, what ends it, and the files with the result."""
 
+import asyncio
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from probe.capacity.run.admission import Admission
+from probe.capacity.run.preflight import firing_pages, preflight
 from probe.capacity.run.request import RunRequest
-from probe.cli.commands import ramp_target
+from probe.capacity.run.runner import CapacityRun
+from probe.capacity.run.seams import ServerAccess
+from probe.capacity.run.service import Interrupts, RefusedError, RunObservers, run_capacity
+from probe.cli.check import asleep_error, require_active, served_model
 from probe.cli.output import print_error
+from probe.cli.targets import open_scraper
+from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
-from probe.core.clock import SystemClock
-from probe.core.errors import ConfigError
-from probe.core.result import CapacityResult
+from probe.core.clock import Clock, SystemClock
+from probe.core.errors import ConfigError, KneewatchError, LockError, TargetError
+from probe.core.request import Outcome
+from probe.core.result import CapacityResult, Phase
 from probe.core.step import StepSummary
 from probe.core.text import one_line
+from probe.core.trace import trace_workload
+from probe.core.workload import Workload
+from probe.load.request_source import RequestSource
+from probe.monitor.capacity_workload import named_workload, workload_since_start
+from probe.monitor.gpu_readers import GpuReaders
+from probe.monitor.startup_flags import StartupFlags
+from probe.monitor.wiring import endpoint, lock
+from probe.observe.guard import ASLEEP, GO, NO_SERVER_METRICS, REPLICAS_CHANGED
+from probe.observe.guard_limits import GuardLimits
 from probe.report.files import STDOUT, check_writable, write_file
 from probe.report.progress import following
 from probe.report.result_json import dumps
 from probe.report.result_text import result_words
 from probe.runtime import event_loop
 from probe.runtime.descriptors import raise_descriptor_limit
+from probe.runtime.helper_process import HelperError
+from probe.scrape.scraper import Scraper
+
+_SCRAPE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +125,135 @@ def _print_or_end(print_row: Callable[[StepSummary], None], step: StepSummary) -
         print_row(step)
     except (OSError, SystemExit):  # rich makes a broken pipe a SystemExit
         signal.raise_signal(signal.SIGINT)
+
+
+async def ramp_target(
+    config: Config,
+    target: TargetConfig,
+    request: RunRequest,
+    clock: Clock,
+    on_step: Callable[[StepSummary], None],
+    *,
+    on_phase: Callable[[Phase], None] = lambda _: None,
+    on_broken: Callable[[KneewatchError], None] = lambda _: None,
+    interrupts: Interrupts | None = None,
+) -> CapacityResult:
+    """Run a capacity run now. Ctrl-C ends the load, as do a lost Lease and a killed helper process (`on_broken`);
+    the result so far is returned. `interrupts`: what stops the run instead of signals.
+
+    Raises TargetError if the target cannot be measured or a check refuses the run, LockError if another prober loads
+    it or the Lease was lost before the run, ConfigError if the target is passive.
+    """
+    require_active(target)
+    results: list[CapacityResult] = []
+    observers = RunObservers(on_result=lambda result, _: results.append(result), on_step=on_step, on_phase=on_phase)
+    readers, stops = GpuReaders(clock), Stops(interrupts or stopped_by_signals)
+    async with AsyncExitStack() as held:
+        scraper = await held.enter_async_context(open_scraper(target, clock, _SCRAPE_S, stops.replicas_changed))
+        held.push_async_callback(readers.close)
+        target = await StartupFlags(target, scraper).update()
+        load = await _load(config, target, request, scraper)
+        sent = await _with_model(target, request, load, clock)
+        try:
+            return await run_capacity(
+                lambda: sent,
+                lock(config, target, clock),
+                ServerAccess(scraper.read, readers.reader(target.gpu)),
+                clock,
+                admit=partial(_admit, config, target, scraper, request),
+                interrupts=stops.of,
+                observers=observers,
+            )
+        except RefusedError as refused:
+            raise _not_admitted(target, refused) from None
+        except (LockError, HelperError) as error:
+            has_sent = bool(results and results[0].cost.requests)
+            if not results or (isinstance(error, HelperError) and not has_sent):
+                raise
+            on_broken(error)
+            return results[0]
+
+
+async def _load(config: Config, target: TargetConfig, request: RunRequest, scraper: Scraper) -> Workload:
+    """Return the workload asked for. Raises TargetError where it is that of users, and too little is known."""
+    name, trace = request.workload, request.trace
+    if trace is not None:
+        return trace_workload(trace.trace, trace.name, config.workload(name).api)
+    if not config.is_learnt(name):
+        return named_workload(config, target, name)
+    flags = target.capacity.server.startup_flags
+    return workload_since_start(config, target, name, await scraper.read(), flags)
+
+
+async def _with_model(
+    target: TargetConfig, request: RunRequest, load: Workload, clock: Clock
+) -> tuple[RunRequest, RequestSource]:
+    """Return the request with what the server shows of itself, and what to send to its model. Raises TargetError."""
+    where = endpoint(target)
+    async with Client(where, clock, target.canary.timeout) as client:
+        model = await served_model(client, target, load, clock)
+        aliases, longest = await client.aliases(model), await client.max_model_len(model)
+    shown = {"max_model_len": str(longest)} if longest is not None else {}
+    server, facts = target.capacity.server, {**shown, **request.facts}
+    trace = request.trace.trace if request.trace else None
+    source = RequestSource(where, model, load, target.canary.timeout, request.seed, aliases, trace)
+    return replace(request, server=server, facts=facts), source
+
+
+def _not_admitted(target: TargetConfig, refused: RefusedError) -> TargetError:
+    if refused.verdict.reason == ASLEEP:
+        return asleep_error(target)
+    hint = "retry when the server is idle, or use --no-guard if it has no other users"
+    if refused.verdict.reason == "no_prometheus":
+        hint = "fix it, or remove prometheus from the configuration"
+    if refused.verdict.reason == NO_SERVER_METRICS:
+        hint = (
+            "set metrics_url (--metrics-url) to its page; without one, --stream-guard guards by the run's own answers,"
+            " and --no-guard not at all"
+        )
+    return TargetError(f"{target.base_url}: no load was sent, {refused}; {hint}", Outcome.REJECTED)
+
+
+async def _admit(config: Config, target: TargetConfig, scraper: Scraper, request: RunRequest) -> Admission:
+    """Check the server once. It has not been watched before, so no history is judged.
+
+    Unguarded, only a server that sleeps is refused.
+    """
+    firing = firing_pages(config, target.name)
+    verdict, server = await preflight(scraper.read, GuardLimits(), firing, by_stream=request.by_stream)
+    return Admission(verdict if request.is_guarded or verdict.reason == ASLEEP else GO, server)
+
+
+def on_signals(act: Callable[[], None]) -> None:
+    """Have Ctrl-C, SIGTERM and a closed terminal do this from now on, in the running loop."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored: by nohup
+            loop.add_signal_handler(number, act)
+
+
+@contextmanager
+def stopped_by_signals(run: CapacityRun) -> Iterator[None]:
+    """Let signals end a run."""
+    on_signals(partial(run.stop, "interrupt", "signal"))
+    yield  # The handlers stay: a second Ctrl-C must not lose the result while the load ends.
+
+
+class Stops:
+    """What ends a run from outside: `interrupts`, and replicas that come or go."""
+
+    def __init__(self, interrupts: Interrupts) -> None:
+        self._interrupts = interrupts
+        self._run: CapacityRun | None = None
+
+    @contextmanager
+    def of(self, run: CapacityRun) -> Iterator[None]:
+        """Let them end this run."""
+        self._run = run
+        with self._interrupts(run):
+            yield
+
+    def replicas_changed(self, _: str) -> None:
+        """End the run, if it has begun: what was measured is of two servers."""
+        if self._run is not None:
+            self._run.stop("guard", REPLICAS_CHANGED)

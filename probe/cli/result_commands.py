@@ -1,13 +1,14 @@
-"""Commands that read results: compare, table."""
+"""Commands that read files and compute, without a server: compare, table, plan, roofline, trace."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from probe.cli.output import print_error, print_json
-from probe.cli.parameters import Json
+from probe.cli.parameters import Json, MaybeConfigFile, OneTarget, grouped
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
 
@@ -102,3 +103,166 @@ def table(
         return
     rows = (result_table.step_table if steps else result_table.capacity_table)(read, price)
     typer.echo(result_table.as_csv(rows) if as_csv else result_table.as_markdown(rows), nl=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PeakOptions:
+    """The peak that replicas are planned for: one of the first three."""
+
+    peak: Annotated[
+        float | None, typer.Option(help="Peak in requests/s, of requests like those of the result's workload.")
+    ] = None
+    peak_output_tokens: Annotated[float | None, typer.Option(help="Peak in output tokens/s instead.")] = None
+    prometheus: Annotated[
+        str | None,
+        typer.Option(help="Prometheus to take the users' peak from instead: their highest five minutes in --weeks."),
+    ] = None
+    weeks: Annotated[int, typer.Option(min=1, max=12, help="Weeks that --prometheus looks back.")] = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """What a plan leaves free at the peak, and what a GPU costs."""
+
+    margin: Annotated[
+        str,
+        typer.Option(
+            help="Share of each replica's capacity that stays free at the peak: no balancer divides requests evenly,"
+            " and latencies rise steeply at the knee."
+        ),
+    ] = "20%"
+    spare: Annotated[int, typer.Option(min=0, max=1000, help="Replicas that may be lost at the peak.")] = 1
+    gpu_hour_price: Annotated[
+        float | None, typer.Option(min=0, help="Price of a GPU hour, for the price of output tokens.")
+    ] = None
+    gpus: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="GPUs of a replica. Default: by the server's flags, or 1.")
+    ] = None
+
+
+@grouped
+def plan(
+    results: Annotated[list[Path] | None, typer.Argument(help="Files of `ramp --json`, a plan for each.")] = None,
+    config: MaybeConfigFile = None,
+    target: OneTarget = None,
+    peak: PeakOptions = PeakOptions(),
+    options: PlanOptions = PlanOptions(),
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a decision record in Markdown, with the server's settings.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Plan replicas for a peak, from measured or forecast capacities, and say what other settings would give.
+
+    Takes result files, or with -c the target's last capacity in the store of the monitor. Adds no load.
+    Exit status: 0 done, 2 no plan can be made.
+    """
+    from probe.cli.planning import check_options, peak_of, plan_replicas, sources
+    from probe.core.errors import ConfigError
+    from probe.report.plan_markdown import plan_markdown
+    from probe.report.progress import following
+    from probe.report.replica_plan import plan_json, plan_words
+
+    if as_markdown and as_json:
+        raise ConfigError("--markdown, --json: expected one of them; remove the other")
+    check_options(peak, options)
+    if target is not None and config is None and peak.prometheus is None:
+        raise ConfigError("--target: needs -c FILE or --prometheus URL; give one, or remove it")
+    found = sources(results or [], config, target)
+    with following() as follow:
+        plans = [
+            plan_replicas(source, result, peak_of(peak, result, target), options, follow.phase)
+            for source, result in found
+        ]
+    if as_json:
+        print_json({"schema": "kneewatch.plan/1", "plans": [plan_json(each) for each in plans]})
+    else:
+        typer.echo("\n\n".join((plan_markdown if as_markdown else plan_words)(each) for each in plans))
+
+
+@dataclass(frozen=True, slots=True)
+class KvOptions:
+    """The shape of the KV cache: by a config.json, or by three numbers."""
+
+    model_config: Annotated[
+        Path | None, typer.Option(help="The model's config.json, for the shape of its KV cache.")
+    ] = None
+    layers: Annotated[int | None, typer.Option(min=1, max=10_000, help="Layers, instead of --model-config.")] = None
+    kv_heads: Annotated[int | None, typer.Option(min=1, max=10_000, help="Key-value heads, likewise.")] = None
+    head_dim: Annotated[int | None, typer.Option(min=1, max=100_000, help="Size of a head, likewise.")] = None
+    kv_bits: Annotated[int, typer.Option(help="Bits per element of the KV cache: 8 or 16.")] = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """The lengths of requests: by a preset, by two numbers, or as in a result."""
+
+    workload: Annotated[
+        str | None, typer.Option(help="Preset with the lengths, such as long-prefill. Default: default, 256 and 128.")
+    ] = None
+    prompt_tokens: Annotated[int | None, typer.Option(min=1, max=2_000_000, help="Prompt length instead.")] = None
+    output_tokens: Annotated[int | None, typer.Option(min=1, max=2_000_000, help="Answer length instead.")] = None
+    result: Annotated[
+        Path | None,
+        typer.Option(
+            help="File of `ramp --concurrency ... --json`: its load levels beside the bounds, at its lengths."
+        ),
+    ] = None
+
+
+@grouped
+def roofline(
+    gpu: Annotated[str, typer.Option(help="GPU model, such as H100, L40S or 'NVIDIA A100-SXM4-80GB'.")],
+    params: Annotated[str, typer.Option(help="Parameters of the model, such as 8B or 700M.")],
+    active_params: Annotated[
+        str | None, typer.Option(help="Of a mixture of experts, those used for one token. Default: all.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(min=1, max=1024, help="GPUs that share each step (tensor parallel).")] = 1,
+    weight_bits: Annotated[int, typer.Option(help="Bits per weight: 4, 8 or 16. 8 implies FP8 compute.")] = 16,
+    kv: KvOptions = KvOptions(),
+    memory_utilization: Annotated[
+        float,
+        typer.Option(min=0.01, max=1, help="Share of GPU memory that the server may use: --gpu-memory-utilization."),
+    ] = 0.9,
+    lengths: Lengths = Lengths(),
+    as_json: Json = False,
+) -> None:
+    """Compute the bounds of a model on its GPUs, before any run: decode, prefill and KV cache.
+
+    Arithmetic from published peaks; no server is asked. What the bounds assume is printed with them.
+    Exit status: 0 done, 2 something is missing or wrong.
+    """
+    from probe.capacity.model.hardware_bounds import ModelShape, hardware_bounds
+    from probe.cli.roofline import gpu_spec, kv_of, lengths_of, parameters_of, steps_of
+    from probe.report.bounds_text import bounds_json, bounds_words
+
+    if weight_bits not in (4, 8, 16) or kv.kv_bits not in (8, 16):
+        raise ConfigError("--weight-bits, --kv-bits: expected 4, 8 or 16 bits per weight, and 8 or 16 per KV element")
+    shape = ModelShape(*parameters_of(params, active_params), weight_bits, gpus, kv_of(kv))
+    prompt, output, shared = lengths_of(lengths)
+    bounds = hardware_bounds(shape, gpu_spec(gpu), prompt, output, memory_utilization, shared_tokens=shared)
+    measured = steps_of(lengths.result) if lengths.result is not None else ()
+    if as_json:
+        print_json(bounds_json(bounds, measured))
+    else:
+        typer.echo(bounds_words(bounds, measured))
+
+
+def trace(
+    file: Annotated[Path, typer.Argument(help="The trace to read, in any of the formats of `ramp --trace`.")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="Write it to this file in Kneewatch's format.")
+    ] = None,
+) -> None:
+    """Describe a recorded trace, and write it as times, lengths and common beginnings, without any text.
+
+    Exit status: 0 done, 2 could not read or write it.
+    """
+    from probe.load.trace_file import read_trace, trace_lines
+    from probe.report.files import write_file
+    from probe.report.trace_text import trace_words
+
+    found = read_trace(file, "FILE")
+    if out is not None:
+        write_file(out, "".join(trace_lines(found)), "-o")
+    sys.stdout.write(f"{trace_words(found)}\n")

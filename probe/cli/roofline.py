@@ -1,16 +1,17 @@
 """`kneewatch roofline` behind its options: the GPU, the model, and the lengths of requests."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from probe.capacity.model.hardware_bounds import KvShape
-from probe.cli.model_config import kv_shape
+from probe.cli.result_commands import KvOptions, Lengths
 from probe.config.presets import PRESETS
 from probe.config.types import GpuName, Parameters
 from probe.core.errors import ConfigError
+from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
 from probe.core.step import StepSummary
 from probe.core.text import one_line
 from probe.core.token_length import mean_length
@@ -18,27 +19,6 @@ from probe.gpu.peak_specs import GpuSpec, gpu
 from probe.monitor.wiring import workload
 from probe.report.measured_file import read_result
 from probe.report.result_json import workload_of
-
-
-@dataclass(frozen=True, slots=True)
-class KvOptions:
-    """The shape of the KV cache as given: by a config.json, or by three numbers."""
-
-    model_config: Path | None
-    layers: int | None
-    kv_heads: int | None
-    head_dim: int | None
-    bits: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """The lengths of requests as given: a preset, two numbers, or those of a result."""
-
-    workload: str | None
-    prompt_tokens: int | None
-    output_tokens: int | None
-    result: Path | None
 
 
 def gpu_spec(name: str) -> GpuSpec:
@@ -54,12 +34,12 @@ def kv_of(options: KvOptions) -> KvShape | None:
     if options.model_config is not None:
         if any(number is not None for number in numbers):
             raise ConfigError("--model-config, --layers, --kv-heads, --head-dim: expected one way; remove the other")
-        return kv_shape(options.model_config, options.bits)
+        return kv_shape(options.model_config, options.kv_bits)
     if options.layers is None or options.kv_heads is None or options.head_dim is None:
         if any(number is not None for number in numbers):
             raise ConfigError("--layers, --kv-heads, --head-dim: expected all three; add what is missing")
         return None
-    return KvShape(options.layers, options.kv_heads, 2 * options.head_dim, options.bits)
+    return KvShape(options.layers, options.kv_heads, 2 * options.head_dim, options.kv_bits)
 
 
 def parameters_of(params: str, active_params: str | None) -> tuple[float, float | None]:
@@ -111,3 +91,43 @@ def _validated(kind: TypeAdapter[str] | TypeAdapter[float], text: str, option: s
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{option} {one_line(text)}: {one_line(message)}") from None
+
+
+_LIMITS = JsonLimits(max_bytes=4 * 2**20, max_values=200_000)
+_MOST = 10**6
+
+
+def kv_shape(file: Path, bits: int) -> KvShape:
+    """Return the shape by a config.json; of a model that takes more than text, that of its language model.
+
+    Raises ConfigError.
+    """
+    try:
+        with file.open("rb") as opened:
+            whole = read_json(opened.read(_LIMITS.max_bytes + 1), _LIMITS)
+    except OSError as error:
+        raise ConfigError(f"--model-config {file}: cannot be read ({error.strerror}); expected a config.json") from None
+    except ForeignJsonError as error:
+        raise ConfigError(f"--model-config {file}: {error}; expected the model's config.json") from None
+    try:
+        return _shape(whole.get("text_config") or whole, bits)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"--model-config {file}: no layers and heads in it, {one_line(repr(error))}; expected the model's"
+            " config.json, or give --layers, --kv-heads and --head-dim"
+        ) from None
+
+
+def _shape(config: Mapping[str, Any], bits: int) -> KvShape:
+    layers = _count(config["num_hidden_layers"])
+    if config.get("kv_lora_rank"):  # latent attention
+        return KvShape(layers, 1, _count(config["kv_lora_rank"]) + _count(config["qk_rope_head_dim"]), bits)
+    heads = _count(config["num_attention_heads"])
+    size = _count(config.get("head_dim") or config["hidden_size"] // heads)
+    return KvShape(layers, _count(config.get("num_key_value_heads") or heads), 2 * size, bits)
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 < value <= _MOST:
+        raise ValueError(f"expected a number of 1 to {_MOST}, got {value!r}")
+    return value

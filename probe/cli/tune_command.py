@@ -111,8 +111,7 @@ def tune(context: typer.Context, options: TuneOptions) -> None:
     from probe.cli.command_line import command_line, variables_of
     from probe.cli.options import share
     from probe.cli.tune_knobs import knobs_of
-    from probe.cli.tune_options import print_plan, print_record, run_of
-    from probe.cli.tune_run import make_folder
+    from probe.cli.tune_run import make_folder, print_plan, print_record, run_of
     from probe.cli.tune_run import tune as run_tune
     from probe.cli.tuning import settings_of
     from probe.report.tune_record import TuneRecord

@@ -7,28 +7,50 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import typer
+
+from probe.capacity.model.knobs import Knob
 from probe.capacity.run.request import RunRequest
 from probe.capacity.run.runner import CapacityRun
-from probe.cli.commands import ramp_target
-from probe.cli.output import print_error
-from probe.cli.stops import on_signals
-from probe.cli.tune_knobs import KnobValues, server_flags
-from probe.cli.tuned_server import Settings, StartError, TunedServer
-from probe.cli.tuning import INTERRUPTED, InterruptedTuningError, TuneObservers, Tuning, predicted_in_helper
+from probe.cli.command_line import secrets_in
+from probe.cli.options import check_address, configuration, duration_of
+from probe.cli.output import print_error, print_json
+from probe.cli.parameters import LengthOptions, ObjectiveOptions, ServerOptions
+from probe.cli.planning import predicted_knobs
+from probe.cli.ramp import on_signals, ramp_target
+from probe.cli.ramp_command import RampOptions, run_request
+from probe.cli.targets import one_target
+from probe.cli.tune_command import TuneOptions
+from probe.cli.tune_knobs import KnobValues, check_base, has_place, server_flags, with_settings
+from probe.cli.tuned_server import AppliedServer, Readiness, Settings, StartedServer, StartError, TunedServer, words_of
+from probe.cli.tuning import (
+    INTERRUPTED,
+    InterruptedTuningError,
+    TuneObservers,
+    Tuning,
+    predicted_in_helper,
+    predictions,
+    settings_of,
+)
 from probe.config.capacity import CONFIGURATION
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError, KneewatchError
+from probe.core.redactor import Redactor
 from probe.core.result import CapacityResult, Phase
+from probe.core.vllm_command import vllm_flags
 from probe.monitor.startup_flags import with_flags
+from probe.report.figures import number
 from probe.report.files import write_file
+from probe.report.measured_file import read_result
 from probe.report.progress import ProgressView, following
 from probe.report.result_text import capacity_words
-from probe.report.tune_markdown import tune_markdown
-from probe.report.tune_record import TuneRecord, tune_json
+from probe.report.tune_markdown import plan_words, tune_markdown
+from probe.report.tune_record import SKIPPED, KnobDecision, TuneRecord, tune_json
 from probe.runtime import event_loop
 from probe.runtime.descriptors import raise_descriptor_limit
+from probe.runtime.free_port import free_port
 
 MARKDOWN, JSON = "decision.md", "decision.json"
 
@@ -162,3 +184,128 @@ def stated(target: TargetConfig, settings: Mapping[str, str]) -> TargetConfig:
 def _note(follow: ProgressView, words: str) -> None:
     follow.phase(Phase(words))
     follow.console.print(words, markup=False)
+
+
+_HOST = "--host"
+
+
+def run_of(options: TuneOptions, knobs: Sequence[KnobValues], command: str) -> TuneRun:
+    """Return what the options ask for; `command`: the command line, for the results. Raises ConfigError."""
+    timeout_s = duration_of(options.start_timeout, "--start-timeout")
+    check(options, knobs)
+    # A server that is started here is on loopback.
+    base_url = options.base_url or f"http://127.0.0.1:{options.port or free_port()}"
+    asked = RampOptions(
+        base_url=base_url,
+        server=ServerOptions(
+            model=options.model,
+            api=options.api,
+            api_key_file=options.api_key_file,
+            header=options.header,
+            ca_file=options.ca_file,
+        ),
+        observe=options.observe,
+        workload=options.workload,
+        lengths=LengthOptions(options.prompt_tokens, options.output_tokens),
+        objectives=ObjectiveOptions(ttft=options.ttft, tpot=options.tpot, e2e=options.e2e, ratio=options.ratio),
+        max_seconds=options.max_seconds,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+        note=options.note,
+    )
+    config = configuration(None, base_url, asked.server, asked.lengths, asked.objectives)
+    target = one_target(config, None, adds_load=True)
+    request = run_request(config, target, asked, command)
+    server = _server(options, base_url, timeout_s)
+    return TuneRun(knobs, server, config, target, request, options.out, options.measure_all)
+
+
+def check(options: TuneOptions, knobs: Sequence[KnobValues]) -> None:
+    """Raise ConfigError for options that do not fit together, or a command that cannot be run."""
+    if (options.start is None) == (not options.apply):
+        raise ConfigError("expected either --start COMMAND or --apply COMMAND; give one of them")
+    if options.ready_url is not None:
+        check_address(options.ready_url, "--ready-url", "http://127.0.0.1:8000/health")
+    if options.start is not None:
+        _check_start(options, knobs, options.start)
+        return
+    if options.base_url is None:
+        raise ConfigError("--apply: needs --base-url, the address of the server that it changes; add it")
+    words = [words_of(text, "--apply") for text in options.apply or ()]
+    for knob in knobs:
+        if not any(has_place(each, knob.name, is_only=len(knobs) == 1) for each in words):
+            only = " or {value}" if len(knobs) == 1 else ""
+            raise ConfigError(f"--apply: has no place for {knob.name}; put {{{knob.name}}}{only} where it goes")
+
+
+def _check_start(options: TuneOptions, knobs: Sequence[KnobValues], start: str) -> None:
+    words = words_of(start, "--start")
+    if options.base_url is not None:
+        raise ConfigError("--base-url: is of a server that runs elsewhere (--apply); with --start, use --port")
+    if options.port is None and "{port}" not in start:
+        raise ConfigError("--start: has no {port}; put it where the server's port goes, or name its port with --port")
+    check_base(words, knobs)
+    with_settings(words, settings_of(knobs))
+    is_vllm = bool(vllm_flags(words, [], {}))
+    if is_vllm and not options.any_host and not any(word.partition("=")[0] == _HOST for word in words):
+        raise ConfigError(
+            "--start: vLLM listens on every address of this machine by default; add --host 127.0.0.1 to the"
+            " command, or allow it with --any-host"
+        )
+
+
+def _server(options: TuneOptions, base_url: str, timeout_s: float) -> TunedServer:
+    texts = [options.start] if options.start is not None else options.apply or []
+    option = "--start" if options.start is not None else "--apply"
+    commands = [words_of(text, option) for text in texts]
+    redactor = Redactor()
+    for secret in (secret for words in commands for secret in secrets_in(words)):
+        redactor.add(secret)
+    url = options.ready_url or f"{base_url.rstrip('/').removesuffix('/v1')}/health"
+    ready = Readiness(url, timeout_s, redactor)
+    if options.start is None:
+        return AppliedServer(commands, ready)
+    return StartedServer(commands[0], int(base_url.rpartition(":")[2]), ready, options.any_host)
+
+
+def print_plan(run: TuneRun, file: Path | None, tolerance: float | None) -> None:
+    """Print what a result of the base predicts, and what the measurements would cost. Raises ConfigError."""
+    result = read_result(file) if file is not None else None
+    decisions = [_planned(knob, result, file, tolerance) for knob in run.knobs] if result is not None else []
+    if decisions:
+        typer.echo("Predicted by the simulated copy of the base's server:")
+        typer.echo(plan_words(decisions))
+    else:
+        typer.echo("Nothing is predicted without a result of the base: --result FILE, of `kneewatch ramp --json`.")
+    skipped = sum(one.verdict == SKIPPED for each in decisions for one in each.values)
+    runs = 1 + sum(len(knob.values) for knob in run.knobs) - skipped
+    budget = run.request.budget
+    most = f"at most {number(runs * budget.seconds)} s and {runs * budget.tokens:,} tokens"
+    about = (
+        f", about {number(runs * result.cost.seconds)} s and {runs * result.cost.tokens:,} tokens by this result"
+        if result is not None
+        else ""
+    )
+    typer.echo(f"Cost: {runs} capacity runs{about}; {most} by their budgets, besides {runs} starts of the server")
+
+
+def print_record(record: TuneRecord, folder: Path, *, as_json: bool) -> None:
+    """Print the record, and say where it is."""
+    if as_json:
+        print_json(tune_json(record))
+        return
+    typer.echo(tune_markdown(record))
+    typer.echo(f"wrote {folder / MARKDOWN}, the results and the server's output beside it")
+
+
+def _planned(knob: KnobValues, result: CapacityResult, file: Path | None, tolerance: float | None) -> KnobDecision:
+    stored, base = result.capacity.fitted_server, knob.values[0]
+    if stored is not None and knob.name == "max_num_seqs" and stored.max_num_seqs not in (None, int(base)):
+        raise ConfigError(
+            f"--result {file}: is of max_num_seqs {stored.max_num_seqs}, and the base is {base}; put it first"
+        )
+
+    async def predict(result: CapacityResult, knobs: Sequence[Knob]) -> Sequence[Knob]:
+        return predicted_knobs(result, knobs)
+
+    return KnobDecision(knob.name, tuple(asyncio.run(predictions(knob, result, predict, tolerance))))

@@ -18,7 +18,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from probe.capacity.run.request import Budget, RunRequest, StepSettings
-from probe.cli.commands import ramp_target
+from probe.cli.ramp import ramp_target
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.result import CapacityResult, Stopped

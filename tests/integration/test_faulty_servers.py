@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope
 from starlette.types import Send as AsgiSend
 
 from probe.capacity.run.request import Budget, RunRequest, StepSettings
-from probe.cli.commands import ramp_target
+from probe.cli.ramp import ramp_target
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock

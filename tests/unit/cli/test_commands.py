@@ -12,8 +12,9 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp
 
 from probe.capacity.run.request import Budget, RunRequest, StepSettings
-from probe.cli.commands import check_target, ramp_target
+from probe.cli.check import check_target
 from probe.cli.forecasting import forecast_target
+from probe.cli.ramp import ramp_target
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.config.workloads import WorkloadConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.cli import scrapers
+from probe.cli import targets
 from probe.cli.targets import configured_targets, named_targets, one_target
 from probe.config.config import Config
 from probe.config.config_file import config_from, load_config
@@ -84,7 +84,7 @@ def test_a_discovery_without_servers_is_an_error_of_a_check(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_a_discovery_that_cannot_be_read_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scrapers, "ANSWER_S", 3.0)  # the first attempt fails long before
+    monkeypatch.setattr(targets, "ANSWER_S", 3.0)  # the first attempt fails long before
     config = config_from({"targets": [{"name": "pods", "discover": {"http": {"url": f"{URL}/list"}}}]}, "test")
     with pytest.raises(TargetError) as refused:
         named_targets(config, "pods/a")

@@ -139,5 +139,5 @@ def test_its_driver_inherits_no_proxies_and_no_secrets(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_nothing_of_the_monitor_imports_ray() -> None:
-    code = "import sys, probe.monitor.app, probe.cli.commands, probe.load.worker; sys.exit('ray' in sys.modules)"
+    code = "import sys, probe.monitor.app, probe.cli.ramp, probe.load.worker; sys.exit('ray' in sys.modules)"
     subprocess.run([sys.executable, "-P", "-c", code], check=True, timeout=60)

@@ -11,7 +11,8 @@ import pytest
 from example_records import result
 
 from probe.capacity.trend.compare import compare
-from probe.cli.planning import Peak, PlanOptions, plan_replicas
+from probe.cli.planning import Peak, plan_replicas
+from probe.cli.result_commands import PlanOptions
 from probe.core.errors import ConfigError
 from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
@@ -80,7 +81,7 @@ def _use(file: Path) -> None:
 
 
 def _plan(file: Path, one: CapacityResult) -> None:
-    plan = plan_replicas(str(file), one, PEAK, PlanOptions(0.2, 1, gpu_hour=2.0))
+    plan = plan_replicas(str(file), one, PEAK, PlanOptions("20%", 1, gpu_hour_price=2.0))
     assert all(line.isprintable() for line in plan_words(plan).splitlines())
     assert "<b>" not in plan_markdown(plan)
     plan_json(plan)

@@ -19,7 +19,7 @@ from probe.capacity.run.locks import LOST_LEASE
 from probe.capacity.run.request import Budget, RunJob, RunRequest, context_of, steps_of
 from probe.capacity.run.service import RunObservers, job_of
 from probe.capacity.trend.fingerprint import fingerprint
-from probe.cli import commands
+from probe.cli import ramp
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.client.endpoint import Endpoint
 from probe.config.capacity import ServerLimitsConfig
@@ -93,9 +93,9 @@ class Scene:
 
             return RunObservers(on_result=both, **rest)
 
-        for module in (commands, capacity_runs):
+        for module in (ramp, capacity_runs):
             self.patch.setattr(module, "RunObservers", observers)
-        for module in (commands, target_monitor):
+        for module in (ramp, target_monitor):
             self.patch.setattr(module, "lock", lambda *_: self.lock)
 
         scrape = Scraper.read
@@ -148,7 +148,7 @@ async def _command(scene: Scene, config: Config) -> None:
     asked = RunRequest("a", config.objectives_of(config.targets[0]), budget, steps_of(capacity), "short", workers=1)
     scene.interrupt = lambda: os.kill(os.getpid(), signal.SIGTERM)
     lost: list[KneewatchError] = []
-    ended = await commands.ramp_target(config, config.targets[0], asked, CLOCK, lambda _: None, on_broken=lost.append)
+    ended = await ramp.ramp_target(config, config.targets[0], asked, CLOCK, lambda _: None, on_broken=lost.append)
     assert ended is scene.reported[0][0]
     assert bool(lost) == scene.lock.is_lost
 

@@ -1,0 +1,205 @@
+"""Commands that ask servers: run, check, doctor, forecast."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import typer
+
+from probe.cli.output import print_json, print_written
+from probe.cli.parameters import (
+    NO_LENGTHS,
+    NO_SERVER,
+    BaseUrl,
+    ConfigFile,
+    Json,
+    LengthOptions,
+    MaybeConfigFile,
+    OneTarget,
+    ServerOptions,
+    grouped,
+)
+
+
+def run(
+    config: ConfigFile,
+    total_shards: Annotated[
+        int,
+        typer.Option(min=1, max=1000, help="Number of instances that share the targets, each with its own --shard."),
+    ] = 1,
+    shard: Annotated[
+        int | None,
+        typer.Option(min=0, help="This instance's shard, from 0. Default: the number at the end of the host name."),
+    ] = None,
+) -> None:
+    """Watch the configured targets until stopped. SIGHUP reloads the configuration."""
+    import asyncio
+
+    import structlog
+
+    from alerts.coverage import uncovered
+    from probe.cli.options import shard_of
+    from probe.config.config_file import load_config
+    from probe.core.clock import SystemClock
+    from probe.monitor.app import App
+    from probe.runtime import event_loop
+    from probe.runtime.descriptors import raise_descriptor_limit
+    from probe.runtime.logs import configure_logs
+
+    configure_logs()
+    raise_descriptor_limit()
+    own_shard = shard_of(shard, total_shards)
+    loaded = load_config(config)
+    for line in uncovered(loaded):
+        structlog.get_logger().warning("limit of the alerts", what=line)
+
+    async def serve() -> None:
+        await App(loaded, SystemClock(), config, own_shard).run(asyncio.Event())
+
+    event_loop.run(serve())
+
+
+@grouped
+def check(
+    config: MaybeConfigFile = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target", help="A target, or a discovery for all that it finds. Default: all targets with an address."
+        ),
+    ] = None,
+    base_url: BaseUrl = None,
+    server: ServerOptions = NO_SERVER,
+    lengths: LengthOptions = NO_LENGTHS,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each canary.")] = False,
+) -> None:
+    """Send one canary of each kind to each target, and the question of canary.known_answer.
+
+    Exit status: 0 objectives met, 1 missed, 2 could not measure.
+    """
+    from probe.cli.check import check_one
+    from probe.cli.options import configuration
+    from probe.cli.targets import configured_targets, named_targets
+    from probe.runtime.logs import configure_logs
+
+    configure_logs(quiet=True)
+    loaded = configuration(config, base_url, server, lengths)
+    chosen = named_targets(loaded, target) if target is not None else configured_targets(loaded)
+    address = urlsplit(base_url).netloc if base_url else None
+    kinds = [
+        (kind, f"{one.name}, {kind.canary.workload}" if one.canaries else address)
+        for one in chosen
+        for kind in one.kinds
+    ]
+    checks = [
+        check_one(loaded, kind, named, is_printed=not as_json, is_named_in_errors=len(kinds) > 1)
+        for kind, named in kinds
+    ]
+    if as_json:
+        print_json([answer for answer, _ in checks])
+    raise typer.Exit(max(status for _, status in checks))
+
+
+@grouped
+def forecast(
+    config: MaybeConfigFile = None,
+    target: OneTarget = None,
+    base_url: BaseUrl = None,
+    server: ServerOptions = NO_SERVER,
+    seconds: Annotated[float, typer.Option(min=15, max=86400, help="Seconds to watch live traffic.")] = 120.0,
+    history: Annotated[
+        str | None, typer.Option(help="Use this much history from Prometheus instead, such as 6h; needs -c.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Forecast capacity from live traffic, without adding load.
+
+    Exit status: 0 forecast made, 1 not enough evidence, 2 could not measure.
+    """
+    from probe.cli.forecasting import forecast_target
+    from probe.cli.options import configuration, duration_of
+    from probe.cli.targets import one_target
+    from probe.core.clock import SystemClock
+    from probe.report.forecast_text import forecast_words
+    from probe.report.progress import following
+    from probe.report.result_json import dumps
+    from probe.runtime import event_loop
+    from probe.runtime.logs import configure_logs
+
+    configure_logs(quiet=True)
+    loaded = configuration(config, base_url, server)
+    chosen = one_target(loaded, target)
+    past_s = duration_of(history, "--history") if history is not None else None
+    with following() as follow:
+        result = event_loop.run(
+            forecast_target(loaded, chosen, SystemClock(), watch_s=seconds, history_s=past_s, on_phase=follow.phase)
+        )
+    typer.echo(dumps(result, indent=1) if as_json else forecast_words(result))
+    raise typer.Exit(0 if result.capacity.requests_per_second is not None else 1)
+
+
+@grouped
+def doctor(
+    base_url: Annotated[str, typer.Option("--base-url", help="Server to examine.")],
+    server: ServerOptions = NO_SERVER,
+    seconds: Annotated[float, typer.Option(min=15, max=45, help="Seconds to watch live traffic.")] = 30.0,
+    fail_on: Annotated[
+        Literal["objectives", "problems", "never"],
+        typer.Option(
+            help="Exit with status 1 if a canary misses an objective, if there is also any problem, or never."
+        ),
+    ] = "objectives",
+    write: Annotated[Path | None, typer.Option(help="Write a configuration to start with to this file.")] = None,
+    as_json: Json = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table in Markdown, for a ticket.")] = False,
+) -> None:
+    """Examine a server for up to a minute: what it serves and with which flags, whether it is healthy, what users send,
+    how much more it takes, and what is configured badly. Sends three canaries and no load.
+
+    Exit status: 0 healthy, 1 not (--fail-on), 2 could not measure.
+    """
+    from dataclasses import replace
+
+    from probe.cli.check import OtherApiError
+    from probe.cli.doctor import diagnose
+    from probe.cli.options import configuration
+    from probe.core.clock import SystemClock
+    from probe.core.errors import ConfigError
+    from probe.report.diagnosis import diagnosis_json, diagnosis_markdown, diagnosis_words
+    from probe.report.files import check_writable, write_file
+    from probe.report.progress import following
+    from probe.report.starter_config import starter_config
+    from probe.runtime import event_loop
+    from probe.runtime.logs import configure_logs
+
+    configure_logs(quiet=True)
+    if as_json and as_markdown:
+        raise ConfigError("--json, --markdown: both are set; keep one")
+    config = configuration(None, base_url, server)
+    (target,) = config.servers
+    if write is not None:
+        if write.exists() and write.stat().st_size:
+            raise ConfigError(f"--write {write}: the file exists; remove it, or name another one")
+        check_writable(write, "--write")
+    with following() as follow:
+        try:
+            found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
+        except OtherApiError as other:
+            if server.api is not None:
+                raise
+            config = configuration(None, base_url, replace(server, api=other.api.value))
+            (target,) = config.servers
+            found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
+    if as_json:
+        print_json(diagnosis_json(found))
+    elif as_markdown:
+        typer.echo(diagnosis_markdown(found))
+    else:
+        typer.echo(diagnosis_words(found))
+    if write is not None:
+        write_file(write, starter_config(config, target), "--write")
+        if not (as_json or as_markdown):
+            print_written([write])
+    has_problem = any(finding.is_problem for finding in found.findings())
+    is_bad = {"objectives": not found.is_healthy, "problems": has_problem or not found.is_healthy, "never": False}
+    raise typer.Exit(1 if is_bad[fail_on] else 0)
