@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _MAX_CONCURRENCY = 1024
 _MAX_RATE, _MAX_SPEED = 10_000.0, 1000.0
-_PATTERNS = ("poisson", "constant", "ramp")
+_PATTERNS = ("poisson", "constant", "rising")
 _MOST_REQUESTS = 1_000_000
 
 
@@ -352,8 +352,8 @@ def _with_arrivals(settings: "StepSettings", options: RampOptions) -> "StepSetti
         arrivals = Arrivals(Pattern(options.arrivals))
     if options.burstiness is not None:
         arrivals = Arrivals(Pattern.GAMMA, burstiness=options.burstiness)
-    if arrivals.pattern is Pattern.RAMP and options.requests_per_step is not None:
-        raise ConfigError("--requests-per-step: leaves no time for the rate to rise (--arrivals ramp); remove one")
+    if arrivals.pattern is Pattern.RISING and options.requests_per_step is not None:
+        raise ConfigError("--requests-per-step: leaves no time for the rate to rise (--arrivals rising); remove one")
     return replace(settings, arrivals=arrivals, max_concurrency=options.max_concurrency or settings.max_concurrency)
 
 

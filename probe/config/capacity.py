@@ -156,7 +156,7 @@ class GammaConfig(ConfigSection):
 
 
 ArrivalPattern = Annotated[
-    Annotated[Literal["poisson", "constant", "ramp"], Tag("plain")] | Annotated[GammaConfig, Tag("mapping")],
+    Annotated[Literal["poisson", "constant", "rising"], Tag("plain")] | Annotated[GammaConfig, Tag("mapping")],
     Discriminator(arm),
 ]
 
@@ -196,7 +196,7 @@ class CapacityConfig(ConfigSection):
     """Fixed load levels of an open loop: requests per second, rising. Not together with `concurrency`."""
     arrivals: ArrivalPattern = "poisson"
     """When requests of `rates` are sent: at random (`poisson`), at equal distances (`constant`), at random with a rate
-    that rises from 0 in the first sixth of a level, which is not judged (`ramp`), or in bursts (`burstiness`).
+    that rises from 0 in the first sixth of a level, which is not judged (`rising`), or in bursts (`burstiness`).
     """
     max_concurrency: Annotated[Count, Field(le=1024)] | None = None
     """With `rates`: with so many in flight, further requests wait for an answer, as behind a gateway with a limit; the

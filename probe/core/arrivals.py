@@ -27,7 +27,7 @@ def due_ns(arrivals: Arrivals, seed: int = 0) -> Iterator[int]:
         return _poisson(arrivals.rate_rps, arrivals.counted_s, seed)
     if arrivals.pattern is Pattern.GAMMA:
         return _gamma(arrivals.rate_rps, arrivals.burstiness, seed)
-    return _ramp(arrivals.start_rate_rps, arrivals.rate_rps, arrivals.ramp_s, seed)
+    return _rising(arrivals.start_rate_rps, arrivals.rate_rps, arrivals.ramp_s, seed)
 
 
 def _constant(rate_rps: float) -> Iterator[int]:
@@ -66,7 +66,7 @@ def _gamma(rate_rps: float, shape: float, seed: int) -> Iterator[int]:
         yield round(at_s * 1e9)
 
 
-def _ramp(start_rps: float, end_rps: float, seconds: float, seed: int) -> Iterator[int]:
+def _rising(start_rps: float, end_rps: float, seconds: float, seed: int) -> Iterator[int]:
     """Yield a Poisson process whose rate changes linearly from `start_rps` to `end_rps`, and then stays there.
 
     Arrivals of a unit-rate process are mapped through the inverse of the expected count N(t) = at + (b-a)t^2/2T

@@ -72,7 +72,7 @@ class Pattern(StrEnum):
     CONSTANT = "constant"
     POISSON = "poisson"
     GAMMA = "gamma"  # bursts, by `burstiness`
-    RAMP = "ramp"  # Poisson, at a rate that rises at first
+    RISING = "rising"  # Poisson, at a rate that rises at first
     REPLAY = "replay"  # recorded times
 
 
@@ -80,7 +80,7 @@ class Pattern(StrEnum):
 class Arrivals:
     """An arrival pattern and its parameters; the pattern decides which ones are used (arrivals.py).
 
-    `rate_rps`: the mean rate, which a ramp reaches after `ramp_s`, from `start_rate_rps`. `speed`: of a replay,
+    `rate_rps`: the mean rate, which a rising one reaches after `ramp_s`, from `start_rate_rps`. `speed`: of a replay,
     relative to the recorded times; `times_s` are as they are sent.
     """
 

@@ -257,7 +257,7 @@ async def load_plan(request: RunRequest, workload: Workload) -> AsyncIterator[Lo
     elif steps.concurrency is not None:
         yield fixed_steps([plan(concurrency=count) for count in steps.concurrency])
     elif steps.rates is not None:
-        rising_s = warm_up_s if steps.arrivals.pattern is Pattern.RAMP else 0.0
+        rising_s = warm_up_s if steps.arrivals.pattern is Pattern.RISING else 0.0
         arrivals = [replace(steps.arrivals, rate_rps=rate, ramp_s=rising_s) for rate in steps.rates]
         yield fixed_steps([plan(steps.streams, loop="open", arrivals=one, holds=holds) for one in arrivals])
     else:

@@ -295,9 +295,9 @@ def test_steps_are_as_written_and_else_as_configured(
         (RampOptions(rates="1,2", observe=5.0), SEARCHED, "--observe: works with a search only"),
         (RampOptions(burstiness=0.5), SEARCHED, "--burstiness: works with --rates only; add --rates, or remove it"),
         (RampOptions(concurrency="1", max_concurrency=4), BURSTS, "--max-concurrency: works with --rates only"),
-        (RampOptions(rates="1", arrivals="even"), FIXED, "--arrivals even: expected one of poisson, constant, ramp"),
-        (RampOptions(rates="1", arrivals="ramp", burstiness=2.0), FIXED, "--arrivals, --burstiness: both are set"),
-        (RampOptions(rates="1", arrivals="ramp", requests_per_step=9), FIXED, "--requests-per-step: leaves no time"),
+        (RampOptions(rates="1", arrivals="even"), FIXED, "--arrivals even: expected one of poisson, constant, rising"),
+        (RampOptions(rates="1", arrivals="rising", burstiness=2.0), FIXED, "--arrivals, --burstiness: both are set"),
+        (RampOptions(rates="1", arrivals="rising", requests_per_step=9), FIXED, "--requests-per-step: leaves no time"),
         (RampOptions(observe=5.0), FIXED, "--observe: works with a search only"),
     ],
 )

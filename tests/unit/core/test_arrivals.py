@@ -16,7 +16,7 @@ RATES = st.floats(0.01, 5000)
 RANDOM = [
     Arrivals(Pattern.POISSON, rate_rps=50),
     Arrivals(Pattern.GAMMA, rate_rps=50, burstiness=0.25),
-    Arrivals(Pattern.RAMP, rate_rps=80, start_rate_rps=20, ramp_s=10),
+    Arrivals(Pattern.RISING, rate_rps=80, start_rate_rps=20, ramp_s=10),
 ]
 
 
@@ -102,7 +102,7 @@ def test_poisson_is_gamma_of_shape_one() -> None:
 @pytest.mark.parametrize(("start", "end"), [(10.0, 90.0), (90.0, 10.0), (50.0, 50.0), (0.0, 60.0)])
 def test_a_ramp_has_the_rate_of_each_moment_and_keeps_the_last(start: float, end: float) -> None:
     seconds = 100.0
-    arrivals = Arrivals(Pattern.RAMP, rate_rps=end, start_rate_rps=start, ramp_s=seconds)
+    arrivals = Arrivals(Pattern.RISING, rate_rps=end, start_rate_rps=start, ramp_s=seconds)
     times = [at * 1e-9 for at in takewhile(lambda at: at < 2 * seconds * 1e9, due_ns(arrivals, 3))]
     for begin in (0.0, 25.0, 50.0, 75.0, 100.0, 150.0):
         rate = start + (end - start) * min(begin + 12.5, seconds) / seconds if begin < seconds else end
@@ -122,8 +122,8 @@ def test_a_replay_begins_with_its_first_time_whatever_that_was() -> None:
         (Arrivals(Pattern.CONSTANT, rate_rps=-1), "rate above 0"),
         (Arrivals(Pattern.POISSON, rate_rps=math.nan), "rate above 0"),
         (Arrivals(Pattern.GAMMA, rate_rps=1, burstiness=0), "burstiness"),
-        (Arrivals(Pattern.RAMP, rate_rps=2, start_rate_rps=1), "length above 0"),
-        (Arrivals(Pattern.RAMP, rate_rps=1, start_rate_rps=-1, ramp_s=2), "start of at least 0"),
+        (Arrivals(Pattern.RISING, rate_rps=2, start_rate_rps=1), "length above 0"),
+        (Arrivals(Pattern.RISING, rate_rps=1, start_rate_rps=-1, ramp_s=2), "start of at least 0"),
     ],
 )
 def test_a_pattern_that_lacks_what_it_needs_is_refused(arrivals: Arrivals, words: str) -> None:

@@ -31,7 +31,7 @@ def test_a_level_has_the_names_that_vllm_bench_serve_writes() -> None:
         (Pattern.POISSON, 1.0, "rate 2.5 (poisson)"),
         (Pattern.GAMMA, 0.25, "rate 2.5 (gamma)"),
         (Pattern.CONSTANT, None, "rate 2.5 (constant)"),
-        (Pattern.RAMP, None, "rate 2.5 (ramp)"),
+        (Pattern.RISING, None, "rate 2.5 (rising)"),
         (Pattern.REPLAY, None, "rate 2.5 (replay)"),
     ],
 )

@@ -153,9 +153,9 @@ def test_rates_have_the_arrival_pattern_and_the_limit_in_flight_asked_for() -> N
     assert plan.arrivals == Arrivals(Pattern.GAMMA, 4.0, 0.25)
     assert (plan.concurrency, plan.holds, bursts.streams) == (16, True, 16)
     assert bursts.conditions == {"arrivals": "gamma, burstiness 0.25", "max_concurrency": 16}
-    rising = StepSettings(rates=(4.0,), arrivals=Arrivals(Pattern.RAMP), seconds=10.0)
-    assert _plans(rising)[0].arrivals == Arrivals(Pattern.RAMP, 4.0, ramp_s=2.0), "in the warm-up"
-    assert rising.conditions == {"arrivals": "ramp"}
+    rising = StepSettings(rates=(4.0,), arrivals=Arrivals(Pattern.RISING), seconds=10.0)
+    assert _plans(rising)[0].arrivals == Arrivals(Pattern.RISING, 4.0, ramp_s=2.0), "in the warm-up"
+    assert rising.conditions == {"arrivals": "rising"}
     assert StepSettings(rates=(4.0,)).conditions == {}, "as a search has them"
 
 
