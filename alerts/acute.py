@@ -1,10 +1,12 @@
 """Conditions that cannot wait for an error budget to burn, seen by canaries alone. Pure."""
 
-from alerts import sli
+from functools import partial
+
+from alerts import inhibitions, links, sli
 from alerts.alert_labels import by
 from alerts.budget import step_s
 from alerts.objectives import AVAILABILITY_KEEP_S
-from alerts.rules import Alert, RuleGroup
+from alerts.rules import Alert, FaultKind, RuleGroup
 from alerts.templates import COUNT, OF_TARGET, asked
 from alerts.windows import duration
 from exporters import names
@@ -31,6 +33,17 @@ _TTFT_KEEP_S = 9000.0
 # A request with NaN in its logits is a fault of hardware or kernels, and seldom alone. increase() extrapolates.
 _CORRUPTED_S, _CORRUPTED_LEAST = 600.0, 2.5
 _CORRUPTED_KEEP_S = 1800.0
+
+_target_down = partial(
+    Alert,
+    name="KneewatchTargetDown",
+    means=(
+        "most canaries fail. `none` notifies no person, and silences alerts on what follows from that; the page"
+        " notifies of an outage that begins while the KneewatchAvailabilityBurn page of an earlier failure still fires"
+    ),
+    panels={links.TARGET: ["Last canary"]},
+    follows=(FaultKind.DEAD, FaultKind.STALL),
+)
 
 
 def acute_group(scale: float = 1.0) -> RuleGroup:
@@ -59,8 +72,7 @@ def _down(scale: float) -> Alert:
     """
     window, lately = duration(_WINDOW_S * scale), _LATELY_STEPS * step_s(scale)
     failed, sent = (_canaries(record, lately) for record in _records(scale))
-    return Alert(
-        name="KneewatchTargetDown",
+    return _target_down(
         expr=(
             f"max {by('target')} (avg_over_time({names.TARGET_UP.name}[{window}])) < {_DOWN:g}\n"
             f"unless {failed} < {_DOWN:g} * {sent}"
@@ -89,8 +101,7 @@ def _down_again(scale: float) -> Alert:
     failed_before, sent_before = (_canaries(record, _WINDOW_S * scale, _UP_AGO_S * scale) for record in _records(scale))
     records = (one.burn_record("page") for one in (sli.AVAILABILITY, sli.USERS_AVAILABILITY))
     burnt = "\n  or ".join(f"count_over_time({it}[{paged}] offset {duration(_PAGED_AGO_S * scale)})" for it in records)
-    return Alert(
-        name="KneewatchTargetDown",
+    return _target_down(
         expr=(
             f"{failed} >= {_LEAST}\nand {failed} > {_FAILED:g} * {sent}\n"
             f"and {failed_before} < {_FAILED_BEFORE:g} * {sent_before}\n"
@@ -138,6 +149,10 @@ def _ttft(scale: float) -> Alert:
             f" ({objective}), and nine in ten or more missed it. Every user waits like that: the server has far more"
             " load than it can serve, or has slowed down."
         ),
+        means="nearly all canaries wait more than ten times the TTFT objective",
+        panels={links.TARGET: ["TTFT"]},
+        silenced_by=(inhibitions.TARGET_DOWN, inhibitions.ENGINE_STALLED),
+        follows=(FaultKind.QUEUE, FaultKind.KV, FaultKind.STALL),
     )
 
 
@@ -157,4 +172,9 @@ def _corrupted(scale: float) -> Alert:
             f" logits within {window} (vllm:corrupted_requests). Their text makes no sense, often one token repeated,"
             " and users got it with status 200. Latency and /health look well."
         ),
+        means=(
+            "vLLM computes NaN, so answers make no sense; only a vLLM with `VLLM_COMPUTE_NANS_IN_LOGITS=1` reports it"
+        ),
+        panels={links.TARGET: ["Rejections and corrupted requests"]},
+        unseen="no fault makes the server compute NaN",
     )

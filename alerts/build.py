@@ -12,7 +12,7 @@ from alerts.links import DEFAULT, Links
 from alerts.objectives import objective_groups
 from alerts.operator import Manifest
 from alerts.pressure import pressure_group, stalled_group
-from alerts.rules import to_yaml
+from alerts.rules import Alert, RuleGroup, to_yaml
 from alerts.trends import trends_group
 from alerts.user_mix import user_mix_groups
 from probe.report.files import write_files
@@ -34,9 +34,18 @@ def render(
     the rules are wrapped in objects for the Prometheus Operator. `labels`: those of every alert. Raises ValueError
     unless `window_scale` is above 0.
     """
+    remarks = [_GENERATED, *_rehearsal(window_scale)]
+    rules = [group.as_yaml(links, labels) for group in groups(window_scale) if group.rules]
+    if manifest is not None:
+        return {MANIFEST_FILE: to_yaml(manifest.around(rules), remarks)}
+    return {FILE: to_yaml([{"groups": rules}], remarks)}
+
+
+def groups(window_scale: float = 1.0) -> list[RuleGroup]:
+    """Return every group of rules. Raises ValueError unless `window_scale` is above 0."""
     if window_scale <= 0:
         raise ValueError(f"window_scale must be above 0, got {window_scale}")
-    groups = [
+    return [
         *objective_groups(window_scale),
         capacity_group(window_scale),
         stale_group(window_scale),
@@ -51,11 +60,21 @@ def render(
         *user_mix_groups(window_scale),
         trends_group(window_scale),
     ]
-    remarks = [_GENERATED, *_rehearsal(window_scale)]
-    rules = [group.as_yaml(links, labels) for group in groups if group.rules]
-    if manifest is not None:
-        return {MANIFEST_FILE: to_yaml(manifest.around(rules), remarks)}
-    return {FILE: to_yaml([{"groups": rules}], remarks)}
+
+
+def alerts() -> list[Alert]:
+    """Return every alert, in the order of the rules; those of several severities or reasons are several of one name."""
+    return [rule for group in groups() for rule in group.rules if isinstance(rule, Alert)]
+
+
+def alerts_by_panel() -> dict[tuple[str, str], list[str]]:
+    """Return the names of the alerts whose cause a panel shows, by the uid of its dashboard and its title."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for alert in {one.name: one for one in alerts()}.values():
+        for uid, titles in alert.panels.items():
+            for title in titles:
+                found.setdefault((uid, title), []).append(alert.name)
+    return found
 
 
 def write(

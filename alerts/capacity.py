@@ -7,10 +7,10 @@ forecasts agree with the measured knee, is in alerts/headroom.py.
 
 from dataclasses import dataclass
 
+from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.headroom import ALERT, KEEP_S, LOAD, THIS, headroom_rules
-from alerts.links import CAPACITY
-from alerts.rules import Alert, Recording, RuleGroup
+from alerts.rules import Alert, FaultKind, Recording, RuleGroup
 from alerts.templates import OF_TARGET, asked
 from alerts.user_mix import if_moved
 from alerts.windows import DAY_S, HOUR_S, duration
@@ -108,13 +108,23 @@ def _dropped(scale: float, *, page: bool) -> Alert:
         for_s=60 * scale,
         keep_s=KEEP_S * scale,
         severity="page" if page else "ticket",
-        dashboard=CAPACITY,
         summary=f"{{{{ $labels.target }}}}: capacity has dropped by {DROP_RATIO:.0%} or more"
         + (", below the users' peak" if page else ""),
         description=(
             f"{_capacity_and_baseline()}. Three consecutive runs measured {DROP_RATIO:.0%} or more below that baseline."
             f" {impact} (peak: {peak_now} requests/s).{if_moved(scale)}"
         ),
+        means=(
+            "three consecutive runs, the last an hour later, measured a capacity 20 % or more below the baseline; a"
+            " page if users sent more than that within the last week"
+        ),
+        panels={
+            links.CAPACITY: ["Measured capacity", "Capacity and its baseline", "Shift", "Detected shifts"],
+            links.FLEET: ["Capacity against its baseline, lowest"],
+            links.TARGET: ["Capacity"],
+        },
+        route=inhibitions.LASTS_FOR_DAYS,
+        finds=(FaultKind.KNEE,),
     )
 
 
@@ -125,12 +135,19 @@ def _down(scale: float) -> Alert:
         for_s=600 * scale,
         keep_s=KEEP_S * scale,
         severity="ticket",
-        dashboard=CAPACITY,
         summary="{{ $labels.target }}: capacity is lower than it was",
         description=(
             f"{_capacity_and_baseline()}. This is more than the usual variation between runs: the server, its settings"
             f" or its hardware changed, or user traffic during the runs did.{if_moved(scale)}"
         ),
+        means="capacity is lower than chance explains",
+        panels={
+            links.CAPACITY: ["Measured capacity", "Capacity and its baseline", "Shift", "Detected shifts"],
+            links.FLEET: ["Capacity against its baseline, lowest"],
+            links.TARGET: ["Capacity"],
+        },
+        silenced_by=(inhibitions.KNEE_DROPPED,),
+        finds=(FaultKind.KNEE,),
     )
 
 
@@ -162,12 +179,14 @@ def _stale(scale: float) -> Alert:
         for_s=600 * scale,
         keep_s=KEEP_S * scale,
         severity="ticket",
-        dashboard=CAPACITY,
         summary=f"{{{{ $labels.target }}}}: no run has measured its capacity for {after}",
         description=(
             f"A capacity run of {{{{ $labels.target }}}} is due {missed}. The capacity on the dashboards is out of"
             " date or missing. If even the lowest load level now misses an objective, capacity has collapsed."
         ),
+        means="no nightly run has found a knee for two days, or no weekly one for 15 days",
+        panels={links.CAPACITY: ["Age", "Runs by outcome", "Runs"], links.TARGET: ["Age"]},
+        unseen="a run that does not take place is no fault of the server",
     )
 
 

@@ -1,7 +1,7 @@
 """Alerts on prefill and decode on different servers: KV caches that do not arrive, one role short of servers. Pure."""
 
+from alerts import links
 from alerts.alert_labels import by, on
-from alerts.links import FLEET, SERVER
 from alerts.pressure import of_server, waiting
 from alerts.rules import Alert, Recording, RuleGroup
 from alerts.templates import OF_TARGET, asked
@@ -45,7 +45,6 @@ def _transfers(scale: float) -> Alert:
         for_s=900 * scale,  # longer than the window: a burst that has passed is no ticket
         keep_s=600 * scale,
         severity="ticket",
-        dashboard=SERVER,
         summary="{{ $labels.target }}: {{ $value | humanize }} KV caches of requests did not arrive",
         description=(
             f"In {window}, {{{{ $labels.target }}}} fetched {now(names.SERVER_KV_TRANSFERS)} KV caches from prefill"
@@ -53,6 +52,12 @@ def _transfers(scale: float) -> Alert:
             f" {now(names.SERVER_KV_TRANSFERS_EXPIRED)} of the caches that it computed itself were not fetched in time."
             " Each such request fails, or its prompt is computed twice, as the servers' kv_load_failure_policy says."
         ),
+        means=(
+            "more than one in a hundred KV caches does not reach the decode server"
+            " ([roles](integrations.md#prefill-and-decode-on-different-servers))"
+        ),
+        panels={links.SERVER: ["KV transfers"]},
+        unseen="the servers do both prefill and decode",
     )
 
 
@@ -68,7 +73,6 @@ def _roles(scale: float) -> Alert:
         expr=f"{short} >= {_STANDING}\nand {on('discovery')} (\n  {queue} == 0\n  and {filled} < {_ROOM:g}\n)",
         for_s=900 * scale,
         severity="ticket",
-        dashboard=FLEET,
         summary="{{ $labels.discovery }}: too few servers for {{ $labels.role }}, and room on the others",
         description=(
             "The {{ $labels.role }} servers of {{ $labels.discovery }} have had requests waiting at every moment for"
@@ -76,6 +80,9 @@ def _roles(scale: float) -> Alert:
             f" other role had no queue and used less than {_ROOM:.0%} of their KV cache. Requests wait for one half of"
             " the servers; the other half is idle."
         ),
+        means="prefill servers have had a queue for 20 minutes while decode servers have room, or the reverse",
+        panels={links.FLEET: ["Most waiting requests"]},
+        unseen="the servers do both prefill and decode",
     )
 
 

@@ -1,7 +1,7 @@
 """Alerts on discovery, and on the shards that share the targets. Pure."""
 
+from alerts import links
 from alerts.alert_labels import by
-from alerts.links import PROBE
 from alerts.rules import Alert
 from alerts.windows import HOUR_S, duration
 from exporters import names
@@ -23,12 +23,14 @@ def _failing(scale: float) -> Alert:
         expr=f"min {by('discovery')} (min_over_time({names.DISCOVERY_FAILING.name}[{window}])) == 1",
         for_s=_FAILING_S * 2 / 3 * scale,
         severity="ticket",
-        dashboard=PROBE,
         summary="{{ $labels.discovery }}: discovery fails",
         description=(
             f"For {duration(_FAILING_S * scale)} the discovery {{{{ $labels.discovery }}}} has failed, or could not use"
             " some of its servers. Known servers are still watched; new ones are not. Kneewatch's log has the reason."
         ),
+        means="a discovery fails, or cannot use some of its servers",
+        panels={links.PROBE: ["Failing discoveries"]},
+        unseen="no discovery fails",
     )
 
 
@@ -46,7 +48,6 @@ def _too_few(scale: float) -> Alert:
         ),
         for_s=_NOTHING_S * scale,
         severity="ticket",
-        dashboard=PROBE,
         summary=f"{{{{ $labels.discovery }}}}: discovery finds {now}, fewer than its min_targets",
         description=(
             f"The discovery {{{{ $labels.discovery }}}} found enough servers within the last {before} and has found"
@@ -54,6 +55,9 @@ def _too_few(scale: float) -> Alert:
             " longer matches them. No other alert can fire for servers that are not discovered. If the service"
             " may scale to zero, set `discover.min_targets: 0`."
         ),
+        means="a discovery finds fewer servers than its `min_targets`",
+        panels={links.PROBE: ["Discovered servers"]},
+        unseen="every server that is discovered stays",
     )
 
 
@@ -70,11 +74,13 @@ def _shards(scale: float) -> Alert:
         expr=incomplete_shards(),
         for_s=_SHARDS_S * scale,
         severity="ticket",
-        dashboard=PROBE,
         summary="{{ $labels.job }}: some targets are watched by no shard, or by more than one",
         description=(
             f"For {duration(_SHARDS_S * scale)} the Kneewatch instances of job {{{{ $labels.job }}}} have not been the"
             " shards they should be: one is missing, or they disagree on how many there are. The targets of a missing"
             " shard are not watched. `--total-shards` must equal the StatefulSet's replicas."
         ),
+        means="a shard is missing, or the shards disagree on how many there are",
+        panels={links.PROBE: ["Shards"]},
+        unseen="one Kneewatch watches all targets",
     )

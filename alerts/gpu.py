@@ -5,8 +5,10 @@ the same series for GPUs without a target. A series that the exporter does not e
 condition. A GPU is identified by its UUID, not by its pod: the error that ends a pod must not look like another GPU's.
 """
 
-from alerts import xid
-from alerts.rules import Alert, Recording, RuleGroup
+from functools import partial
+
+from alerts import inhibitions, links, xid
+from alerts.rules import Alert, FaultKind, Recording, RuleGroup
 from alerts.templates import asked, same
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
@@ -45,6 +47,15 @@ _MISSING_S = 2 * HOUR_S
 _UNREAD_S = 900.0
 _UNREAD_SINCE_S = 6 * HOUR_S
 _STEP_S = 300.0
+
+_gpu_missing = partial(
+    Alert,
+    name="KneewatchGPUMissing",
+    means="a GPU is missing, or the GPU metrics cannot be read",
+    panels={links.TARGET: ["GPU busy", "GPUs and neighbours"], links.SERVER: ["GPU metrics"]},
+    silenced_by=(inhibitions.GPU_XID,),
+    follows=(FaultKind.DEAD,),
+)
 
 
 def _relayed(name: str, more: str = "") -> str:
@@ -91,6 +102,9 @@ def _xid(scale: float, *, page: bool) -> Alert:
             f" {xid.meaning(xid.FATAL if page else xid.OTHERS)}. This is the latest one; earlier ones are in the kernel"
             " log."
         ),
+        means="the driver reports an XID error; a page if the GPU does no more work",
+        panels={links.TARGET: ["GPU faults", "Errors"]},
+        follows=(FaultKind.DEAD,),
     )
 
 
@@ -139,6 +153,12 @@ def _throttling(scale: float) -> Alert:
             f" {clock_now} MHz, {degrees} °C, {watts} W of {limit} W. A tensor-parallel group is as slow as its slowest"
             " GPU."
         ),
+        means="the clocks of a GPU are throttled",
+        panels={
+            links.TARGET: ["Power", "SM clock", "Throttling"],
+            links.SERVER: ["Temperature", "Memory clock and throttle reasons"],
+        },
+        finds=(FaultKind.SLOW,),
     )
 
 
@@ -166,6 +186,9 @@ def _memory(scale: float) -> Alert:
             f"{_CARD} reports {words}. The driver kills the processes that used that memory. Reset the GPU to retire"
             " the row; if no spare row is left, replace the GPU."
         ),
+        means="a GPU has uncorrectable memory errors",
+        panels={links.TARGET: ["Errors"], links.SERVER: ["Failed row remapping", "Corrected memory errors"]},
+        unseen="no fault damages the memory of a GPU",
     )
 
 
@@ -188,8 +211,7 @@ def _missing(scale: float) -> Alert:
     listed, heat = names.GPU_COUNT.name, _relayed("DCGM_FI_DEV_GPU_TEMP")
     reporting = f"count without ({', '.join(LABELS)}) ({heat})"
     counted = asked(f"max({listed}{{{same(_TARGET_LABELS)}}})", _TARGET_LABELS)
-    return Alert(
-        name="KneewatchGPUMissing",
+    return _gpu_missing(
         expr=(
             f"max {_TARGET} (max_over_time({listed}[{window}]) - {listed}) > 0\n"
             f"or max {_TARGET} (max_over_time(({reporting})[{window}:{step}]) - {reporting}) > 0"
@@ -210,8 +232,7 @@ def _unread(scale: float) -> Alert:
     unread, since = duration(_UNREAD_S * scale), duration(_UNREAD_SINCE_S * scale)
     up = names.GPU_UP.name
     was = f"max_over_time({up}[{since}:{duration(max(1.0, _STEP_S * scale))}]) == 1"
-    return Alert(
-        name="KneewatchGPUMissing",
+    return _gpu_missing(
         expr=f"max {_TARGET} (max_over_time({up}[{unread}]) == 0 and {was})",
         for_s=60 * scale,
         severity="ticket",

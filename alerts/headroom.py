@@ -18,9 +18,9 @@ target has one such ticket.
 During a capacity run, user traffic cannot be separated from the run's load, and headroom keeps its last value.
 """
 
+from alerts import inhibitions, links
 from alerts.alert_labels import by, on
-from alerts.links import CAPACITY
-from alerts.rules import Alert, Recording
+from alerts.rules import Alert, FaultKind, Recording
 from alerts.templates import TARGET, asked, same
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
@@ -102,7 +102,6 @@ def _low(scale: float) -> Alert:
         for_s=_LOW_FOR_S * scale,
         keep_s=_LOW_KEEP_S * scale,
         severity="ticket",
-        dashboard=CAPACITY,
         summary=(
             "{{ $labels.target }}: {{ if lt $value 0.0 }}users ask for"
             f" {_UNSIGNED} more than it can carry{{{{ else }}}}{_UNSIGNED} of its capacity is left{{{{ end }}}}"
@@ -116,6 +115,17 @@ def _low(scale: float) -> Alert:
             f" as measured{{{{ end }}}}{_pace(trend)}. Beyond capacity, requests queue and every user's latency"
             " misses the objectives."
         ),
+        means=(
+            "less than 15 % of the capacity is free, or headroom is falling and below its minimum of the last week;"
+            " where only a forecast applies, less than 15 % of its upper bound"
+        ),
+        panels={
+            links.CAPACITY: ["Headroom now", "Headroom"],
+            links.FLEET: ["Low headroom", "Lowest headroom"],
+            links.TARGET: ["Headroom"],
+        },
+        silenced_by=(inhibitions.KNEE_BELOW_PEAK,),
+        follows=(FaultKind.QUEUE, FaultKind.KV, FaultKind.KNEE),
     )
 
 
@@ -168,7 +178,6 @@ def _disagrees(scale: float) -> Alert:
         for_s=_DISAGREES_FOR_S * scale,
         keep_s=_DISAGREES_KEEP_S * scale,
         severity="ticket",
-        dashboard=CAPACITY,
         summary=(
             f"{{{{ $labels.target }}}}: the forecast of its capacity is {_UNSIGNED} too"
             " {{ if lt $value 0.0 }}low{{ else }}high{{ end }}"
@@ -182,6 +191,9 @@ def _disagrees(scale: float) -> Alert:
             f"{before}. One of the two is wrong: either the model misses what limits the server, or the run met a"
             " condition that user traffic does not."
         ),
+        means="forecast and measured capacity differ by 30 % or more",
+        panels={links.CAPACITY: ["Forecast and measured capacity", "Forecast error"]},
+        follows=(FaultKind.KNEE, FaultKind.SLOW),
     )
 
 

@@ -4,6 +4,9 @@ They watch Kneewatch's own heartbeat, never traffic: a night without users is no
 because the server is down is a task that ran.
 """
 
+from functools import partial
+
+from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.discovery import discovery_alerts, incomplete_shards
 from alerts.heartbeat import (
@@ -15,7 +18,6 @@ from alerts.heartbeat import (
     of_a_dead_kneewatch,
 )
 from alerts.instrument import instrument_alerts
-from alerts.links import PROBE
 from alerts.rules import Alert, Recording, RuleGroup
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
@@ -24,6 +26,18 @@ from exporters import names
 _INTERVALS, _TIMEOUTS = 5, 2
 _SILENT_S = (120.0, 300.0, 900.0, HOUR_S, 6 * HOUR_S, DAY_S, 5 * DAY_S)
 _INSTANCE_GONE_S = 1800.0
+
+_server_metrics_unreadable = partial(
+    Alert,
+    name="KneewatchServerMetricsUnreadable",
+    means="the server's metrics cannot be read; a page for a passive target, of which nothing else is known",
+    panels={
+        links.PROBE: ["Unreadable servers", "Failed scrapes by reason", "Scrape duration"],
+        links.SERVER: ["Server's metrics"],
+    },
+    silenced_by=(inhibitions.TARGET_DOWN,),
+    unseen="a server that answers lets its metrics be read",
+)
 
 
 def health_group(scale: float = 1.0) -> RuleGroup:
@@ -48,7 +62,6 @@ def _gone(scale: float) -> Alert:
         expr=f"{of_a_dead_kneewatch(scale)}\nor {nothing_watched(scale)}",
         for_s=for_s,
         severity="page",
-        dashboard=PROBE,
         summary=(
             f"{named}{{{{ . }}}}: no Kneewatch that watches it{{{{ else }}}}No Kneewatch{{{{ end }}}} has been scraped"
             f" for {duration(for_s)}"
@@ -59,6 +72,10 @@ def _gone(scale: float) -> Alert:
             f"{{{{ else }}}}Prometheus has had no sample of a Kneewatch for {duration(DAY_S * scale)} or more: none"
             " runs, or none is scraped. No other Kneewatch alert can fire.{{ end }}"
         ),
+        means="no Kneewatch watches the target, so no other alert can fire for it",
+        panels={links.PROBE: ["Configuration file", "Uptime", "Time since each task ran"], links.FLEET: ["Targets"]},
+        route=inhibitions.ONE_KNEEWATCH,
+        unseen="Kneewatch itself has no fault",
     )
 
 
@@ -80,12 +97,14 @@ def _silent(scale: float) -> Alert:
         expr=f"max {by('target')} (\n  {unchanged}\n)",
         for_s=60 * scale,
         severity="page",
-        dashboard=PROBE,
         summary="{{ $labels.target }}: no canary has run for more than {{ $value | humanizeDuration }}",
         description=(
             "Kneewatch is up, but no canary of {{ $labels.target }} has completed for more than"
             " {{ $value | humanizeDuration }}. Whether the server is up is unknown, and its other alerts cannot fire."
         ),
+        means="the canaries of a target have stopped, so no alert on them can fire",
+        panels={links.PROBE: ["Overdue tasks", "Time since each task ran"]},
+        unseen="Kneewatch itself has no fault",
     )
 
 
@@ -97,13 +116,16 @@ def _vanished(scale: float) -> Alert:
         expr=of_a_changed_configuration(scale),
         for_s=600 * scale,
         severity="ticket",
-        dashboard=PROBE,
         summary=f"{name}: Kneewatch is up but does not watch it",
         description=(
             f"Every Kneewatch is up, and none has {name} in its configuration, as one had within the last"
             f" {duration(DAY_S * scale)}. If it was removed on purpose, this alert ends within that time. If not, it is"
             " not monitored."
         ),
+        means="every Kneewatch is up, and none watches a target that one watched within the last day",
+        panels={links.PROBE: ["Time since each task ran"], links.FLEET: ["Targets"]},
+        route=inhibitions.ALL_TARGETS,
+        unseen="the configuration does not change",
     )
 
 
@@ -114,13 +136,15 @@ def _instance_gone(scale: float) -> Alert:
         expr=f"{fewer(scale)}\nand {on()} {HEARTBEAT}\nunless {on()} ({incomplete_shards()})",
         for_s=_INSTANCE_GONE_S * scale,
         severity="ticket",
-        dashboard=PROBE,
         summary="{{ $labels.job }}: a Kneewatch is gone, and another one still watches",
         description=(
             "The job {{ $labels.job }} had {{ $value | humanize }} Kneewatches for most of the last day and has had"
             f" fewer for {duration(_INSTANCE_GONE_S * scale)}. Targets are still watched, but the next failure would"
             " leave them unwatched. If there are fewer on purpose, this alert ends within half a day."
         ),
+        means="one of several Kneewatches is gone; the others still watch",
+        panels={links.PROBE: ["Configuration file"]},
+        unseen="there is one Kneewatch",
     )
 
 
@@ -130,12 +154,10 @@ def _unreadable(scale: float) -> Alert:
     # Other alerts cover a server that is down: here its canaries succeed. Compared pod by pod, so that one blind
     # Kneewatch among several is noticed.
     expr = f"max {by('target')} (\n  {never_read}\n  and {names.TARGET_UP.name} == 1\n)"
-    return Alert(
-        name="KneewatchServerMetricsUnreadable",
+    return _server_metrics_unreadable(
         expr=expr,
         for_s=300 * scale,
         severity="ticket",
-        dashboard=PROBE,
         summary="{{ $labels.target }}: answers canaries, but its metrics cannot be read",
         description=(
             "{{ $labels.target }} answers canaries, but every attempt to read its metrics has failed for"
@@ -148,15 +170,13 @@ def _unreadable(scale: float) -> Alert:
 def _passive(scale: float) -> Alert:
     """The same for targets without canaries: nothing else shows that they are down."""
     window = duration(300 * scale)
-    return Alert(
-        name="KneewatchServerMetricsUnreadable",
+    return _server_metrics_unreadable(
         expr=(
             f"max {by('target')} (max_over_time({names.SERVER_UP.name}[{window}])) == 0\n"
             f'unless {on("target")} {names.TASK_INTERVAL.name}{{task="canary"}}'
         ),
         for_s=300 * scale,
         severity="page",
-        dashboard=PROBE,
         summary="{{ $labels.target }}: its metrics cannot be read, and nothing else shows whether it is up",
         description=(
             f"Every attempt to read the metrics of {{{{ $labels.target }}}} has failed for {duration(600 * scale)}. The"

@@ -1,8 +1,8 @@
 """Alerts on Kneewatch as an instrument: what it cannot judge, failing tasks, a refused configuration. Pure."""
 
+from alerts import inhibitions, links
 from alerts.alert_labels import by, on
-from alerts.links import PROBE
-from alerts.rules import Alert
+from alerts.rules import Alert, FaultKind
 from alerts.templates import OF_TARGET, asked
 from alerts.windows import HOUR_S, duration
 from exporters import names
@@ -46,10 +46,20 @@ def _client_bound(reason: str, expr: str, for_s: float, summary: str, descriptio
         expr=expr,
         for_s=for_s,
         severity="ticket",
-        dashboard=PROBE,
         summary=f"{{{{ $labels.target }}}}: {summary}",
         description=f"{description} Give Kneewatch dedicated CPU time.",
         labels={"reason": reason},
+        means="Kneewatch is too slow to judge latencies",
+        panels={
+            links.PROBE: [
+                "Schedule lag",
+                "Event loop lag",
+                "Load levels lost to the client",
+                "Load levels of capacity runs",
+            ],
+        },
+        route=inhibitions.ALL_TARGETS,
+        unseen="Kneewatch itself has no fault",
     )
 
 
@@ -113,7 +123,6 @@ def _held_back(scale: float) -> Alert:
         expr=f"{share} > {HELD_BACK:g}\nand {promised}",
         for_s=300 * scale,
         severity="ticket",
-        dashboard=PROBE,
         summary="{{ $labels.target }}: answers arrive at once, not token by token, so TPOT and ITL are not judged",
         description=(
             f"For {window}, {{{{ $value | humanizePercentage }}}} or more of the tokens of a canary of"
@@ -121,6 +130,9 @@ def _held_back(scale: float) -> Alert:
             " stream. No request is judged on its TPOT or ITL objective, TTFT is too long, and capacity runs give no"
             " capacity."
         ),
+        means="a proxy holds answers back, or the server does not stream, so TPOT and ITL are not judged",
+        panels={links.PROBE: ["Streams held back"]},
+        unseen="no proxy is between Kneewatch and the servers",
     )
 
 
@@ -133,13 +145,16 @@ def _failing(scale: float) -> Alert:
         expr=f"max {by('task', 'target')} (\n  {failed}\n)",
         for_s=300 * scale,
         severity="ticket",
-        dashboard=PROBE,
         summary=f"{{{{ $labels.target }}}}: {share} of its {{{{ $labels.task }}}} task runs fail",
         description=(
             f"{share} of the {{{{ $labels.task }}}} task runs due for {{{{ $labels.target }}}} raised an error, started"
             " late, or were skipped because the previous one was still running. The task's values are updated less"
             " often than configured, or no longer. A server that is down or slow is no task failure."
         ),
+        means="a task of Kneewatch fails, such as a scrape or the canaries of a target",
+        panels={links.PROBE: ["Failed tasks, 1 h", "Task lateness", "Task failures"]},
+        silenced_by=(inhibitions.PROBE_SILENT,),
+        follows=(FaultKind.STALL,),
     )
 
 
@@ -158,7 +173,6 @@ def _refused(scale: float) -> Alert:
         expr=f"max_over_time({names.CONFIG_TAKEN.name}[{window}]) == 0",
         for_s=_REFUSED_S / 2 * scale,
         severity="ticket",
-        dashboard=PROBE,
         summary="Kneewatch at {{ $labels.instance }} refuses its configuration file",
         description=(
             f"For {duration(_REFUSED_S * scale)} the Kneewatch at {{{{ $labels.instance }}}} has refused its"
@@ -166,4 +180,7 @@ def _refused(scale: float) -> Alert:
             " it either, and nothing would be monitored: `kneewatch config check -c FILE` names the mistake. If a"
             " change needs a restart, the log says so."
         ),
+        means="Kneewatch refuses its configuration file and keeps the previous one",
+        panels={links.PROBE: ["Configuration file", "Configuration loaded"]},
+        unseen="the configuration does not change",
     )

@@ -8,15 +8,17 @@ A target has one alert for each objective and severity. Whether canaries or user
 windows, is recorded for each SLI (burn_conditions.py), so the next one is no second notification.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
-from alerts import sli
+from alerts import links, sli
 from alerts.alert_labels import by, on
 from alerts.budget import budget_group, request_rules, share_rules, step_s, sum_s, sums_group, windows_group
 from alerts.burn_conditions import burning, condition, sustained
 from alerts.burn_text import description, summary
+from alerts.inhibitions import ENGINE_STALLED, TTFT_COLLAPSE, Inhibition
 from alerts.promises import OBJECTIVES, WINDOW, promise_rules
-from alerts.rules import Alert, RuleGroup
+from alerts.rules import Alert, FaultKind, RuleGroup
 from alerts.sli import Sli
 from probe.core import objectives as slo
 
@@ -36,7 +38,64 @@ _WHO = {"canaries": sli.CANARIES, "users": sli.USERS}
 
 _SEVERITIES = ("page", "ticket")
 _EVERY = (*sli.CANARIES, *sli.USERS)
-_NAMES = {slo.AVAILABILITY: "Availability", **{name: name.upper() for name in slo.LATENCIES}}
+# Panels of the Target dashboard that several of these alerts have.
+_ALL = ("Burn rate, last hour", "Error budget left", "Good requests against the objective")
+_GOOD_USERS, _BOUNDS = "Good user requests against the objective", "Histogram bounds for user objectives"
+
+
+@dataclass(frozen=True, slots=True)
+class _Burn:
+    """What the alerts of an objective say of themselves, in pages and tickets: see rules.Alert."""
+
+    name: str
+    means: str
+    panels: Sequence[str]  # of the Target dashboard
+    fleet: Sequence[str] = ("Burning",)
+    silenced_by: tuple[Inhibition, ...] = (ENGINE_STALLED,)
+    finds: tuple[FaultKind, ...] = ()
+    follows: tuple[FaultKind, ...] = ()
+    unseen: str = ""
+
+
+_BURNS: Mapping[str, _Burn] = {
+    slo.AVAILABILITY: _Burn(
+        "Availability",
+        "requests of canaries or users fail, and spend the error budget too fast",
+        panels=("Last canary", *_ALL, "Canaries by outcome", _GOOD_USERS, "User requests by outcome"),
+        fleet=("Down", "Downtime"),
+        silenced_by=(),
+        finds=(FaultKind.DEAD, FaultKind.STALL),
+        follows=(FaultKind.QUEUE, FaultKind.KV),
+    ),
+    "ttft": _Burn(
+        "TTFT",
+        "canaries or users wait too long for the first token, and spend the error budget too fast",
+        panels=(*_ALL, "TTFT", "TTFT of canaries", "User TTFT", _GOOD_USERS, _BOUNDS),
+        silenced_by=(ENGINE_STALLED, TTFT_COLLAPSE),
+        finds=(FaultKind.QUEUE, FaultKind.KV),
+        follows=(FaultKind.STALL, FaultKind.KNEE),
+    ),
+    "tpot": _Burn(
+        "TPOT",
+        "tokens of canaries or users come too slowly, and spend the error budget too fast",
+        panels=(*_ALL, "TPOT", "User TPOT", _GOOD_USERS, _BOUNDS),
+        finds=(FaultKind.SLOW, FaultKind.KV),
+        follows=(FaultKind.STALL,),
+    ),
+    "e2e": _Burn(
+        "E2E",
+        "whole answers to canaries or users take too long, and spend the error budget too fast",
+        panels=(*_ALL, "E2E, server and client", _GOOD_USERS, _BOUNDS),
+        silenced_by=(ENGINE_STALLED, TTFT_COLLAPSE),
+        unseen="the targets have no objective for E2E",
+    ),
+    "itl": _Burn(
+        "ITL",
+        "gaps between tokens of canaries are too long, and spend the error budget too fast; users are not measured",
+        panels=(*_ALL, "ITL of canaries"),
+        unseen="the targets have no objective for ITL",
+    ),
+}
 
 
 def objective_groups(scale: float = 1.0) -> list[RuleGroup]:
@@ -71,10 +130,10 @@ def _sustained_group(name: str, kept: Iterable[Sli], scale: float) -> RuleGroup:
 
 def _alert(objective: str, severity: str, scale: float) -> Alert:
     """Return the alert of an objective and severity."""
-    judged = [one for one in _EVERY if one.objective == objective]
+    judged, about = [one for one in _EVERY if one.objective == objective], _BURNS[objective]
     burns = "\n  or ".join(burning(one, severity, scale) for one in judged)
     return Alert(
-        name=f"Kneewatch{_NAMES[objective]}Burn",
+        name=f"Kneewatch{about.name}Burn",
         # Without the label of the canaries' workload: the alert is the same whichever burns.
         expr=f"max {by('target')} (\n  {burns}\n)\n* {on('target')} group_left (slo) ({WINDOW} > bool 0)",
         for_s=0.0,
@@ -83,4 +142,10 @@ def _alert(objective: str, severity: str, scale: float) -> Alert:
         description=description(judged, severity, scale),
         labels={"objective": objective},
         keep_s=(AVAILABILITY_KEEP_S if objective == slo.AVAILABILITY else _LATENCY_KEEP_S) * scale,
+        means=about.means,
+        panels={links.TARGET: about.panels, links.FLEET: about.fleet},
+        silenced_by=about.silenced_by,
+        finds=about.finds,
+        follows=about.follows,
+        unseen=about.unseen,
     )

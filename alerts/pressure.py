@@ -5,8 +5,9 @@ Whether the KV cache is too small is decided by the monitor (probe/observe/kv_pr
 dashboards agree.
 """
 
+from alerts import inhibitions, links
 from alerts.alert_labels import by, on
-from alerts.rules import Alert, Recording, RuleGroup
+from alerts.rules import Alert, FaultKind, Recording, RuleGroup
 from alerts.templates import OF_TARGET, asked
 from alerts.windows import DAY_S, duration
 from exporters import names
@@ -116,6 +117,17 @@ def _kv_cache(scale: float) -> Alert:
             f" {_waiting_now()}; in {window}, preempted: {preempted}, rejected: {refused}. Preempted requests are"
             " computed again, so more load makes every request slower."
         ),
+        means=(
+            "requests lack room in the KV cache (preempted, or waiting while batch slots are free), and are late or"
+            " rejected"
+        ),
+        panels={
+            links.TARGET: ["KV cache in use", "Signs of KV cache pressure", "Rejections and corrupted requests"],
+            links.FLEET: ["Fullest KV caches"],
+        },
+        silenced_by=(inhibitions.TARGET_DOWN, inhibitions.ENGINE_STALLED),
+        finds=(FaultKind.KV,),
+        follows=(FaultKind.KNEE,),
     )
 
 
@@ -141,6 +153,11 @@ def _preemptions(scale: float) -> Alert:
             " finished; this alert fires above one preemption per ten finished requests. A preempted request is"
             " computed again from its first token: its stream stalls, and the engine does the work twice."
         ),
+        means="the server preempts more than one request for every ten that finish",
+        panels={links.TARGET: ["Signs of KV cache pressure", "Preemptions"]},
+        silenced_by=(inhibitions.TARGET_DOWN, inhibitions.ENGINE_STALLED, inhibitions.KV_CACHE_PRESSURE),
+        finds=(FaultKind.KV,),
+        follows=(FaultKind.KNEE,),
     )
 
 
@@ -174,6 +191,19 @@ def _queue(scale: float) -> Alert:
             f" Requests that finished in the last {window} had waited {waited} on average. Demand exceeds what the"
             " server can serve."
         ),
+        means="the queue never empties, and grows, or its wait alone exceeds the TTFT objective",
+        panels={
+            links.TARGET: ["Queue share of the wait", "Queue and prefill, p95", "Requests in the server"],
+            links.FLEET: ["Most waiting requests"],
+        },
+        silenced_by=(
+            inhibitions.TARGET_DOWN,
+            inhibitions.ENGINE_STALLED,
+            inhibitions.TTFT_COLLAPSE,
+            inhibitions.KV_CACHE_PRESSURE,
+        ),
+        finds=(FaultKind.QUEUE,),
+        follows=(FaultKind.KV, FaultKind.STALL, FaultKind.KNEE),
     )
 
 
@@ -196,6 +226,9 @@ def _stalled(scale: float) -> Alert:
             " {{ $value | humanizeDuration }} one of its engines has generated no token and its KV cache usage has not"
             " changed. /health may still return 200. Users get no answers; a stalled engine rarely recovers by itself."
         ),
+        means="an engine with requests makes no progress, whatever `/health` returns",
+        panels={links.TARGET: ["Requests in the server", "Server tokens per second", "Stalled engine"]},
+        finds=(FaultKind.STALL,),
     )
 
 
@@ -239,4 +272,8 @@ def _prefix(scale: float) -> Alert:
             f" {{{{ $labels.target }}}} were found in its prefix cache. One day earlier: {earlier[0]}; one week"
             f" earlier: {earlier[1]}. The rest is computed: TTFT and GPU load rise, and capacity falls."
         ),
+        means="the prefix cache's hit ratio is less than half of yesterday's and last week's",
+        panels={links.TARGET: ["Prefix hits"]},
+        silenced_by=(inhibitions.TARGET_DOWN, inhibitions.ENGINE_STALLED),
+        unseen="no fault empties the prefix cache",
     )

@@ -4,12 +4,14 @@ In: groups of recording rules and alerts. Out: the YAML that Prometheus 2.42 and
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
+from enum import StrEnum
 
 import yaml
 
 from alerts.alert_labels import AlertLabels
-from alerts.links import TARGET, Links
+from alerts.inhibitions import Inhibition, Route
+from alerts.links import Links
 from alerts.windows import duration
 
 
@@ -26,11 +28,27 @@ class Recording:
         return {"record": self.record, "expr": self.expr, **labels}
 
 
+class FaultKind(StrEnum):
+    """The kinds of fault that a simulated month of benchmarks/alerts has."""
+
+    SLOW = "slow decode"
+    QUEUE = "queueing"
+    KV = "KV exhaustion"
+    STALL = "stalled engine"
+    DEAD = "dead server"
+    KNEE = "knee shift"
+
+
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An alert. `summary` and `description` are Prometheus templates; `dashboard` is a uid of alerts/links.py.
+    """An alert: what Prometheus evaluates, and what everything else that knows of alerts is derived from.
 
-    `keep_s`: how long it keeps firing after the expression stops matching (`keep_firing_for`).
+    `summary` and `description` are Prometheus templates. `keep_s`: how long it keeps firing after the expression stops
+    matching (`keep_firing_for`). `means`: the line of docs/alerts.md. `panels`: those that show its cause, by the uid
+    of their dashboard (alerts/links.py); the alert links the first dashboard, the panels link the runbook.
+    `silenced_by`, `route`: what Alertmanager does with it (alerts/inhibitions.py). `finds`: the faults that must make
+    it fire in the benchmark; `follows`: others that may; `unseen`: why none does. Alerts of one name have the same
+    values from `means` on.
     """
 
     name: str
@@ -40,9 +58,20 @@ class Alert:
     summary: str
     description: str
     labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    dashboard: str = TARGET
     keep_s: float = 0.0
+    _: KW_ONLY
+    means: str
+    panels: Mapping[str, Sequence[str]]
+    silenced_by: tuple[Inhibition, ...] = ()
+    route: Route | None = None
+    finds: tuple[FaultKind, ...] = ()
+    follows: tuple[FaultKind, ...] = ()
+    unseen: str = ""
+
+    @property
+    def dashboard(self) -> str:
+        """The uid of the dashboard that the alert links."""
+        return next(iter(self.panels))
 
     def as_yaml(self, links: Links, labels: AlertLabels) -> dict[str, object]:
         return {
@@ -54,7 +83,6 @@ class Alert:
             "annotations": {
                 "summary": self.summary,
                 "description": self.description,
-                **self.annotations,
                 "page_url": links.page(),
                 "dashboard_url": links.dashboard(self.dashboard),
                 "runbook_url": links.runbook(self.name),

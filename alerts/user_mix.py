@@ -6,8 +6,8 @@ both: neither the rhythm of a day nor that of a week is a change. Counters are r
 so that a restart of Kneewatch, of the server or of Prometheus loses an hour at most, and comparing weeks costs little.
 """
 
+from alerts import inhibitions, links
 from alerts.alert_labels import by, on
-from alerts.links import TARGET as TARGET_DASHBOARD
 from alerts.rules import Alert, Recording, RuleGroup
 from alerts.templates import OF_TARGET, TARGET, if_any
 from alerts.windows import DAY_S, HOUR_S, duration
@@ -128,7 +128,6 @@ class _Rules:
             for_s=_FOR_S * self._scale,
             keep_s=_KEEP_S * self._scale,
             severity="ticket",
-            dashboard=TARGET_DASHBOARD,
             summary="{{ $labels.target }}: users send other requests than before",
             description=(
                 f"Over the last {self._day}, prompts, answers or prefix hits of the requests that users send to"
@@ -136,6 +135,13 @@ class _Rules:
                 f" of the mean against the week: {each}. Capacity was measured for other requests: headroom and the"
                 " knee are no longer those of your users."
             ),
+            means=(
+                "users' prompts, answers or prefix hits of a day differ from those of the week before and of the same"
+                " day last week; a shift of the knee often begins with it, and headroom may be wrong"
+            ),
+            panels={links.TARGET: ["What users send", "Users' mix by day"]},
+            silenced_by=(inhibitions.PREFIX_HIT_COLLAPSE,),
+            unseen="users send the same mix all month",
         )
 
     def _mean(self, window: str) -> str:

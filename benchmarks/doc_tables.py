@@ -4,26 +4,34 @@ A page has a pair of comments for each of its tables, and what is between them i
 
     <!-- generated: NAME -->
     <!-- end -->
+
+In a YAML file they are `# generated: NAME` and `# end`, and what is between them has their indentation.
 """
 
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from alerts import alertmanager, build
+from alerts.output_options import SEVERITIES
+from alerts.rules import Alert
 from benchmarks.fault_table import rows_by_area
 from probe.gpu.peak_specs import NAMES, gpu
 
 ROOT = Path(__file__).parents[1]
+_END = "<!-- end -->"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A generated part of a page: the page's path, the part's name in it, and a function for its Markdown."""
+    """A generated part of a page: the page's path, the part's name in it, and a function for its text."""
 
     page: str
     name: str
-    markdown: Callable[[], str]
+    text: Callable[[], str]
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -57,19 +65,46 @@ def gpus() -> str:
     return markdown_table(head, rows)
 
 
+def alert_table() -> str:
+    """Return the number of alerts and a table with a row for each name."""
+    of_name: dict[str, list[Alert]] = {}
+    for alert in build.alerts():
+        of_name.setdefault(alert.name, []).append(alert)
+    rows = []
+    for name, same in of_name.items():
+        severities = sorted({one.severity for one in same}, key=SEVERITIES.index)
+        silencing = ", ".join(one.alert for one in same[0].silenced_by)
+        rows.append((f"[{name}](runbooks/{name}.md)", " and ".join(severities), same[0].means, silencing))
+    table = markdown_table(("alert", "severity", "meaning", "silenced by"), rows)
+    return (
+        f"There are {len(of_name)} alerts; each name links its runbook. Not in the last column: a page silences the ticket"
+        " of its name,\nand KneewatchProbeGone silences every alert of a target that nothing watches."
+        f"\n\n{table}"
+    )
+
+
 TABLES = (
     Table("docs/reliability.md", "faults", faults),
     Table("docs/results.md", "gpus", gpus),
+    Table("docs/alerts.md", "alerts", alert_table),
+    *(
+        Table(f"deploy/examples/{file}", name, partial(text, build.alerts()))
+        for file in ("alertmanager.yml", "kube-prometheus-stack.yml")
+        for name, text in (("routes", alertmanager.routes), ("inhibitions", alertmanager.inhibit_rules))
+    ),
 )
 
 
 def written(text: str, table: Table) -> str:
     """Return the page's text with the table in it. Raises ValueError unless the page has exactly one place for it."""
-    place = re.compile(rf"(<!-- generated: {re.escape(table.name)} -->\n).*?(<!-- end -->)", re.DOTALL)
+    is_yaml = table.page.endswith(".yml")
+    begins, ends = (f"# generated: {table.name}", "# end") if is_yaml else (f"<!-- generated: {table.name} -->", _END)
+    place = re.compile(rf"^( *){re.escape(begins)}\n(?:.*\n)*?\1{ends}$", re.MULTILINE)
     if len(place.findall(text)) != 1:
-        raise ValueError(f"{table.page}: expected once <!-- generated: {table.name} --> and then <!-- end -->")
-    content = table.markdown().strip("\n")
-    return place.sub(lambda found: f"{found[1]}\n{content}\n\n{found[2]}", text)
+        raise ValueError(f"{table.page}: expected once {begins} and then {ends}")
+    content = table.text().strip("\n")
+    block = f"{begins}\n{content}\n{ends}" if is_yaml else f"{begins}\n\n{content}\n\n{ends}"
+    return place.sub(lambda found: textwrap.indent(block, found[1]), text)
 
 
 def main() -> None:

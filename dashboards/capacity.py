@@ -76,7 +76,6 @@ def _capacity_now() -> list[PlacedPanel]:
             steps=[(None, RED), (LOW, YELLOW), (FALLING_BELOW, GREEN)],
             width=6,
             no_value="unknown",
-            alerts=["KneewatchHeadroomLow"],
         ),
     ]
 
@@ -107,7 +106,6 @@ def _limit_and_age() -> list[PlacedPanel]:
             steps=[(None, GREEN), (2 * 86400, YELLOW), (8 * 86400, RED)],
             width=6,
             no_value="never",
-            alerts=["KneewatchCapacityStale"],
         ),
     ]
 
@@ -122,7 +120,6 @@ def _capacity_over_time() -> list[PlacedPanel]:
             queries=capacity_over_time(MEASURED),
             width=12,
             no_value=_NEVER,
-            alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
         panels.timeseries(
             "Forecast capacity",
@@ -183,7 +180,6 @@ def _headroom() -> list[PlacedPanel]:
             minimum=None,
             maximum=1,
             no_value="capacity or user traffic is unknown",
-            alerts=["KneewatchHeadroomLow"],
         ),
         panels.timeseries(
             "User requests against capacity",

@@ -27,7 +27,6 @@ def _baseline() -> list[PlacedPanel]:
             ],
             width=12,
             no_value="no capacity has a baseline yet",
-            alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
         panels.timeseries(
             "Shift",
@@ -38,7 +37,6 @@ def _baseline() -> list[PlacedPanel]:
             width=12,
             minimum=None,
             no_value="no capacity has a baseline yet",
-            alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
     ]
 
@@ -54,7 +52,6 @@ def _detected_shifts() -> list[PlacedPanel]:
             texts={"0": ("as before", GREEN), "1": ("shifted", RED)},
             width=18,
             no_value="no capacity has a baseline yet",
-            alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
         panels.stat(
             "Age of the baseline",
@@ -82,7 +79,6 @@ def forecast() -> list[PlacedPanel]:
             ],
             width=12,
             no_value="both are unknown",
-            alerts=["KneewatchForecastDisagrees"],
         ),
         panels.timeseries(
             "Forecast error",
@@ -93,7 +89,6 @@ def forecast() -> list[PlacedPanel]:
             width=12,
             minimum=None,
             no_value="no run had a forecast before it",
-            alerts=["KneewatchForecastDisagrees"],
         ),
     ]
 
@@ -132,7 +127,6 @@ def _totals() -> list[PlacedPanel]:
             queries=[Query(counted(names.CAPACITY_RUNS, by="outcome"), "{{outcome}}")],
             steps=[(None, GREEN)],
             width=12,
-            alerts=["KneewatchCapacityStale"],
         ),
     ]
 
@@ -147,7 +141,6 @@ def _events_over_time() -> list[PlacedPanel]:
             bars=True,
             stacked=True,
             no_value="no run has ended",
-            alerts=["KneewatchCapacityStale"],
         ),
         panels.timeseries(
             "Guard trips",

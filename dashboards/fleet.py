@@ -49,7 +49,6 @@ def _counts() -> list[PlacedPanel]:
             queries=[Query(f"count({trends.up()})", "targets")],
             steps=[(None, GREY)],
             width=6,
-            alerts=["KneewatchTargetVanished", "KneewatchProbeGone"],
         ),
         panels.stat(
             "Down",
@@ -58,7 +57,6 @@ def _counts() -> list[PlacedPanel]:
             queries=[Query(f"sum({trends.up()} == bool 0)", "down")],
             steps=[(None, GREEN), (1, RED)],
             width=6,
-            alerts=["KneewatchAvailabilityBurn"],
         ),
         panels.stat(
             "Burning",
@@ -67,7 +65,6 @@ def _counts() -> list[PlacedPanel]:
             queries=[Query(f"sum({highest_burn()} > bool 1)", "burning")],
             steps=[(None, GREEN), (1, YELLOW)],
             width=6,
-            alerts=["KneewatchTTFTBurn", "KneewatchTPOTBurn", "KneewatchE2EBurn", "KneewatchITLBurn"],
         ),
         panels.stat(
             "Low headroom",
@@ -77,7 +74,6 @@ def _counts() -> list[PlacedPanel]:
             queries=[Query(f"sum({trends.headroom()} < bool {LOW:g})", "low headroom")],
             steps=[(None, GREEN), (1, YELLOW)],
             width=6,
-            alerts=["KneewatchHeadroomLow"],
         ),
     ]
 
@@ -118,7 +114,6 @@ def _budget_and_capacity() -> list[PlacedPanel]:
             minimum=None,
             maximum=1,
             no_value="no capacity is known, or the recording rules are not loaded",
-            alerts=["KneewatchHeadroomLow"],
         ),
         panels.timeseries(
             "Capacity against its baseline, lowest",
@@ -129,7 +124,6 @@ def _budget_and_capacity() -> list[PlacedPanel]:
             queries=[_worst(trends.SHIFT, "bottomk")],
             minimum=None,
             no_value="no capacity has a baseline yet, or the recording rules are not loaded",
-            alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
     ]
 
@@ -144,7 +138,6 @@ def _server_state() -> list[PlacedPanel]:
             queries=[_worst(trends.KV_CACHE, "topk")],
             maximum=1,
             no_value="no server exports it, or the recording rules are not loaded",
-            alerts=["KneewatchKVCachePressure"],
         ),
         panels.timeseries(
             "Most waiting requests",
@@ -152,7 +145,6 @@ def _server_state() -> list[PlacedPanel]:
             unit="short",
             queries=[_worst(trends.WAITING, "topk")],
             no_value="no server exports it, or the recording rules are not loaded",
-            alerts=["KneewatchQueueGrowth", "KneewatchRolesUnbalanced"],
         ),
         panels.states(
             "Downtime",
@@ -162,6 +154,5 @@ def _server_state() -> list[PlacedPanel]:
             texts={"0": ("down", RED)},
             width=8,
             no_value="no target was down",
-            alerts=["KneewatchAvailabilityBurn"],
         ),
     ]

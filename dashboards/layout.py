@@ -4,12 +4,13 @@ In: rows of panels. Out: JSON text.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grafanalib import core
 from grafanalib._gen import DashboardEncoder
 
+from alerts.build import alerts_by_panel
 from alerts.links import DASHBOARDS, Links
 from dashboards.intervals import Intervals
 from dashboards.pieces import DATASOURCE, PAGES, WIDTH, Annotation, PanelRow, PlacedPanel
@@ -79,7 +80,7 @@ def dashboard(
         templating=core.Templating(list=[datasource(), *variables]),
         annotations=core.Annotations(list=[_annotation(each, intervals) for each in annotations]),
         links=_links(uid, links, "targets/${target:raw}" if of_target else ""),
-        panels=_place(rows, links),
+        panels=_place(rows, uid, links),
         time=core.Time(since, "now"),
         refresh="30s",
         timezone="browser",
@@ -143,12 +144,13 @@ def _link(title: str, address: str, *, dashboard: bool) -> core.DashboardLink:
     )
 
 
-def _place(rows: Sequence[PanelRow], links: Links) -> list[Any]:
+def _place(rows: Sequence[PanelRow], uid: str, links: Links) -> list[Any]:
     panels: list[Any] = []
+    alerts = {title: names for (dashboard, title), names in alerts_by_panel().items() if dashboard == uid}
     y = 0
     for row in rows:
         title = core.RowPanel(title=row.title, gridPos=core.GridPos(h=1, w=WIDTH, x=0, y=y), maxDataPoints=None)
-        placed, height = _place_row(row.panels, y + 1, links)
+        placed, height = _place_row(row.panels, y + 1, alerts, links)
         # A collapsed row contains its panels, placed as they appear when it is opened.
         title.collapsed, title.panels = row.is_collapsed, placed if row.is_collapsed else []
         panels += [title] if row.is_collapsed else [title, *placed]
@@ -156,8 +158,10 @@ def _place(rows: Sequence[PanelRow], links: Links) -> list[Any]:
     return panels
 
 
-def _place_row(row: Sequence[PlacedPanel], top: int, links: Links) -> tuple[list[Any], int]:
-    """Return the placed panels, and their height together."""
+def _place_row(
+    row: Sequence[PlacedPanel], top: int, alerts: Mapping[str, Sequence[str]], links: Links
+) -> tuple[list[Any], int]:
+    """Return the placed panels, with links to the runbooks of the alerts of each title, and their height together."""
     panels = []
     x = height = 0
     y = top
@@ -166,7 +170,8 @@ def _place_row(row: Sequence[PlacedPanel], top: int, links: Links) -> tuple[list
             x, y, height = 0, y + height, 0
         placed.panel.gridPos = core.GridPos(h=placed.height, w=placed.width, x=x, y=y)
         placed.panel.links = [
-            {"title": f"Runbook: {alert}", "url": links.runbook(alert), "targetBlank": True} for alert in placed.alerts
+            {"title": f"Runbook: {alert}", "url": links.runbook(alert), "targetBlank": True}
+            for alert in alerts.get(placed.panel.title, ())
         ]
         panels.append(placed.panel)
         x += placed.width

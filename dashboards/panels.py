@@ -30,7 +30,6 @@ def timeseries(
     right_unit: str | None = None,
     texts: Texts | None = None,
     no_value: str | None = None,
-    alerts: Sequence[str] = (),
 ) -> PlacedPanel:
     """Return a line chart. `texts` replace numbers in its legend and tooltip."""
     panel = core.TimeSeries(
@@ -53,7 +52,7 @@ def timeseries(
         maxDataPoints=None,
         extraJson={"fieldConfig": {"defaults": {"noValue": no_value}}, "options": {"legend": {"showLegend": True}}},
     )
-    return PlacedPanel(panel, width, 8, alerts)
+    return PlacedPanel(panel, width, 8)
 
 
 def stat(
@@ -68,7 +67,6 @@ def stat(
     only_names: bool = False,
     decimals: int | None = None,
     no_value: str = "no data",
-    alerts: Sequence[str] = (),
 ) -> PlacedPanel:
     """Return a panel of current values, coloured by `steps` (lower bound, colour; the first bound is None).
 
@@ -92,7 +90,7 @@ def stat(
         mappings=tables.mappings(texts),
         maxDataPoints=None,
     )
-    return PlacedPanel(panel, width, 5, alerts)
+    return PlacedPanel(panel, width, 5)
 
 
 def heatmap(
@@ -103,7 +101,6 @@ def heatmap(
     query: str,
     width: int = 12,
     no_value: str | None = None,
-    alerts: Sequence[str] = (),
 ) -> PlacedPanel:
     """Return a heat map over time. `query` returns the buckets of a histogram, by `le` only."""
     panel = core.Heatmap(
@@ -116,7 +113,7 @@ def heatmap(
         options=heatmap_json.options(unit),
         extraJson={**dict.fromkeys(heatmap_json.OLD_KEYS), "fieldConfig": heatmap_json.field_config(unit, no_value)},
     )
-    return PlacedPanel(panel, width, 8, alerts)
+    return PlacedPanel(panel, width, 8)
 
 
 def states(
@@ -128,7 +125,6 @@ def states(
     width: int = 12,
     height: int = 8,
     no_value: str | None = None,
-    alerts: Sequence[str] = (),
 ) -> PlacedPanel:
     """Return a state timeline: a bar for each series, in the colours and words of `texts`."""
     panel = core.StateTimeline(
@@ -145,7 +141,7 @@ def states(
             "options": {"legend": {"showLegend": True}},
         },
     )
-    return PlacedPanel(panel, width, height, alerts)
+    return PlacedPanel(panel, width, height)
 
 
 def table(
@@ -158,7 +154,6 @@ def table(
     links: Sequence[tuple[str, str]],
     height: int = 12,
     no_value: str | None = None,
-    alerts: Sequence[str] = (),
 ) -> PlacedPanel:
     """Return a table with a row for each value of a label; `key` is the label and its title.
 
@@ -185,7 +180,7 @@ def table(
             "options": {"cellHeight": "sm", "footer": {"countRows": False, "reducer": [], "show": False}},
         },
     )
-    return PlacedPanel(panel, WIDTH, height, alerts)
+    return PlacedPanel(panel, WIDTH, height)
 
 
 def _targets(queries: Sequence[Query], *, instant: bool = False, format_: str = "time_series") -> list[dict[str, Any]]:

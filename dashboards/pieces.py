@@ -49,12 +49,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class PlacedPanel:
-    """A panel and its size in the grid, whose rows are WIDTH wide. `alerts`: those whose cause it shows."""
+    """A panel and its size in the grid, whose rows are WIDTH wide."""
 
     panel: Any
     width: int
     height: int
-    alerts: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,6 @@ def _configuration_and_tasks() -> list[PlacedPanel]:
             steps=[(None, RED), (1, GREEN)],
             texts={"0": ("REFUSED", RED), "1": ("loaded", GREEN)},
             no_value="Kneewatch is down",
-            alerts=["KneewatchConfigRefused", "KneewatchProbeGone", "KneewatchInstanceGone"],
         ),
         panels.stat(
             "Overdue tasks",
@@ -64,7 +63,6 @@ def _configuration_and_tasks() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(f"sum({overdue})", "overdue")],
             steps=[(None, GREEN), (1, RED)],
-            alerts=["KneewatchProbeSilent"],
         ),
     ]
 
@@ -79,7 +77,6 @@ def _failures_now() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(failures, "failed")],
             steps=[(None, GREEN), (1, YELLOW), (20, RED)],
-            alerts=["KneewatchTaskFailing"],
         ),
         panels.stat(
             "Unreadable servers",
@@ -87,7 +84,6 @@ def _failures_now() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(f"sum(max by (target) ({names.SERVER_UP.name}) == bool 0)", "unreadable")],
             steps=[(None, GREEN), (1, RED)],
-            alerts=["KneewatchServerMetricsUnreadable"],
         ),
     ]
 
@@ -101,7 +97,6 @@ def _instances() -> list[PlacedPanel]:
             queries=[Query(f"time() - max({names.STARTED.name})", "up for")],
             steps=[(None, YELLOW), (900, GREEN)],
             no_value="Kneewatch is down",
-            alerts=["KneewatchProbeGone"],
         ),
         panels.stat(
             "Version",
@@ -125,7 +120,6 @@ def _timing() -> list[PlacedPanel]:
             unit="s",
             queries=percentiles(names.SCHEDULE_LAG, ONE),
             no_value="no probe requests",
-            alerts=["KneewatchClientBound"],
         ),
         panels.timeseries(
             "Event loop lag",
@@ -133,7 +127,6 @@ def _timing() -> list[PlacedPanel]:
             " monitor lacks CPU, and that its latencies are too high.",
             unit="s",
             queries=[*percentiles(names.LOOP_LAG, ""), Query(quantile(0.99, names.LOOP_LAG, ""), "p99")],
-            alerts=["KneewatchClientBound"],
         ),
         panels.timeseries(
             "Streams held back",
@@ -142,7 +135,6 @@ def _timing() -> list[PlacedPanel]:
             unit="percentunit",
             queries=[Query(largest(names.HELD_BACK, ONE), "held back")],
             no_value="no canaries",
-            alerts=["KneewatchStreamHeldBack"],
         ),
         panels.timeseries(
             "Task lateness",
@@ -150,7 +142,6 @@ def _timing() -> list[PlacedPanel]:
             " kinds, means too many targets for the monitor's CPU.",
             unit="s",
             queries=[Query(f"{total} / ({count} > 0)", "{{task}}")],
-            alerts=["KneewatchTaskFailing"],
         ),
     ]
 

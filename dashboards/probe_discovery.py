@@ -18,7 +18,6 @@ def _discoveries() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(f"max by (discovery) ({names.DISCOVERED.name})", "{{discovery}}")],
             no_value="all targets have an address in the configuration",
-            alerts=["KneewatchNothingFound"],
         ),
         panels.timeseries(
             "Failing discoveries",
@@ -28,7 +27,6 @@ def _discoveries() -> list[PlacedPanel]:
             queries=[Query(f"max by (discovery) ({names.DISCOVERY_FAILING.name})", "{{discovery}}")],
             maximum=1,
             no_value="all targets have an address in the configuration",
-            alerts=["KneewatchDiscoveryFailing"],
         ),
     ]
 
@@ -44,7 +42,6 @@ def _shards() -> list[PlacedPanel]:
             queries=[Query(f"time() - min({names.CONFIG_TAKEN_AT.name})", "ago")],
             steps=[(None, GREY)],
             no_value="Kneewatch is down",
-            alerts=["KneewatchConfigRefused"],
         ),
         panels.stat(
             "Shards",
@@ -53,6 +50,5 @@ def _shards() -> list[PlacedPanel]:
             queries=[Query(running, "running"), Query(f"max({names.SHARDS.name})", "expected")],
             steps=[(None, GREY)],
             no_value="no sharding",
-            alerts=["KneewatchShardsMismatch"],
         ),
     ]

@@ -20,7 +20,6 @@ def _task_runs() -> list[PlacedPanel]:
             " twice the task's interval. A line that climbs is a task that hangs; its values are out of date.",
             unit="s",
             queries=[Query(age_when_scraped(names.TASK_LAST_SUCCESS, ONE, "task"), "{{task}}")],
-            alerts=["KneewatchProbeSilent", "KneewatchProbeGone", "KneewatchTargetVanished"],
         ),
         panels.timeseries(
             "Task failures",
@@ -28,7 +27,6 @@ def _task_runs() -> list[PlacedPanel]:
             unit="ops",
             queries=[Query(failures, "{{task}}")],
             no_value="no task has failed",
-            alerts=["KneewatchTaskFailing"],
         ),
     ]
 
@@ -45,7 +43,6 @@ def _load_levels() -> list[PlacedPanel]:
             queries=[Query(bound, "client_bound")],
             maximum=1,
             no_value="no capacity run in a day",
-            alerts=["KneewatchClientBound"],
         ),
         panels.stat(
             "Load levels of capacity runs",
@@ -55,7 +52,6 @@ def _load_levels() -> list[PlacedPanel]:
             queries=[Query(counted(names.CAPACITY_STEPS, ONE, "verdict"), "{{verdict}}")],
             steps=[(None, GREEN)],
             width=24,
-            alerts=["KneewatchClientBound"],
         ),
     ]
 
@@ -70,7 +66,6 @@ def scrapes() -> list[PlacedPanel]:
             unit="ops",
             queries=[Query(f"{errors} > 0", "{{reason}}")],
             no_value="no scrape has failed",
-            alerts=["KneewatchServerMetricsUnreadable"],
         ),
         panels.timeseries(
             "Scrape duration",
@@ -79,7 +74,6 @@ def scrapes() -> list[PlacedPanel]:
             unit="s",
             queries=[Query(largest(names.SERVER_SCRAPE_SECONDS, ONE), "scrape")],
             no_value="the server cannot be read",
-            alerts=["KneewatchServerMetricsUnreadable"],
         ),
         panels.timeseries(
             "Size of the metrics page",

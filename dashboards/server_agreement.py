@@ -23,7 +23,6 @@ def _trust_in_scrapes() -> list[PlacedPanel]:
             queries=[Query(largest(names.SERVER_UP), "read")],
             steps=[(None, RED), (1, GREEN)],
             texts={"0": ("UNREADABLE", RED), "1": ("read", GREEN)},
-            alerts=["KneewatchServerMetricsUnreadable"],
         ),
         panels.stat(
             "Servers at the address",

@@ -21,7 +21,6 @@ def _scrapes() -> list[PlacedPanel]:
             steps=[(None, RED), (1, GREEN)],
             texts={"0": ("UNREADABLE", RED), "1": ("read", GREEN)},
             no_value=NO_GPU,
-            alerts=["KneewatchGPUMissing"],
         ),
         panels.stat(
             "Failed row remapping",
@@ -30,7 +29,6 @@ def _scrapes() -> list[PlacedPanel]:
             queries=[Query(f"sum({gpu_value('DEV_ROW_REMAP_FAILURE')})", "failed")],
             steps=[(None, GREEN), (1, RED)],
             no_value=NO_GPU,
-            alerts=["KneewatchGPUMemoryErrors"],
         ),
         panels.timeseries(
             "Failed GPU scrapes",
@@ -53,7 +51,6 @@ def _heat_and_errors() -> list[PlacedPanel]:
                 Query(f"max({gpu_value('DEV_MEMORY_TEMP')})", "memory"),
             ],
             no_value=NO_GPU,
-            alerts=["KneewatchGPUThrottling"],
         ),
         panels.timeseries(
             "Memory clock and throttle reasons",
@@ -66,7 +63,6 @@ def _heat_and_errors() -> list[PlacedPanel]:
             ],
             right_unit="none",
             no_value=NO_GPU,
-            alerts=["KneewatchGPUThrottling"],
         ),
         panels.timeseries(
             "Corrected memory errors",
@@ -78,7 +74,6 @@ def _heat_and_errors() -> list[PlacedPanel]:
                 Query(f"sum({gpu_value('DEV_CORRECTABLE_REMAPPED_ROWS')})", "rows remapped"),
             ],
             no_value=f"{NO_GPU}, or no such counters",
-            alerts=["KneewatchGPUMemoryErrors"],
         ),
     ]
 

@@ -6,7 +6,6 @@ from dashboards.queries import RATE, TARGET, largest, pace
 from exporters import names
 
 _NONE = "the server exports none: it has no NIXL connector"
-_ALERT = "KneewatchKVTransferFailing"
 
 
 def transfers() -> list[PlacedPanel]:
@@ -29,7 +28,6 @@ def transfers() -> list[PlacedPanel]:
                 Query(pace(names.SERVER_KV_TRANSFERS_EXPIRED), "expired"),
             ],
             no_value=_NONE,
-            alerts=[_ALERT],
         ),
         panels.timeseries(
             "Duration of a transfer",

@@ -54,7 +54,6 @@ def _capacity() -> list[PlacedPanel]:
             ],
             width=10,
             no_value="neither measured nor forecast",
-            alerts=["KneewatchKneeDropped", "KneewatchKneeDown"],
         ),
         panels.timeseries(
             "Headroom",
@@ -66,7 +65,6 @@ def _capacity() -> list[PlacedPanel]:
             minimum=None,
             maximum=1,
             no_value="capacity or user traffic is unknown",
-            alerts=["KneewatchHeadroomLow"],
         ),
         panels.stat(
             "Age",
@@ -75,6 +73,5 @@ def _capacity() -> list[PlacedPanel]:
             queries=[Query(age(names.CAPACITY_LAST_SUCCESS, WORKLOAD, "mode, workload"), "{{mode}} {{workload}}")],
             steps=[(None, GREEN), (2 * 86400, YELLOW), (8 * 86400, RED)],
             no_value="never",
-            alerts=["KneewatchCapacityStale"],
         ),
     ]

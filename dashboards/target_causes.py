@@ -36,7 +36,6 @@ def _phases() -> list[PlacedPanel]:
             queries=[Query(largest(names.QUEUE_SHARE), "queue share")],
             maximum=1,
             no_value=_NOT_EXPORTED,
-            alerts=["KneewatchQueueGrowth"],
         ),
         panels.timeseries(
             "Queue and prefill, p95",
@@ -48,7 +47,6 @@ def _phases() -> list[PlacedPanel]:
                 Query(quantile(0.95, names.SERVER_PREFILL), "prefill p95"),
             ],
             no_value=_NOT_EXPORTED,
-            alerts=["KneewatchQueueGrowth"],
         ),
     ]
 
@@ -66,7 +64,6 @@ def _load() -> list[PlacedPanel]:
                 Query(f"max by (reason) ({waiting})", "waiting {{reason}}"),
             ],
             no_value=_NOT_EXPORTED,
-            alerts=["KneewatchQueueGrowth", "KneewatchEngineStalled"],
         ),
         panels.timeseries(
             "Batch",
@@ -89,7 +86,6 @@ def _load() -> list[PlacedPanel]:
                 Query(pace(names.SERVER_GENERATION_TOKENS), "output"),
             ],
             no_value=_NOT_EXPORTED,
-            alerts=["KneewatchEngineStalled"],
         ),
     ]
 
@@ -104,7 +100,6 @@ def _kv_cache() -> list[PlacedPanel]:
             queries=[Query(largest(names.SERVER_KV), "KV cache")],
             maximum=1,
             no_value=_NOT_EXPORTED,
-            alerts=["KneewatchKVCachePressure"],
         ),
         panels.states(
             "Signs of KV cache pressure",
@@ -118,7 +113,6 @@ def _kv_cache() -> list[PlacedPanel]:
             texts={"0": ("no", GREEN), "1": ("yes", YELLOW)},
             width=8,
             no_value=_NOT_EXPORTED,
-            alerts=["KneewatchKVCachePressure", "KneewatchPreemptionStorm"],
         ),
     ]
 
@@ -140,7 +134,6 @@ def _preemptions_and_prefix_hits() -> list[PlacedPanel]:
             ],
             right_unit="ops",
             no_value=_NOT_EXPORTED,
-            alerts=["KneewatchPreemptionStorm"],
         ),
         panels.timeseries(
             "Prefix hits",
@@ -151,7 +144,6 @@ def _preemptions_and_prefix_hits() -> list[PlacedPanel]:
             queries=[Query(f"{hits} / ({lookups} > 0)", "hits")],
             maximum=1,
             no_value="no prefix cache lookups",
-            alerts=["KneewatchPrefixHitCollapse"],
         ),
     ]
 
@@ -165,7 +157,6 @@ def _engine() -> list[PlacedPanel]:
             unit="s",
             queries=[Query(largest(names.STALLED), "stalled")],
             no_value="the server exports no sign of progress",
-            alerts=["KneewatchEngineStalled"],
         ),
         panels.timeseries(
             "Rejections and corrupted requests",
@@ -177,6 +168,5 @@ def _engine() -> list[PlacedPanel]:
                 Query(pace(names.SERVER_CORRUPTED), "corrupted (NaN)"),
             ],
             no_value="none, or the server does not export them",
-            alerts=["KneewatchKVCachePressure", "KneewatchCorruptedRequests"],
         ),
     ]

@@ -23,7 +23,6 @@ def _gpu_load() -> list[PlacedPanel]:
             width=6,
             maximum=1,
             no_value=NO_GPU,
-            alerts=["KneewatchGPUMissing"],
         ),
         panels.timeseries(
             "DRAM and tensor activity",
@@ -65,7 +64,6 @@ def _clocks() -> list[PlacedPanel]:
             ],
             width=6,
             no_value=NO_GPU,
-            alerts=["KneewatchGPUThrottling"],
         ),
         panels.timeseries(
             "SM clock",
@@ -75,7 +73,6 @@ def _clocks() -> list[PlacedPanel]:
             queries=spread(gpu_value("DEV_SM_CLOCK")),
             width=6,
             no_value=NO_GPU,
-            alerts=["KneewatchGPUThrottling"],
         ),
         panels.timeseries(
             "Throttling",
@@ -89,7 +86,6 @@ def _clocks() -> list[PlacedPanel]:
             width=6,
             maximum=1,
             no_value=f"{NO_GPU}, or no such counters",
-            alerts=["KneewatchGPUThrottling"],
         ),
     ]
 
@@ -109,7 +105,6 @@ def _faults() -> list[PlacedPanel]:
             width=6,
             right_unit="none",
             no_value=NO_GPU,
-            alerts=["KneewatchGPUXid", "KneewatchGPUMemoryErrors"],
         ),
         panels.timeseries(
             "GPUs and neighbours",
@@ -123,6 +118,5 @@ def _faults() -> list[PlacedPanel]:
             width=6,
             right_unit="percentunit",
             no_value=NO_GPU,
-            alerts=["KneewatchGPUMissing"],
         ),
     ]

@@ -19,9 +19,6 @@ from dashboards.queries import (
     quantile,
 )
 from exporters import names
-from probe.core.objectives import LATENCIES
-
-_BURNS = [f"Kneewatch{name}Burn" for name in ("Availability", *map(str.upper, LATENCIES))]
 
 
 def health() -> list[PlacedPanel]:
@@ -47,7 +44,6 @@ def _canaries_now() -> list[PlacedPanel]:
             texts={"0": ("DOWN", RED), "1": ("up", GREEN), str(ASLEEP): ("asleep", GREY)},
             width=3,
             no_value="no canaries",
-            alerts=["KneewatchAvailabilityBurn", "KneewatchTargetDown"],
         ),
         panels.stat(
             "Time since last success",
@@ -67,7 +63,6 @@ def _canaries_now() -> list[PlacedPanel]:
             steps=[(None, GREEN), (1, RED)],
             width=3,
             no_value=NO_GPU,
-            alerts=["KneewatchGPUXid"],
         ),
     ]
 
@@ -86,7 +81,6 @@ def _budgets_now() -> list[PlacedPanel]:
             steps=[(None, GREEN), (1, YELLOW), (6, RED)],
             width=8,
             decimals=1,
-            alerts=_BURNS,
         ),
         panels.stat(
             "Error budget left",
@@ -102,7 +96,6 @@ def _budgets_now() -> list[PlacedPanel]:
             width=7,
             decimals=1,
             no_value="none yet: it takes the recording rules 40 minutes",
-            alerts=_BURNS,
         ),
     ]
 
@@ -126,7 +119,6 @@ def _good_canaries() -> list[PlacedPanel]:
             queries=[Query(f"sum by (outcome) (rate({names.REQUESTS.name}{{{CANARY}}}[{RATE}])) > 0", "{{outcome}}")],
             stacked=True,
             no_value="no canaries",
-            alerts=["KneewatchAvailabilityBurn"],
         ),
         panels.timeseries(
             "Good requests against the objective",
@@ -137,7 +129,6 @@ def _good_canaries() -> list[PlacedPanel]:
             width=16,
             maximum=1,
             no_value="no canaries",
-            alerts=_BURNS,
         ),
     ]
 
@@ -157,7 +148,6 @@ def _latency() -> list[PlacedPanel]:
                 objective("ttft"),
             ],
             width=12,
-            alerts=["KneewatchTTFTBurn", "KneewatchTTFTCollapse"],
         ),
         panels.timeseries(
             "TPOT",
@@ -170,7 +160,6 @@ def _latency() -> list[PlacedPanel]:
                 objective("tpot"),
             ],
             width=12,
-            alerts=["KneewatchTPOTBurn"],
         ),
     ]
 
@@ -184,7 +173,6 @@ def _latency_distributions() -> list[PlacedPanel]:
             unit="s",
             query=buckets(names.TTFT, CANARY),
             no_value="no canaries",
-            alerts=["KneewatchTTFTBurn"],
         ),
         panels.heatmap(
             "ITL of canaries",
@@ -193,7 +181,6 @@ def _latency_distributions() -> list[PlacedPanel]:
             unit="s",
             query=buckets(names.ITL, CANARY),
             no_value="no canaries",
-            alerts=["KneewatchITLBurn"],
         ),
     ]
 
@@ -222,6 +209,5 @@ def _against_the_server() -> list[PlacedPanel]:
                 objective("e2e"),
             ],
             width=12,
-            alerts=["KneewatchE2EBurn"],
         ),
     ]

@@ -7,9 +7,6 @@ from dashboards.queries import TARGET, buckets, largest, objective, pace, percen
 from exporters import names
 
 _NO_USERS = "no users are sending requests, or a capacity run hides them"
-_MIX = ("KneewatchUserMixMoved",)
-_LATENCY_BURNS = ("KneewatchTTFTBurn", "KneewatchTPOTBurn", "KneewatchE2EBurn")
-_BURNS = ("KneewatchAvailabilityBurn", *_LATENCY_BURNS)
 
 
 def users() -> list[PlacedPanel]:
@@ -25,7 +22,6 @@ def _distributions() -> list[PlacedPanel]:
             unit="s",
             query=buckets(names.USERS_TTFT),
             no_value=_NO_USERS,
-            alerts=["KneewatchTTFTBurn"],
         ),
         panels.heatmap(
             "User TPOT",
@@ -34,7 +30,6 @@ def _distributions() -> list[PlacedPanel]:
             unit="s",
             query=buckets(names.USERS_TPOT),
             no_value=_NO_USERS,
-            alerts=["KneewatchTPOTBurn"],
         ),
     ]
 
@@ -51,7 +46,6 @@ def _objectives() -> list[PlacedPanel]:
             queries=[*met, Query(ratio, "objective {{objective}}")],
             maximum=1,
             no_value=_NO_USERS,
-            alerts=_BURNS,
         ),
         panels.timeseries(
             "Histogram bounds for user objectives",
@@ -65,7 +59,6 @@ def _objectives() -> list[PlacedPanel]:
                 objective("e2e", legend="objective e2e"),
             ],
             no_value="the server has no such histogram",
-            alerts=_LATENCY_BURNS,
         ),
     ]
 
@@ -80,7 +73,6 @@ def _traffic() -> list[PlacedPanel]:
             unit="reqps",
             queries=[Query(pace(names.USERS_REQUESTS, by="outcome"), "{{outcome}}")],
             no_value=_NO_USERS,
-            alerts=["KneewatchAvailabilityBurn"],
         ),
         panels.timeseries(
             "User tokens",
@@ -101,7 +93,6 @@ def _traffic() -> list[PlacedPanel]:
             ],
             no_value=_NO_USERS,
             width=8,
-            alerts=_MIX,
         ),
         panels.timeseries(
             "Users' mix by day",
@@ -116,6 +107,5 @@ def _traffic() -> list[PlacedPanel]:
             ],
             right_unit="percentunit",
             no_value="fewer than 1000 user requests a day, or the rules are younger than a day",
-            alerts=_MIX,
         ),
     ]

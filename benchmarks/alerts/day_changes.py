@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from benchmarks.alerts.faults import Kind
+from alerts.rules import FaultKind
 from benchmarks.alerts.world import TICK_S, World
 
 At = Callable[[float, float], slice]  # the ticks between two hours of the batch
@@ -126,7 +126,7 @@ CHANGES: Mapping[str, Change] = {
     "xid": ordinary,
 }
 # Days of a fault that months have, too (world.py): its kind, its hours and its variant.
-FAULTS: Mapping[str, tuple[Kind, float, str]] = {
-    "stall": (Kind.STALL, 0.5, ""),
-    "xid": (Kind.DEAD, 2 / 3, "GPU lost"),
+FAULTS: Mapping[str, tuple[FaultKind, float, str]] = {
+    "stall": (FaultKind.STALL, 0.5, ""),
+    "xid": (FaultKind.DEAD, 2 / 3, "GPU lost"),
 }

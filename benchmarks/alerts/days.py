@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from alerts.rules import FaultKind
 from alerts.windows import DAY_S, HOUR_S
 from benchmarks.alerts import of_client
 from benchmarks.alerts.day_changes import CHANGES, FAULTS, ordinary, outage, restart
 from benchmarks.alerts.day_series import Telemetry
-from benchmarks.alerts.faults import Fault, Kind
+from benchmarks.alerts.faults import Fault
 from benchmarks.alerts.month import START_S
 from benchmarks.alerts.nights import runs, starts
 from benchmarks.alerts.page import Page, Watch
@@ -198,6 +199,6 @@ def _knees(series: Telemetry, batch: Batch) -> Iterator[Line]:
     for name, busy, change in (("knee", 0.3, dead), ("knee-below", 0.6, ordinary)):
         due = starts(series.target(name).capacity, batch.start_s - _NIGHTS_BEFORE * DAY_S, batch.end_s)
         done = runs(series.rng, due, lambda at_s: 14.0 * (0.75 if from_s <= at_s < to_s else 1.0))
-        fault = Fault(Kind.KNEE, name, from_s, to_s, 0.25, counts=True)
+        fault = Fault(FaultKind.KNEE, name, from_s, to_s, 0.25, counts=True)
         yield from series.lines(page, series.world(name, change, done, [fault], busy), done)
     yield from of_client.monitor(page, series.rng, series.watch)

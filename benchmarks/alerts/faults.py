@@ -5,49 +5,39 @@ kinds, which do not count: an alert for one is not false, and a missing alert is
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 
 import numpy as np
 
+from alerts import build
+from alerts.rules import Alert, FaultKind
 from alerts.windows import DAY_S, HOUR_S
 from benchmarks.alerts.rules import seconds_of
 
 MINUTE_S = 60.0
 
 
-class Kind(StrEnum):
-    """The kinds of fault."""
-
-    SLOW = "slow decode"
-    QUEUE = "queueing"
-    KV = "KV exhaustion"
-    STALL = "stalled engine"
-    DEAD = "dead server"
-    KNEE = "knee shift"
-
-
 # Faults per month: above the smallest size, and below it.
-COUNTS: Mapping[Kind, tuple[int, int]] = {
-    Kind.SLOW: (4, 1),
-    Kind.QUEUE: (4, 1),
-    Kind.KV: (3, 1),
-    Kind.STALL: (3, 1),
-    Kind.DEAD: (3, 1),
-    Kind.KNEE: (3, 1),
+COUNTS: Mapping[FaultKind, tuple[int, int]] = {
+    FaultKind.SLOW: (4, 1),
+    FaultKind.QUEUE: (4, 1),
+    FaultKind.KV: (3, 1),
+    FaultKind.STALL: (3, 1),
+    FaultKind.DEAD: (3, 1),
+    FaultKind.KNEE: (3, 1),
 }
 # The smallest size that must be found. A burn-rate alert cannot fire before its share of the budget is spent: for 95 %
 # that is 43 minutes of requests that all miss it (2 % of 30 days' budget), of 99.9 % it is 52 seconds.
-SIZES: Mapping[Kind, str] = {
-    Kind.SLOW: "9 in 10 requests over the TPOT objective for an hour, or 45 % for 5 hours",
-    Kind.QUEUE: "9 in 10 requests over the TTFT objective for an hour, or 45 % for 5 hours",
-    Kind.KV: "KV cache 97 % full, 3 requests waiting and a preemption in 5 s, for 20 minutes",
-    Kind.STALL: "no token for 6 minutes",
-    Kind.DEAD: "no connection for 4 minutes",
-    Kind.KNEE: "10 % less for 6 nights, or 20 % less for 4",
+SIZES: Mapping[FaultKind, str] = {
+    FaultKind.SLOW: "9 in 10 requests over the TPOT objective for an hour, or 45 % for 5 hours",
+    FaultKind.QUEUE: "9 in 10 requests over the TTFT objective for an hour, or 45 % for 5 hours",
+    FaultKind.KV: "KV cache 97 % full, 3 requests waiting and a preemption in 5 s, for 20 minutes",
+    FaultKind.STALL: "no token for 6 minutes",
+    FaultKind.DEAD: "no connection for 4 minutes",
+    FaultKind.KNEE: "10 % less for 6 nights, or 20 % less for 4",
 }
 # Faults that fail most requests: the burn rate is 100 or more. They must be found within 5 minutes.
-FAST = frozenset({Kind.STALL, Kind.DEAD})
+FAST = frozenset({FaultKind.STALL, FaultKind.DEAD})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +47,7 @@ class Fault:
     `how` is a variant of the kind: the same fault looks different to a GPU's metrics, or to the load.
     """
 
-    kind: Kind
+    kind: FaultKind
     target: str
     start_s: float
     end_s: float
@@ -66,62 +56,12 @@ class Fault:
     how: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Speaks:
-    """The kinds of fault that an alert must find, and the other kinds that may also make it fire."""
-
-    finds: frozenset[Kind]
-    also: frozenset[Kind] = field(default_factory=frozenset)
-
-
-def _speaks(*finds: Kind, also: Sequence[Kind] = ()) -> Speaks:
-    return Speaks(frozenset(finds), frozenset(also))
-
-
-_SLOW, _QUEUE, _KV, _STALL, _DEAD, _KNEE = Kind
-# An alert is false if its target has no fault of the listed kinds. The reasons for `also`: a stalled engine keeps its
-# queue, answers late when it resumes, and makes canaries time out; a full cache makes requests wait and slows them
-# down; a queue comes from load above the capacity or from slow decoding; a server that decodes slowly holds its
-# requests longer; after a shift the old forecast no longer fits, and the load at noon may exceed the new capacity.
-ALERTS: Mapping[str, Speaks] = {
-    "KneewatchAvailabilityBurn": _speaks(_DEAD, _STALL, also=[_QUEUE, _KV]),
-    "KneewatchTTFTBurn": _speaks(_QUEUE, _KV, also=[_STALL, _KNEE]),
-    "KneewatchTPOTBurn": _speaks(_SLOW, _KV, also=[_STALL]),
-    "KneewatchE2EBurn": _speaks(),
-    "KneewatchITLBurn": _speaks(),
-    "KneewatchKneeDropped": _speaks(_KNEE),
-    "KneewatchKneeDown": _speaks(_KNEE),
-    "KneewatchCapacityStale": _speaks(),
-    "KneewatchHeadroomLow": _speaks(also=[_QUEUE, _KV, _KNEE]),
-    "KneewatchForecastDisagrees": _speaks(also=[_KNEE, _SLOW]),
-    "KneewatchKVCachePressure": _speaks(_KV, also=[_KNEE]),
-    "KneewatchPreemptionStorm": _speaks(_KV, also=[_KNEE]),
-    "KneewatchQueueGrowth": _speaks(_QUEUE, also=[_KV, _STALL, _KNEE]),
-    "KneewatchEngineStalled": _speaks(_STALL),
-    "KneewatchPrefixHitCollapse": _speaks(),
-    "KneewatchKVTransferFailing": _speaks(),
-    "KneewatchRolesUnbalanced": _speaks(),
-    "KneewatchUserMixMoved": _speaks(),
-    "KneewatchGPUXid": _speaks(also=[_DEAD]),
-    "KneewatchGPUThrottling": _speaks(_SLOW),
-    "KneewatchGPUMemoryErrors": _speaks(),
-    "KneewatchGPUMissing": _speaks(also=[_DEAD]),
-    "KneewatchTTFTCollapse": _speaks(also=[_QUEUE, _KV, _STALL]),
-    "KneewatchTargetDown": _speaks(also=[_DEAD, _STALL]),
-    "KneewatchCorruptedRequests": _speaks(),
-    "KneewatchInstanceGone": _speaks(),
-    "KneewatchProbeGone": _speaks(),
-    "KneewatchProbeSilent": _speaks(),
-    "KneewatchServerMetricsUnreadable": _speaks(),
-    "KneewatchClientBound": _speaks(),
-    "KneewatchStreamHeldBack": _speaks(),
-    "KneewatchTaskFailing": _speaks(also=[_STALL]),
-    "KneewatchConfigRefused": _speaks(),
-    "KneewatchTargetVanished": _speaks(),
-    "KneewatchShardsMismatch": _speaks(),
-    "KneewatchDiscoveryFailing": _speaks(),
-    "KneewatchNothingFound": _speaks(),
-}
+# An alert is false if its target has none of the faults that the alert finds or follows. Why one follows from a fault
+# that it need not find: a stalled engine keeps its queue, answers late when it resumes, and makes canaries time out; a
+# full cache makes requests wait and slows them down; a queue comes from load above the capacity or from slow decoding;
+# a server that decodes slowly holds its requests longer; after a shift the old forecast no longer fits, and the load at
+# noon may exceed the new capacity.
+ALERTS: Mapping[str, Alert] = {alert.name: alert for alert in build.alerts()}
 
 # These are also true without a fault, when users take this share of the true capacity for a quarter of an
 # hour: a busy day of a server that is a little small. They are counted apart.
@@ -129,13 +69,13 @@ WHEN_BUSY = frozenset({"KneewatchHeadroomLow"})
 BUSY_SHARE, BUSY_S = 0.85, 900.0
 
 
-def aftermath_s(kind: Kind, short: str) -> float:
+def aftermath_s(kind: FaultKind, short: str) -> float:
     """Return how long after a fault an alert may still start without being false.
 
     Of a burn-rate alert for its longest short window (`short`, such as 1h): until then the fault is in it. Of a knee,
     until the five runs that are judged are all of after the repair. And a quarter of an hour for what waits to be sure.
     """
-    return 5 * DAY_S if kind is Kind.KNEE else seconds_of(short) + 15 * MINUTE_S
+    return 5 * DAY_S if kind is FaultKind.KNEE else seconds_of(short) + 15 * MINUTE_S
 
 
 # The minimum distance between faults of a target, so that each alert has one cause. Knee shifts keep it only among
@@ -143,11 +83,11 @@ def aftermath_s(kind: Kind, short: str) -> float:
 _TRIES = 10_000
 _APART_S = 10 * HOUR_S
 _KNEE_APART_S = 7 * DAY_S
-_HOWS: Mapping[Kind, tuple[str, ...]] = {
-    Kind.SLOW: ("throttled GPU", "a neighbour on the GPU", "flags"),
-    Kind.QUEUE: ("more users than it takes", "a small batch"),
-    Kind.STALL: ("collective hangs",),
-    Kind.DEAD: ("process", "GPU lost"),
+_HOWS: Mapping[FaultKind, tuple[str, ...]] = {
+    FaultKind.SLOW: ("throttled GPU", "a neighbour on the GPU", "flags"),
+    FaultKind.QUEUE: ("more users than it takes", "a small batch"),
+    FaultKind.STALL: ("collective hangs",),
+    FaultKind.DEAD: ("process", "GPU lost"),
 }
 
 
@@ -169,7 +109,7 @@ def plan(seed: int, targets: Sequence[str], start_s: float, end_s: float, runs_s
 
 
 def _draw(
-    rng: np.random.Generator, kind: Kind, targets: Sequence[str], within: tuple[float, float], *, large: int | None
+    rng: np.random.Generator, kind: FaultKind, targets: Sequence[str], within: tuple[float, float], *, large: int | None
 ) -> Fault:
     """Draw a fault. `large` is its index among the faults that count, None for one that does not."""
     size, seconds = _large(rng, kind, large) if large is not None else _small(rng, kind)
@@ -180,8 +120,8 @@ def _draw(
 
 
 def _fits(fault: Fault, others: Sequence[Fault], runs_s: Sequence[float]) -> bool:
-    knee = fault.kind is Kind.KNEE
-    beside = [o for o in others if o.target == fault.target and (o.kind is Kind.KNEE) == knee]
+    knee = fault.kind is FaultKind.KNEE
+    beside = [o for o in others if o.target == fault.target and (o.kind is FaultKind.KNEE) == knee]
     apart = _KNEE_APART_S if knee else _APART_S
     if any(fault.start_s < o.end_s + apart and o.start_s < fault.end_s + apart for o in beside):
         return False
@@ -192,13 +132,13 @@ def _fits(fault: Fault, others: Sequence[Fault], runs_s: Sequence[float]) -> boo
 # as in Fault; durations in seconds, those of a knee in whole days.
 _Range = tuple[float, float]
 _LATE = ((0.9, 1.0), (HOUR_S, 2.5 * HOUR_S)), ((0.45, 0.7), (5 * HOUR_S, 8 * HOUR_S)), ((0.2, 0.35), (600.0, 1500.0))
-_DRAWN: Mapping[Kind, tuple[tuple[_Range, _Range], tuple[_Range, _Range], tuple[_Range, _Range]]] = {
-    Kind.SLOW: _LATE,
-    Kind.QUEUE: _LATE,
-    Kind.KV: (((0.2, 3.0), (1200.0, 5400.0)), ((0.2, 3.0), (1200.0, 5400.0)), ((0.1, 0.5), (120.0, 240.0))),
-    Kind.STALL: (((1.0, 1.0), (360.0, 2400.0)), ((1.0, 1.0), (360.0, 2400.0)), ((1.0, 1.0), (20.0, 45.0))),
-    Kind.DEAD: (((1.0, 1.0), (240.0, 2700.0)), ((1.0, 1.0), (240.0, 2700.0)), ((1.0, 1.0), (20.0, 60.0))),
-    Kind.KNEE: (
+_DRAWN: Mapping[FaultKind, tuple[tuple[_Range, _Range], tuple[_Range, _Range], tuple[_Range, _Range]]] = {
+    FaultKind.SLOW: _LATE,
+    FaultKind.QUEUE: _LATE,
+    FaultKind.KV: (((0.2, 3.0), (1200.0, 5400.0)), ((0.2, 3.0), (1200.0, 5400.0)), ((0.1, 0.5), (120.0, 240.0))),
+    FaultKind.STALL: (((1.0, 1.0), (360.0, 2400.0)), ((1.0, 1.0), (360.0, 2400.0)), ((1.0, 1.0), (20.0, 45.0))),
+    FaultKind.DEAD: (((1.0, 1.0), (240.0, 2700.0)), ((1.0, 1.0), (240.0, 2700.0)), ((1.0, 1.0), (20.0, 60.0))),
+    FaultKind.KNEE: (
         ((0.1, 0.19), (6 * DAY_S, 8 * DAY_S)),
         ((0.2, 0.35), (4 * DAY_S, 6 * DAY_S)),
         ((0.03, 0.05), (2 * DAY_S, 3 * DAY_S)),
@@ -206,14 +146,14 @@ _DRAWN: Mapping[Kind, tuple[tuple[_Range, _Range], tuple[_Range, _Range], tuple[
 }
 
 
-def _large(rng: np.random.Generator, kind: Kind, index: int) -> tuple[float, float]:
+def _large(rng: np.random.Generator, kind: FaultKind, index: int) -> tuple[float, float]:
     return _between(rng, kind, _DRAWN[kind][index % 2])
 
 
-def _small(rng: np.random.Generator, kind: Kind) -> tuple[float, float]:
+def _small(rng: np.random.Generator, kind: FaultKind) -> tuple[float, float]:
     return _between(rng, kind, _DRAWN[kind][2])
 
 
-def _between(rng: np.random.Generator, kind: Kind, ranges: tuple[_Range, _Range]) -> tuple[float, float]:
+def _between(rng: np.random.Generator, kind: FaultKind, ranges: tuple[_Range, _Range]) -> tuple[float, float]:
     size, seconds = (float(rng.uniform(*each)) for each in ranges)
-    return size, round(seconds / DAY_S) * DAY_S if kind is Kind.KNEE else seconds
+    return size, round(seconds / DAY_S) * DAY_S if kind is FaultKind.KNEE else seconds

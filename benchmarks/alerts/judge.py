@@ -1,7 +1,7 @@
 """Match alerts to faults: faults found, delays and false alerts. Pure.
 
 In: faults, the alerts that fired (replay.py) and the notifications of them (notify.py). Out: a Verdict on the month.
-`ALERTS` (faults.py) maps alerts to kinds of fault. Counts incidents, not instances: alerts with the same name and
+Each alert says which faults it finds or follows. Counts incidents, not instances: alerts with the same name and
 target that fire within ten minutes of each other are one incident, as Alertmanager would send them.
 """
 
@@ -134,15 +134,18 @@ def _pages(fault: Fault, faults: Sequence[Fault], rings: Sequence[Ring]) -> int:
 
 
 def _explains(fault: Fault, one: Incident) -> bool:
-    speaks = ALERTS[one.alert]
-    if fault.target != one.target or fault.kind not in speaks.finds | speaks.also:
+    if not _may_follow(fault, one):
         return False
     return fault.start_s <= one.start_s <= fault.end_s + aftermath_s(fault.kind, _pair(one.labels)[1])
 
 
 def _echoes(fault: Fault, one: Incident) -> bool:
-    speaks = ALERTS[one.alert]
-    if fault.target != one.target or fault.kind not in speaks.finds | speaks.also:
+    if not _may_follow(fault, one):
         return False
     longest = max((seconds_of(window) for window in one.windows if window), default=0.0)
     return fault.start_s <= one.start_s <= fault.end_s + longest
+
+
+def _may_follow(fault: Fault, one: Incident) -> bool:
+    alert = ALERTS[one.alert]
+    return fault.target == one.target and fault.kind in (*alert.finds, *alert.follows)

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from alerts.rules import FaultKind
 from alerts.windows import DAY_S, HOUR_S
 from benchmarks.alerts import of_capacity, of_client, of_server, world
-from benchmarks.alerts.faults import BUSY_S, BUSY_SHARE, Fault, Kind, plan
+from benchmarks.alerts.faults import BUSY_S, BUSY_SHARE, Fault, plan
 from benchmarks.alerts.nights import Run, runs, starts
 from benchmarks.alerts.page import Page, Watch
 from benchmarks.alerts.scene import Scene
@@ -128,7 +129,7 @@ class Month:
     def _target(self, name: str, at: Sequence[float]) -> _Target:
         rng = self._rng
         profile = next(profile for profile in PROFILES if profile.name == name)
-        lower = [fault for fault in self.faults if fault.kind is Kind.KNEE and fault.target == name]
+        lower = [fault for fault in self.faults if fault.kind is FaultKind.KNEE and fault.target == name]
 
         def rps(time_s: float) -> float:
             lost = [fault.size for fault in lower if fault.start_s <= time_s < fault.end_s]
@@ -165,7 +166,9 @@ class Month:
             near = [
                 f
                 for f in self.faults
-                if name in {None, f.target} and f.kind is not Kind.KNEE and f.start_s - HOUR_S < at_s < f.end_s + HOUR_S
+                if name in {None, f.target}
+                and f.kind is not FaultKind.KNEE
+                and f.start_s - HOUR_S < at_s < f.end_s + HOUR_S
             ]
             if not near:
                 found.append(at_s)

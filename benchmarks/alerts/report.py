@@ -9,8 +9,9 @@ from math import ceil
 from statistics import median
 from typing import Any
 
+from alerts.rules import FaultKind
 from alerts.windows import DAY_S
-from benchmarks.alerts.faults import FAST, Kind
+from benchmarks.alerts.faults import FAST
 from benchmarks.alerts.judge import Found, Incident, Verdict
 
 FAST_S = 300.0
@@ -25,7 +26,7 @@ def by_kind(verdicts: Iterable[Verdict]) -> list[dict[str, Any]]:
     """
     found = [one for verdict in verdicts for one in verdict.found]
     rows = []
-    for kind in (*Kind, "all"):
+    for kind in (*FaultKind, "all"):
         mine = [one for one in found if kind in {one.fault.kind, "all"}]
         large, small = [o for o in mine if o.fault.counts], [o for o in mine if not o.fault.counts]
         delays = [one.delay_s for one in large if one.delay_s is not None]

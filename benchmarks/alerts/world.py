@@ -15,8 +15,9 @@ import numpy as np
 from scipy.signal import lfilter
 from scipy.stats import norm
 
+from alerts.rules import FaultKind
 from alerts.windows import DAY_S, HOUR_S
-from benchmarks.alerts.faults import Fault, Kind
+from benchmarks.alerts.faults import Fault
 from benchmarks.backfill import Bools, Floats
 
 TICK_S = 15.0
@@ -95,7 +96,7 @@ def make(
     mine = [fault for fault in faults if fault.target == profile.name]
     capacity = np.full(len(times), profile.rps)
     for fault in mine:
-        if fault.kind is Kind.KNEE:
+        if fault.kind is FaultKind.KNEE:
             capacity[_within(times, fault.start_s, fault.end_s)] *= 1 - fault.size
     users = _load(rng, profile, times)
     for start_s, end_s in quiet:
@@ -270,10 +271,10 @@ def _knee(_: np.random.Generator, world: World, fault: Fault, at: slice) -> None
 
 
 _FAULTS = {
-    Kind.SLOW: _slow,
-    Kind.QUEUE: _queue,
-    Kind.KV: _kv,
-    Kind.STALL: _stall,
-    Kind.DEAD: _dead,
-    Kind.KNEE: _knee,
+    FaultKind.SLOW: _slow,
+    FaultKind.QUEUE: _queue,
+    FaultKind.KV: _kv,
+    FaultKind.STALL: _stall,
+    FaultKind.DEAD: _dead,
+    FaultKind.KNEE: _knee,
 }

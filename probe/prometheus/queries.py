@@ -30,7 +30,7 @@ from probe.scrape import vllm_history
 
 _T = TypeVar("_T")
 # The page on a dropped knee must not prevent the run that would measure whether it is back.
-_KNEE_PAGE = "KneewatchKneeDropped"
+KNEE_PAGE = "KneewatchKneeDropped"
 # ALERTS_FOR_STATE has when each alert's condition began to hold. Where a Prometheus lacks it, ALERTS is enough.
 _OWN = 'alertname=~"Kneewatch.+"'
 _FIRING = (
@@ -70,7 +70,7 @@ class Prometheus:
         """
         # `kneewatch alerts --severity page=...` keeps the original severity in `urgency`.
         query = " or ".join(
-            f'ALERTS{{alertstate="firing", {label}="page", alertname!="{_KNEE_PAGE}", target={json.dumps(target)}}}'
+            f'ALERTS{{alertstate="firing", {label}="page", alertname!="{KNEE_PAGE}", target={json.dumps(target)}}}'
             for label in ("severity", "urgency")
         )
         return await self._ask(

@@ -5,9 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from alerts.rules import FaultKind
 from benchmarks.alerts.days import BEGINS_H, Batch, batches
 from benchmarks.alerts.expected import EXPECTED, Expected
-from benchmarks.alerts.faults import Fault, Kind
+from benchmarks.alerts.faults import Fault
 from benchmarks.alerts.judge import judge
 from benchmarks.alerts.month import START_S
 from benchmarks.alerts.notify import rings, routes
@@ -72,7 +73,7 @@ def test_a_dropped_knee_does_not_take_an_outage_into_its_group() -> None:
 
 
 def test_a_fault_has_the_pages_that_it_explains() -> None:
-    fault = Fault(Kind.DEAD, "a", START_S, START_S + 3600, 1.0, counts=True)
+    fault = Fault(FaultKind.DEAD, "a", START_S, START_S + 3600, 1.0, counts=True)
     page, ticket = (fires("AvailabilityBurn", "a", START_S + 130, START_S + 5000, each) for each in ("page", "ticket"))
     other = fires("AvailabilityBurn", "b", START_S + 130, START_S + 5000)
     sent = [page, ticket, other]
@@ -80,8 +81,8 @@ def test_a_fault_has_the_pages_that_it_explains() -> None:
 
 
 def test_a_page_that_finds_a_fault_is_not_one_of_the_knee_shift_around_it() -> None:
-    knee = Fault(Kind.KNEE, "a", START_S, START_S + 8e5, 0.2, counts=True)
-    queue = Fault(Kind.QUEUE, "a", START_S + 4e5, START_S + 4.1e5, 1.0, counts=True)
+    knee = Fault(FaultKind.KNEE, "a", START_S, START_S + 8e5, 0.2, counts=True)
+    queue = Fault(FaultKind.QUEUE, "a", START_S + 4e5, START_S + 4.1e5, 1.0, counts=True)
     sent = [
         fires("KneeDropped", "a", START_S + 1e5, START_S + 8e5),
         fires("TTFTBurn", "a", START_S + 4e5, START_S + 5e5),
@@ -90,7 +91,7 @@ def test_a_page_that_finds_a_fault_is_not_one_of_the_knee_shift_around_it() -> N
 
 
 def test_months_together_miss_a_goal_for_false_alerts_and_second_pages() -> None:
-    fault = Fault(Kind.DEAD, "a", START_S, START_S + 3600, 1.0, counts=True)
+    fault = Fault(FaultKind.DEAD, "a", START_S, START_S + 3600, 1.0, counts=True)
     once = [fires("AvailabilityBurn", "a", START_S + 130, START_S + 5000)]
     twice = [*once, fires("AvailabilityBurn", "a", START_S + 6000, START_S + 7000)]
     false = [fires("HeadroomLow", "a", START_S + 9e5, START_S + 9.1e5, "ticket")]

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from alerts.build import FILE, render
+from alerts.rules import FaultKind
 from alerts.windows import DAY_S, HOUR_S
 from benchmarks.alerts import month
 from benchmarks.alerts.conditions import necessary
-from benchmarks.alerts.faults import ALERTS, Fault, Kind
+from benchmarks.alerts.faults import ALERTS, Fault
 from benchmarks.alerts.inhibit import Inhibition, sent
 from benchmarks.alerts.judge import incidents, judge
 from benchmarks.alerts.month import START_S
@@ -17,7 +18,7 @@ from benchmarks.alerts.replay import Firing, firing_times
 from benchmarks.alerts.report import by_kind, missed, too_often
 from benchmarks.alerts.rules import Rule, asked, filled_in, needed, rules_of, unmet
 
-FAULT = Fault(Kind.DEAD, "a", START_S + 10 * HOUR_S, START_S + 11 * HOUR_S, 1.0, counts=True)
+FAULT = Fault(FaultKind.DEAD, "a", START_S + 10 * HOUR_S, START_S + 11 * HOUR_S, 1.0, counts=True)
 PAGE = {"alertname": "KneewatchAvailabilityBurn", "target": "a", "severity": "page"}
 
 

@@ -111,15 +111,6 @@ def test_every_severity_of_our_rules_is_routed(config: dict[str, Any], severitie
     assert set().union(*severities.values()) == {receiver["name"] for receiver in config["receivers"]}
 
 
-def test_every_alert_that_inhibits_or_is_inhibited_exists(
-    config: dict[str, Any], severities: dict[str, set[str]]
-) -> None:
-    matchers = [m for rule in config["inhibit_rules"] for m in rule["source_matchers"] + rule["target_matchers"]]
-    matchers += [m for route in config["route"]["routes"] for m in route["matchers"]]
-    named = [re.fullmatch(r'alertname(?:=~|!=|=)"([\w|]+)"', matcher) for matcher in matchers]
-    assert {name for match in named if match for name in match[1].split("|")} <= severities.keys()
-
-
 def test_every_rule_has_something_to_silence(config: dict[str, Any], severities: dict[str, set[str]]) -> None:
     for rule in config["inhibit_rules"]:
         assert matching(rule["source_matchers"], severities), rule

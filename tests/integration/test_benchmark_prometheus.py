@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from alerts.build import FILE, render
+from alerts.rules import FaultKind
 from alerts.windows import HOUR_S
 from benchmarks import backfill, blocks
 from benchmarks.alerts import replay
-from benchmarks.alerts.faults import Kind
 from benchmarks.alerts.month import Month, config
 from benchmarks.alerts.replay import Replay
 from benchmarks.alerts.rules import asked, needed, rules_of
@@ -97,7 +97,7 @@ def test_a_replay_that_asks_only_where_an_alert_may_come_finds_what_a_whole_one_
 ) -> None:
     month = Month(0, config(), scrape_s=60.0)
     rules = needed(rules_of(render()[FILE]))
-    fault = next(fault for fault in month.faults if fault.kind is Kind.DEAD and fault.counts)
+    fault = next(fault for fault in month.faults if fault.kind is FaultKind.DEAD and fault.counts)
     begun_s, start_s, end_s = fault.start_s - 8 * HOUR_S, fault.start_s - HOUR_S, fault.end_s + HOUR_S
     lines = []
     for line in month.lines({each.name for each in asked(rules)}):

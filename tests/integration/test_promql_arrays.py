@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from alerts.build import FILE, render
+from alerts.rules import FaultKind
 from alerts.windows import HOUR_S
-from benchmarks.alerts.faults import Kind
 from benchmarks.alerts.month import Month, config
 from benchmarks.alerts.replay import Replay
 from benchmarks.alerts.rules import Rule, asked, needed, rules_of
@@ -118,7 +118,7 @@ def test_each_function_and_operator_answers_as_prometheus_does(prometheus_binary
 def test_every_rule_has_the_values_that_prometheus_has(prometheus_binary: str) -> None:
     month = Month(0, config(), scrape_s=60.0)
     rules = needed(rules_of(render()[FILE]))
-    fault = next(fault for fault in month.faults if fault.kind is Kind.DEAD and fault.counts)
+    fault = next(fault for fault in month.faults if fault.kind is FaultKind.DEAD and fault.counts)
     at_s = float(np.floor(fault.start_s))  # rules are evaluated at whole milliseconds
     begun_s, start_s, end_s = at_s - 8 * HOUR_S, at_s - HOUR_S, at_s + 3 * HOUR_S
     lines = []

@@ -152,11 +152,3 @@ def test_prometheus_accepts_the_rules(tmp_path: Path, promtool: str) -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "duplicate" not in run.stdout + run.stderr
-
-
-def test_every_alert_has_a_firing_and_a_quiet_case(groups: Sequence[Group]) -> None:
-    alerts = {rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule}
-    fires: set[str] = set()
-    for case in CASES:
-        fires.update(re.findall(r'labels: .*alertname="(\w+)"', case.read_text()))
-    assert alerts == fires

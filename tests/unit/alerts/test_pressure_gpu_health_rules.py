@@ -13,10 +13,9 @@ from alerts import xid
 from alerts.alert_labels import PLAIN_LABELS
 from alerts.gpu import gpu_group, gpu_tickets_group
 from alerts.health import health_group, instrument_group
-from alerts.instrument import instrument_alerts
-from alerts.links import DEFAULT, PROBE
+from alerts.links import DEFAULT
 from alerts.pressure import pressure_group, stalled_group
-from alerts.rules import Alert, RuleGroup
+from alerts.rules import RuleGroup
 from exporters import names
 from probe.gpu import fields
 
@@ -112,26 +111,10 @@ def test_a_standstill_is_not_called_sooner_than_a_long_step_takes_in_any_rehears
     assert expr.endswith("> 30")
 
 
-def test_who_is_woken() -> None:
-    pages = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
-    assert pages == {
-        "KneewatchEngineStalled",
-        "KneewatchGPUXid",
-        "KneewatchProbeGone",
-        "KneewatchProbeSilent",
-        "KneewatchServerMetricsUnreadable",  # of a target without canaries
-    }
-
-
 def test_alerts_of_one_name_differ_in_their_labels() -> None:
     """Prometheus takes two with the same labels for one series, and stops with an error."""
     reported = [(rule["alert"], *sorted(rule["labels"].items())) for rule in ALERTS]
     assert len(reported) == len(set(reported))
-
-
-def test_alerts_on_the_instrument_lead_to_its_dashboard() -> None:
-    assert {alert.dashboard for alert in instrument_alerts()} == {PROBE}
-    assert {rule.dashboard for rule in health_group().rules if isinstance(rule, Alert)} == {PROBE}
 
 
 def test_a_gpu_value_is_found_by_its_name() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.doc_tables import ROOT, TABLES, Table, markdown_table, written
 
-_BEGINS = re.compile(r"^<!-- generated: (.+) -->$", re.MULTILINE)
+_BEGINS = re.compile(r"^ *(?:<!--|#) generated: (.+?)(?: -->)?$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: f"{table.page}-{table.name}")
@@ -16,7 +16,7 @@ def test_a_page_has_the_table_of_today(table: Table) -> None:
 
 
 def test_every_place_for_a_table_is_written() -> None:
-    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]
+    pages = [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), *(ROOT / "deploy").rglob("*.yml")]
     places = {(str(page.relative_to(ROOT)), name) for page in pages for name in _BEGINS.findall(page.read_text())}
     assert places == {(table.page, table.name) for table in TABLES}
 
@@ -28,3 +28,9 @@ def test_a_table_replaces_only_what_is_between_its_comments() -> None:
     assert written(text.format("old\n"), table) == text.format(rows)
     with pytest.raises(ValueError, match=r"a\.md: expected once"):
         written("nothing here", table)
+
+
+def test_what_is_written_into_yaml_has_the_indentation_of_its_place() -> None:
+    table = Table("a.yml", "routes", lambda: "- a: 1\n  b: 2\n")
+    text = "routes:\n  # generated: routes\n{}  # end\nrest: 1\n"
+    assert written(text.format("  - old\n"), table) == text.format("  - a: 1\n    b: 2\n")

@@ -21,7 +21,7 @@ CLAIMS: dict[str, tuple[str, ...] | str] = {
     "**Know why.**": (
         "integration/test_real_vllm.py::test_probe_traffic_is_distinguished_from_user_traffic",
         "integration/test_real_vllm.py::test_gpus_stand_beside_the_server_under_their_own_names",
-        "unit/alerts/test_alerts_build.py::test_every_runbook_belongs_to_an_alert",
+        "unit/alerts/test_alert_rows.py::test_every_runbook_belongs_to_an_alert",
         "unit/docs/test_runbook_commands.py::test_the_command_line_takes_every_command_of_a_runbook",
     ),
     "**Know the limit, safely.**": (
