@@ -77,8 +77,8 @@ def alert_table() -> str:
         rows.append((f"[{name}](runbooks/{name}.md)", " and ".join(severities), same[0].means, silencing))
     table = markdown_table(("alert", "severity", "meaning", "silenced by"), rows)
     return (
-        f"There are {len(of_name)} alerts; each name links its runbook. Not in the last column: a page silences the ticket"
-        " of its name,\nand KneewatchProbeGone silences every alert of a target that nothing watches."
+        f"There are {len(of_name)} alerts; each name links its runbook. Not in the last column: a page silences the"
+        " ticket of its name,\nand KneewatchProbeGone silences every alert of a target that nothing watches."
         f"\n\n{table}"
     )
 
