@@ -1,9 +1,9 @@
-"""Recording rules that count requests, and those for the remaining error budgets. Pure.
+"""Recording rules that count requests, and those for what is promised and for the remaining error budgets. Pure.
 
-Out: rules that record each minute how many requests of each SLI were judged and how many were bad, a group that
-sums the minutes, one that sums those over the objective's window, and one of the remaining budgets. Each
-Sli.budget_record is 1 minus the ratio of bad requests in the objective's window to those allowed: 1 is an untouched
-budget, 0 a spent one, below 0 overspent.
+Out: rules that record the objectives as terms of burn conditions; rules that record each minute how many requests of
+each SLI were judged and how many were bad; a group that sums the minutes, one that sums those over the objective's
+window, and one of the remaining budgets. Each Sli.budget_record is 1 minus the ratio of bad requests in the objective's
+window to those allowed: 1 is an untouched budget, 0 a spent one, below 0 overspent.
 
 Every window of every alert, and the month of the budget, is a sum of these minutes: reading days of raw samples again
 and again is too expensive. Each request has the same weight, whenever it came, and an hour in which Prometheus was
@@ -20,11 +20,18 @@ as requests come in. Before the first request there is no sample, and never NaN.
 
 from collections.abc import Callable, Iterable
 
-from alerts.alert_labels import on
-from alerts.promises import OF_TARGET, WINDOW, allowed
+from alerts.alert_labels import by, on
 from alerts.rules import Recording, RuleGroup
 from alerts.sli import Sli
-from alerts.windows import DAY_S, PAIRS, duration
+from alerts.windows import DAY_S, PAIRS, SUSTAINED, BurnWindow, duration
+from exporters import names
+from exporters.names import PREFIX
+from probe.core import objectives as slo
+
+OBJECTIVES = (slo.AVAILABILITY, *slo.LATENCIES)
+# With the label `slo`, the objectives' name.
+WINDOW = f"target_slo:{PREFIX}objective_window:seconds"
+ON_TARGET = f"{on('target')} group_left ()"
 
 # Short enough for the fast page to come within three minutes, long enough that a month is 43,200 samples.
 _RECORD_EVERY_S = 60.0
@@ -115,7 +122,7 @@ def budget_group(kept: Iterable[Sli], scale: float = 1.0) -> RuleGroup:
     rules = []
     for one in kept:
         spent = f"{_newest(one.bad_record(_WINDOW), scale)}\n  / ({total_of_window(one, scale)} > 0)"
-        rules.append(Recording(one.budget_record, f"1 - {spent}\n  / {OF_TARGET} {allowed(one.objective)}"))
+        rules.append(Recording(one.budget_record, f"1 - {spent}\n  / {ON_TARGET} {allowed(one.objective)}"))
     return RuleGroup("kneewatch-slo-budget", max(_AT_LEAST_S, _BUDGET_EVERY_S * scale), rules)
 
 
@@ -135,3 +142,33 @@ def _of_window(record: Callable[[str], str], scale: float) -> str:
 def sum_s(scale: float) -> float:
     """Return how often the minutes are summed."""
     return max(_AT_LEAST_S, _SUM_EVERY_S * scale)
+
+
+def promise_rules() -> list[Recording]:
+    """Return the rules, of each target that has objectives."""
+    # Where two Kneewatches disagree, one of them counts: each target needs one value.
+    one = f"topk {by('target')} (1, {names.OBJECTIVE_WINDOW.name})"
+    rules = [Recording(WINDOW, f"max {by('target', 'slo')} ({one})")]
+    for objective in OBJECTIVES:
+        ratio = f'{names.OBJECTIVE_RATIO.name}{{objective="{objective}"}}'
+        rules.append(Recording(allowed(objective), f"1 - max {by('target')} ({ratio})"))
+    for pair in {limit(pair): pair for pair in PAIRS}.values():
+        # A pair longer than the objective's window has no limit, and does not fire.
+        spent = f"{pair.share:g} * ({WINDOW} >= {pair.long_s:g}) / {pair.long_s:g}"
+        rules.append(Recording(limit(pair), f"clamp_min({spent}, 1)"))
+    return rules
+
+
+def allowed(objective: str) -> str:
+    """Return the name of the rule that records the ratio of bad requests that the objective allows."""
+    return f"target:{PREFIX}{objective}_allowed:ratio"
+
+
+def limit(pair: BurnWindow) -> str:
+    """Return the name of the rule that records the multiple of the allowed ratio at which the pair fires."""
+    return f"target_slo:{PREFIX}burn_limit:over{duration(pair.long_s)}"
+
+
+def least(pair: BurnWindow) -> str:
+    """Return the multiple that the short window must exceed."""
+    return f"clamp_min({limit(pair)} / {SUSTAINED:g}, 1)" if pair.is_sustained else limit(pair)

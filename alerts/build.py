@@ -5,14 +5,12 @@ from pathlib import Path
 from alerts.acute import acute_group
 from alerts.alert_labels import PLAIN_LABELS, AlertLabels
 from alerts.capacity import capacity_group, stale_group
-from alerts.disaggregated import disaggregated_group
 from alerts.gpu import gpu_group, gpu_tickets_group
 from alerts.health import health_group, instrument_group
 from alerts.links import DEFAULT, Links
 from alerts.objectives import objective_groups
-from alerts.operator import Manifest
-from alerts.pressure import pressure_group, stalled_group
-from alerts.rules import Alert, RuleGroup, to_yaml
+from alerts.pressure import disaggregated_group, pressure_group, stalled_group
+from alerts.rules import Alert, Manifest, RuleGroup, to_yaml
 from alerts.trends import trends_group
 from alerts.user_mix import user_mix_groups
 from probe.report.files import write_files

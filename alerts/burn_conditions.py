@@ -1,6 +1,6 @@
 """Conditions of burn alerts in PromQL: the bad requests of an SLI burn an error budget too fast. Pure.
 
-They read the objectives from series (promises.py), so they are the same for every target. A pair of windows that
+They read the objectives from series (budget.py), so they are the same for every target. A pair of windows that
 cannot fire, because more than all requests would have to be bad, does not.
 
 Canaries are few and evenly spaced; users come in bursts and hardly at night. So users need more bad requests.
@@ -8,8 +8,19 @@ Canaries are few and evenly spaced; users come in bursts and hardly at night. So
 
 from alerts import sli
 from alerts.alert_labels import on
-from alerts.budget import bad, minutes, padded_total, sum_s, total, total_of_window
-from alerts.promises import OF_TARGET, WINDOW, allowed, least, limit
+from alerts.budget import (
+    ON_TARGET,
+    WINDOW,
+    allowed,
+    bad,
+    least,
+    limit,
+    minutes,
+    padded_total,
+    sum_s,
+    total,
+    total_of_window,
+)
 from alerts.rules import Recording
 from alerts.sli import Sli
 from alerts.windows import MIN_BAD_EVENTS, PAIRS, BurnWindow, duration
@@ -67,11 +78,11 @@ def _pair(one: Sli, pair: BurnWindow, scale: float) -> str:
             lately = f"({lately} >= {_MIN_BAD_LATELY[pair.severity]})"
         # Without padding, three failures in a target's first ten minutes would be 7 % of six hours.
         whole = f"({missed} >= {at_least}) / ({padded_total(one, long_s, scale)})"
-        exceeds = f"/ {OF_TARGET} {allowed(one.objective)} > {OF_TARGET} {limit(pair)}"
+        exceeds = f"/ {ON_TARGET} {allowed(one.objective)} > {ON_TARGET} {limit(pair)}"
         burns = f"{lately} / {total(one, short_s, scale)}\n  {exceeds}\nand {whole}\n  "
         if pair.least and one in sli.CANARIES:
-            most = f"{limit(pair)} * {OF_TARGET} {allowed(one.objective)}"
-            burns += f"> {OF_TARGET} clamp_min({most}, {pair.least:.4g})"
+            most = f"{limit(pair)} * {ON_TARGET} {allowed(one.objective)}"
+            burns += f"> {ON_TARGET} clamp_min({most}, {pair.least:.4g})"
         else:
             burns += exceeds
     if pair.every_s is not None:
@@ -86,9 +97,9 @@ def _few(one: Sli, pair: BurnWindow, scale: float) -> str | None:
     at_limit = f"{QUIET:g} * {allowed(one.objective)} * {on('target')} {limit(pair)}"
     if one in sli.USERS:
         share = f"{pair.long_s:g} / {on('target')} {WINDOW}"
-        return f"{total_of_window(one, scale)} * {OF_TARGET} ({at_limit} * {share})"
+        return f"{total_of_window(one, scale)} * {ON_TARGET} ({at_limit} * {share})"
     if one is not sli.AVAILABILITY:
-        return f"{total(sli.AVAILABILITY, pair.long_s * scale, scale)} * {OF_TARGET} ({at_limit})"
+        return f"{total(sli.AVAILABILITY, pair.long_s * scale, scale)} * {ON_TARGET} ({at_limit})"
     return None
 
 
@@ -104,9 +115,9 @@ def _sustained(one: Sli, pair: BurnWindow, scale: float) -> str:
     median = f"quantile_over_time(0.5, {one.error_record(duration(short_s))}[{duration(long_s)}])"
     known = total(one, long_s, scale, "count_over_time")
     return (
-        f"{long} / {OF_TARGET} {ratio} > {OF_TARGET} {least(pair)}\n"
-        f"and {crossed} / {OF_TARGET} {ratio} > {OF_TARGET} {limit(pair)}\n"
-        f"and {median} / {OF_TARGET} {ratio} > {OF_TARGET} {least(pair)}\n"
+        f"{long} / {ON_TARGET} {ratio} > {ON_TARGET} {least(pair)}\n"
+        f"and {crossed} / {ON_TARGET} {ratio} > {ON_TARGET} {limit(pair)}\n"
+        f"and {median} / {ON_TARGET} {ratio} > {ON_TARGET} {least(pair)}\n"
         f"and {known} >= {_KNOWN_SHARE * minutes(long_s, scale):.6g}\n"
         f"and {bad(one, 2 * short_s, scale)} > 0"
     )

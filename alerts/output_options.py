@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from alerts.alert_labels import AlertLabels
 from alerts.links import DASHBOARDS, FLEET
-from alerts.operator import Manifest
+from alerts.rules import Manifest
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
 

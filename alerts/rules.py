@@ -1,11 +1,13 @@
-"""The parts of a rules file, and its YAML text. Pure.
+"""The parts of a rules file, and its YAML text, as a file or as PrometheusRules. Pure.
 
-In: groups of recording rules and alerts. Out: the YAML that Prometheus 2.42 and later read.
+In: groups of recording rules and alerts. Out: the YAML that Prometheus 2.42 and later read, or the objects that the
+Prometheus Operator reads.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import yaml
 
@@ -13,6 +15,10 @@ from alerts.alert_labels import AlertLabels
 from alerts.inhibitions import Inhibition, Route
 from alerts.links import Links
 from alerts.windows import duration
+
+_MANIFEST = "kneewatch"
+# `kubectl apply` keeps a copy of each object in an annotation of at most 256 KiB, which all rules in one nearly fill.
+_BUDGETS, _BUDGET_GROUPS = f"{_MANIFEST}-budgets", "kneewatch-slo-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +128,30 @@ def to_yaml(documents: Sequence[Mapping[str, object]], remarks: Sequence[str]) -
     head = "".join(f"# {remark}\n" for remark in remarks)
     body = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=2**31, allow_unicode=True)
     return head + body
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """Metadata of the PrometheusRules. `namespace`: "" leaves it to kubectl. `labels`: as the ruleSelector requires."""
+
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def around(self, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
+        """Return these groups of a rules file as two PrometheusRules: the error budgets' groups, and all others."""
+        budgets = [group for group in groups if group["name"].startswith(_BUDGET_GROUPS)]
+        others = [group for group in groups if group not in budgets]
+        return [self._rule(_BUDGETS, budgets), self._rule(_MANIFEST, others)]
+
+    def _rule(self, name: str, groups: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+        metadata: dict[str, object] = {"name": name}
+        if self.namespace:
+            metadata["namespace"] = self.namespace
+        if self.labels:
+            metadata["labels"] = dict(self.labels)
+        return {
+            "apiVersion": "monitoring.coreos.com/v1",
+            "kind": "PrometheusRule",
+            "metadata": metadata,
+            "spec": {"groups": list(groups)},
+        }

@@ -3,19 +3,24 @@
 `panels_of`, `queries`, `annotations` and `substitute` read a dashboard, to try its queries on a Prometheus.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import yaml
 
 from alerts.links import CAPACITY, FLEET, PROBE, RUNBOOKS, SERVER, TARGET, Links
 from alerts.output_options import check_config_map, check_uid_prefix
 from dashboards.capacity import capacity_dashboard
-from dashboards.configmap import configmap as manifest
 from dashboards.fleet import fleet_dashboard
-from dashboards.intervals import SCRAPE_S, Intervals
+from dashboards.layout import SCRAPE_S, Intervals
 from dashboards.probe import probe_dashboard
 from dashboards.server import server_dashboard
 from dashboards.target import target_dashboard
 from probe.config.config import Config
+
+# The sidecar looks for this label, whatever its value.
+_CONFIG_MAP_LABELS = {"grafana_dashboard": "1", "app.kubernetes.io/name": "kneewatch"}
 
 
 def render(
@@ -49,7 +54,7 @@ def render(
         )
     }
     if configmap:
-        return {f"{uid}.configmap.yaml": manifest(uid, text, namespace) for uid, text in texts.items()}
+        return {f"{uid}.configmap.yaml": config_map(uid, text, namespace) for uid, text in texts.items()}
     return {f"{uid}.json": text for uid, text in texts.items()}
 
 
@@ -97,3 +102,16 @@ def substitute(
     for variable, value in values.items():
         query = query.replace(variable, value)
     return query
+
+
+def config_map(uid: str, dashboard: str, namespace: str | None = None) -> str:
+    """Return the manifest's YAML, with `dashboard` under the key `<uid>.json`, which is Grafana's file name.
+
+    The JSON is on one line because `kubectl apply` keeps a copy of a manifest in an annotation of at most 256 KiB.
+    """
+    text = json.dumps(json.loads(dashboard), separators=(",", ":"))
+    metadata: dict[str, object] = {"name": uid, "labels": _CONFIG_MAP_LABELS}
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {f"{uid}.json": text}}
+    return yaml.safe_dump(manifest, sort_keys=False, width=2**31, allow_unicode=True)

@@ -5,6 +5,7 @@ In: rows of panels. Out: JSON text.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from grafanalib import core
@@ -12,9 +13,16 @@ from grafanalib._gen import DashboardEncoder
 
 from alerts.build import alerts_by_panel
 from alerts.links import DASHBOARDS, Links
-from dashboards.intervals import Intervals
+from alerts.windows import duration
 from dashboards.pieces import DATASOURCE, PAGES, WIDTH, Annotation, PanelRow, PlacedPanel
-from dashboards.scope import PLACE, scoped
+from dashboards.queries import RATE
+from dashboards.variables import PLACE, datasource, scoped
+from exporters import names
+
+# Prometheus' own default, and the longest interval that the rules support.
+SCRAPE_S = 60.0
+# Series that change with each canary, and not with each scrape.
+_BY_CANARY = (*(one.name for one in names.ALL if one.source == "client"), names.TASK_LATENESS.name)
 
 # Grafana 10's. grafanalib writes 12, which would send panels through a dozen migrations on loading.
 _SCHEMA_VERSION = 38
@@ -23,30 +31,24 @@ _GRAFANA = "10.0.0"
 _OLD_KEYS = ("__inputs", "hideControls", "rows", "sharedCrosshair", "style")
 
 
-def variable(name: str, label: str, query: str, *, every: bool = False, regex: str | None = None) -> core.Template:
-    """Return a variable filled by `query`; `every` adds "All", which matches anything.
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Seconds between two scrapes of Kneewatch, and between two canaries of the slowest target.
 
-    `regex`: its first group is the part of each value that is used.
+    Grafana computes $__rate_interval from the query's "Min step" or, without one, from the scrape interval in the data
+    source's settings, which is 15 s unless somebody has set it. So each query with a rate has a "Min step": its window
+    is then at least four scrapes, whatever the settings say.
     """
-    return core.Template(
-        name=name,
-        label=label,
-        query=query,
-        regex=regex,
-        dataSource=DATASOURCE,
-        includeAll=every,
-        allValue=".*" if every else None,
-        default="$__all" if every else None,
-        refresh=core.REFRESH_ON_TIME_RANGE_CHANGE,
-    )
 
+    scrape_s: float = SCRAPE_S
+    canary_s: float = 0.0
 
-def datasource() -> core.Template:
-    """Return the variable that chooses the Prometheus, Grafana's default one at first.
-
-    It works alike in a file that is provisioned, where Grafana fills in no `__inputs`, and in one imported by hand.
-    """
-    return core.Template(name="datasource", label="Prometheus", query="prometheus", type="datasource")
+    def min_step(self, expr: str) -> str | None:
+        """Return the query's "Min step": the time between two values; None if it has no rate."""
+        if RATE not in expr:
+            return None
+        is_by_canary = any(name in expr for name in _BY_CANARY)
+        return duration(max(self.scrape_s, self.canary_s) if is_by_canary else self.scrape_s)
 
 
 def dashboard(

@@ -1,4 +1,4 @@
-"""Panels in grafanalib, which only this module and layout.py import.
+"""Panels in grafanalib, which only this module, layout.py and variables.py import.
 
 In: a title, a description of what good looks like, a unit and queries. Out: panels with a size. Units are Grafana's
 names: s, reqps, percentunit, short.
@@ -9,10 +9,10 @@ from typing import Any
 
 from grafanalib import core
 
-from dashboards import heatmap_json, line_styles, tables
+from dashboards import panel_json
 from dashboards.pieces import DATASOURCE, WIDTH, Column, PlacedPanel, Query, Steps, Texts
 
-# As heatmap_json.OLD_KEYS, for tables.
+# As panel_json.OLD_HEATMAP_KEYS, for panel_json.
 _OF_OLD_TABLES = ("color", "columns", "fontSize", "mappings")
 
 
@@ -47,8 +47,8 @@ def timeseries(
         tooltipSort="desc",
         legendCalcs=["lastNotNull", "max"],
         legendDisplayMode="table",
-        mappings=tables.mappings(texts),
-        overrides=line_styles.overrides(queries, right_unit),
+        mappings=panel_json.mappings(texts),
+        overrides=panel_json.line_overrides(queries, right_unit),
         maxDataPoints=None,
         extraJson={"fieldConfig": {"defaults": {"noValue": no_value}}, "options": {"legend": {"showLegend": True}}},
     )
@@ -86,8 +86,8 @@ def stat(
         textMode="name" if only_names else "value_and_name" if several else "value",
         color={"mode": "thresholds"},
         noValue=no_value,
-        thresholds=tables.thresholds(steps)["steps"],
-        mappings=tables.mappings(texts),
+        thresholds=panel_json.thresholds(steps)["steps"],
+        mappings=panel_json.mappings(texts),
         maxDataPoints=None,
     )
     return PlacedPanel(panel, width, 5)
@@ -110,8 +110,11 @@ def heatmap(
         targets=_targets([Query(query, "{{le}}")], format_="heatmap"),
         # One cell per point: 1,000 of them would be a pixel wide each.
         maxDataPoints=120,
-        options=heatmap_json.options(unit),
-        extraJson={**dict.fromkeys(heatmap_json.OLD_KEYS), "fieldConfig": heatmap_json.field_config(unit, no_value)},
+        options=panel_json.heatmap_options(unit),
+        extraJson={
+            **dict.fromkeys(panel_json.OLD_HEATMAP_KEYS),
+            "fieldConfig": panel_json.heatmap_fields(unit, no_value),
+        },
     )
     return PlacedPanel(panel, width, 8)
 
@@ -132,7 +135,7 @@ def states(
         description=description,
         dataSource=DATASOURCE,
         targets=_targets(queries),
-        mappings=tables.mappings(texts),
+        mappings=panel_json.mappings(texts),
         fillOpacity=80,
         showValue="never",
         maxDataPoints=None,
@@ -166,8 +169,8 @@ def table(
         dataSource=DATASOURCE,
         targets=_targets(queries, instant=True, format_="table"),
         unit="short",
-        overrides=tables.overrides(key[1], columns, links),
-        transformations=tables.transformations(*key, columns, tables.reference(len(columns))),
+        overrides=panel_json.column_overrides(key[1], columns, links),
+        transformations=panel_json.transformations(*key, columns, panel_json.reference(len(columns))),
         maxDataPoints=None,
         extraJson={
             **dict.fromkeys(_OF_OLD_TABLES),
@@ -193,7 +196,7 @@ def _targets(queries: Sequence[Query], *, instant: bool = False, format_: str = 
             "instant": instant,
             "legendFormat": query.legend,
             "range": not instant,
-            "refId": tables.reference(i),
+            "refId": panel_json.reference(i),
         }
         for i, query in enumerate(queries)
     ]

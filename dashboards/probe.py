@@ -6,11 +6,9 @@ others show the process, or current values of all targets.
 
 from alerts.links import PROBE, Links
 from dashboards import layout, marks, panels, variables
-from dashboards.intervals import Intervals
+from dashboards.layout import Intervals
 from dashboards.pieces import GREEN, GREY, RED, YELLOW, PanelRow, PlacedPanel, Query
-from dashboards.probe_discovery import discovery
-from dashboards.probe_tasks import scrapes, tasks
-from dashboards.queries import RATE, age_when_scraped, largest, pace, percentiles, quantile
+from dashboards.queries import RATE, age_when_scraped, counted, largest, pace, percentiles, quantile
 from dashboards.queries import TARGET as ONE
 from exporters import names
 
@@ -172,5 +170,133 @@ def _footprint() -> list[PlacedPanel]:
             unit="short",
             queries=[Query(tokens, "{{traffic}} {{kind}}")],
             no_value="no probe requests",
+        ),
+    ]
+
+
+def tasks() -> list[PlacedPanel]:
+    return [*_task_runs(), *_load_levels()]
+
+
+def _task_runs() -> list[PlacedPanel]:
+    failures = f"sum by (task) (rate({names.TASK_FAILURES.name}{{{ONE}}}[{RATE}]))"
+    return [
+        panels.timeseries(
+            "Time since each task ran",
+            "Kneewatch's heartbeat for the target, as old as it was when Prometheus scraped it. Good: no higher than"
+            " twice the task's interval. A line that climbs is a task that hangs; its values are out of date.",
+            unit="s",
+            queries=[Query(age_when_scraped(names.TASK_LAST_SUCCESS, ONE, "task"), "{{task}}")],
+        ),
+        panels.timeseries(
+            "Task failures",
+            "Tasks of the target that failed, started late or were skipped, per second. Good: zero.",
+            unit="ops",
+            queries=[Query(failures, "{{task}}")],
+            no_value="no task has failed",
+        ),
+    ]
+
+
+def _load_levels() -> list[PlacedPanel]:
+    steps = names.CAPACITY_STEPS.name
+    bound = f'sum(increase({steps}{{{ONE},verdict="client_bound"}}[1d])) / (sum(increase({steps}{{{ONE}}}[1d])) > 0)'
+    return [
+        panels.timeseries(
+            "Load levels lost to the client",
+            "Share of the load levels in a day's capacity runs that were client_bound: Kneewatch's machine was too"
+            " slow. Good: zero. Give Kneewatch more CPU, or run the load from another machine.",
+            unit="percentunit",
+            queries=[Query(bound, "client_bound")],
+            maximum=1,
+            no_value="no capacity run in a day",
+        ),
+        panels.stat(
+            "Load levels of capacity runs",
+            "In the time range: load levels of capacity runs, by verdict. Good: nearly all valid. A budget or the guard"
+            " that ends a run early causes too_few and cut_short.",
+            unit="none",
+            queries=[Query(counted(names.CAPACITY_STEPS, ONE, "verdict"), "{{verdict}}")],
+            steps=[(None, GREEN)],
+            width=24,
+        ),
+    ]
+
+
+def scrapes() -> list[PlacedPanel]:
+    errors = f"max by (reason) (rate({names.SERVER_SCRAPE_ERRORS.name}{{{ONE}}}[{RATE}]))"
+    return [
+        panels.timeseries(
+            "Failed scrapes by reason",
+            "Failed scrapes of the server's metrics, per second, by reason. Good: none. They leave gaps in the server's"
+            " panels on the other dashboards.",
+            unit="ops",
+            queries=[Query(f"{errors} > 0", "{{reason}}")],
+            no_value="no scrape has failed",
+        ),
+        panels.timeseries(
+            "Scrape duration",
+            "Duration of the last scrape of the server's metrics. Good: tens of milliseconds, and flat. A server with"
+            " an overloaded front end answers late here too.",
+            unit="s",
+            queries=[Query(largest(names.SERVER_SCRAPE_SECONDS, ONE), "scrape")],
+            no_value="the server cannot be read",
+        ),
+        panels.timeseries(
+            "Size of the metrics page",
+            "Bytes of the server's metrics page. Good: flat. A growing page has a label with unbounded values, and"
+            " slows the server down.",
+            unit="bytes",
+            queries=[Query(largest(names.SERVER_SCRAPE_BYTES, ONE), "page")],
+            no_value="the server cannot be read",
+        ),
+    ]
+
+
+def discovery() -> list[PlacedPanel]:
+    return [*_discoveries(), *_shards()]
+
+
+def _discoveries() -> list[PlacedPanel]:
+    return [
+        panels.timeseries(
+            "Discovered servers",
+            "Servers that each discovery has found. Good: as many as there are replicas. Zero is an outage, or a"
+            " selector without a match.",
+            unit="none",
+            queries=[Query(f"max by (discovery) ({names.DISCOVERED.name})", "{{discovery}}")],
+            no_value="all targets have an address in the configuration",
+        ),
+        panels.timeseries(
+            "Failing discoveries",
+            "1 while a discovery fails, or cannot use some of its servers. Good: zero. Known servers are still"
+            " watched.",
+            unit="none",
+            queries=[Query(f"max by (discovery) ({names.DISCOVERY_FAILING.name})", "{{discovery}}")],
+            maximum=1,
+            no_value="all targets have an address in the configuration",
+        ),
+    ]
+
+
+def _shards() -> list[PlacedPanel]:
+    running = f'count(count_values("shard", {names.SHARD.name}))'
+    return [
+        panels.stat(
+            "Configuration loaded",
+            "Time since the configuration file was last loaded, by the Kneewatch that loaded it first. Good: since its"
+            " last change, or since the last restart.",
+            unit="s",
+            queries=[Query(f"time() - min({names.CONFIG_TAKEN_AT.name})", "ago")],
+            steps=[(None, GREY)],
+            no_value="Kneewatch is down",
+        ),
+        panels.stat(
+            "Shards",
+            "Running shards, and the expected number. Good: equal. The targets of a missing shard are not watched.",
+            unit="none",
+            queries=[Query(running, "running"), Query(f"max({names.SHARDS.name})", "expected")],
+            steps=[(None, GREY)],
+            no_value="no sharding",
         ),
     ]

@@ -4,16 +4,21 @@ In: the links. Out: the dashboard's JSON text. Rows of what only some servers ha
 """
 
 from alerts.links import SERVER, Links
-from dashboards import layout, marks, queries
-from dashboards.intervals import Intervals
-from dashboards.pieces import PanelRow
-from dashboards.server_agreement import agreement
-from dashboards.server_gpus import gpu_details
-from dashboards.server_options import engines, options
-from dashboards.server_transfers import transfers
+from dashboards import layout, marks, panels, queries
+from dashboards.gpus import gpu_details
+from dashboards.layout import Intervals
+from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
+from dashboards.queries import CANARY, MODEL, RATE, TARGET, largest, mean, pace, percentiles, quantile, spread
 from dashboards.variables import chosen
+from exporters import names
+from exporters.names import Series
 
 TITLE = "Kneewatch / Server"
+
+_NOT_EXPORTED = "the server does not export it"
+_ONE_ENGINE = "the server has one engine"
+_OFF = "the server does not export it, or the option is off"
+_NONE = "the server exports none: it has no NIXL connector"
 
 
 def server_dashboard(links: Links, intervals: Intervals, *, has_gpus: bool) -> str:
@@ -34,3 +39,259 @@ def server_dashboard(links: Links, intervals: Intervals, *, has_gpus: bool) -> s
         links=links,
         intervals=intervals,
     )
+
+
+def agreement() -> list[PlacedPanel]:
+    """Return the cross-checks between client and server, and whether the server's metrics can be trusted."""
+    return [*_trust_in_scrapes(), *_server_process(), *_client_and_server()]
+
+
+def _trust_in_scrapes() -> list[PlacedPanel]:
+    return [
+        panels.stat(
+            "Server's metrics",
+            "Whether the last scrape of the server's metrics succeeded. Good: read. Otherwise all server values here"
+            " are missing, and no capacity run may start.",
+            unit="none",
+            queries=[Query(largest(names.SERVER_UP), "read")],
+            steps=[(None, RED), (1, GREEN)],
+            texts={"0": ("UNREADABLE", RED), "1": ("read", GREEN)},
+        ),
+        panels.stat(
+            "Servers at the address",
+            "Whether scrapes come from one server. If several servers answer at this address, counters are mixed, and"
+            " user traffic and cross-checks are not computed. Good: one. Otherwise set metrics_urls, or make each"
+            " server its own target.",
+            unit="none",
+            queries=[Query(largest(names.AMBIGUOUS), "ambiguous")],
+            steps=[(None, GREEN), (1, RED)],
+            texts={"0": ("one", GREEN), "1": ("SEVERAL", RED)},
+            no_value="not known",
+        ),
+        panels.stat(
+            "Targets with this metrics page",
+            "Targets that read the same metrics page, this one included. Good: one. With several, such as models behind"
+            " one gateway, each of them shows the traffic of all.",
+            unit="none",
+            queries=[Query(largest(names.SERVER_TARGETS), "targets")],
+            steps=[(None, GREEN), (2, YELLOW)],
+            no_value="not known",
+        ),
+        panels.stat(
+            "Token counts, server over client",
+            "Tokens by the server's counters relative to the client's count, for canaries that ran alone on the server."
+            " Good: 100 %. Otherwise the metrics are another server's, or those of one replica of several.",
+            unit="percentunit",
+            queries=[Query(largest(names.COUNTED_TOKENS, by="kind"), "{{kind}}")],
+            steps=[(None, RED), (0.98, GREEN), (1.02, RED)],
+            no_value="no canary ran alone",
+        ),
+    ]
+
+
+def _server_process() -> list[PlacedPanel]:
+    return [
+        panels.stat(
+            "Time since the server started",
+            "Uptime by the server's metrics. Good: since the last deploy. Counters restart with the server's process.",
+            unit="s",
+            queries=[Query(f"time() - {largest(names.SERVER_STARTED)}", "up for")],
+            steps=[(None, YELLOW), (900, GREEN)],
+            no_value=_NOT_EXPORTED,
+        ),
+        panels.stat(
+            "Server",
+            "Engine and version that the server reports. Good: the version that you deployed.",
+            unit="none",
+            queries=[Query(largest(names.SERVER_INFO, by="engine, version"), "{{engine}} {{version}}")],
+            steps=[(None, GREEN)],
+            only_names=True,
+            no_value="not known",
+        ),
+    ]
+
+
+def _client_and_server() -> list[PlacedPanel]:
+    probe_tokens = f"sum by (traffic) (rate({names.TOKENS.name}{{{MODEL}}}[{RATE}]))"
+    server_tokens = " + ".join(pace(series) for series in (names.SERVER_PROMPT_TOKENS, names.SERVER_GENERATION_TOKENS))
+    return [
+        panels.timeseries(
+            "TTFT, server and client",
+            "TTFT of all requests as the server measures it, and of canaries. Good: close together. Only the canary's"
+            " high: network, proxy or front end. Only the server's high: users send longer prompts than the canary.",
+            unit="s",
+            queries=[*percentiles(names.SERVER_TTFT, who="server "), *percentiles(names.TTFT, CANARY, "canary ")],
+        ),
+        panels.timeseries(
+            "Network and gateway",
+            "The TTFT of canaries that ran alone on the server, minus the server's own of the same requests. Good:"
+            " flat, at a few milliseconds.",
+            unit="s",
+            queries=[Query(largest(names.TTFT_GAP, f'{TARGET},method="matched"'), "canary minus server")],
+            no_value="no canary ran alone",
+        ),
+        panels.timeseries(
+            "Probe tokens and server tokens",
+            "Prompt and output tokens per second of Kneewatch's requests, and of all requests. Good: a small share,"
+            " except during capacity runs.",
+            unit="short",
+            queries=[Query(probe_tokens, "probe {{traffic}}"), Query(server_tokens, "server")],
+        ),
+    ]
+
+
+def engines() -> list[PlacedPanel]:
+    """Return the panels that compare the engines with most and with least."""
+    gauges: tuple[tuple[str, str, Series, str], ...] = (
+        ("Running", "running requests", names.ENGINE_RUNNING, "short"),
+        ("Waiting", "requests in the queue", names.ENGINE_WAITING, "short"),
+        ("KV cache", "share of the KV cache in use", names.ENGINE_KV, "percentunit"),
+    )
+    counters: tuple[tuple[str, str, Series, str], ...] = (
+        ("Preemptions", "preempted requests per second", names.ENGINE_PREEMPTIONS, "ops"),
+        ("Output", "output tokens per second", names.ENGINE_GENERATION_TOKENS, "short"),
+    )
+    shown = [(title, what, f"{series.name}{{{TARGET}}}", unit) for title, what, series, unit in gauges]
+    shown += [(title, what, f"rate({series.name}{{{TARGET}}}[{RATE}])", unit) for title, what, series, unit in counters]
+    return [
+        panels.timeseries(
+            f"{title}, by engine",
+            f"The highest and the lowest {what} of the engines. Good: alike. Otherwise requests are spread unevenly, or"
+            " one engine is slow.",
+            unit=unit,
+            queries=spread(expr),
+            no_value=_ONE_ENGINE,
+        )
+        for title, what, expr, unit in shown
+    ]
+
+
+def options() -> list[PlacedPanel]:
+    """Return the panels on metrics that depend on the server's options."""
+    return [*_adapters(), *_estimates()]
+
+
+def _adapters() -> list[PlacedPanel]:
+    accepted, drafted, drafts = (
+        f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
+        for series in (names.SERVER_ACCEPTED_TOKENS, names.SERVER_DRAFT_TOKENS, names.SERVER_DRAFTS)
+    )
+    return [
+        panels.states(
+            "LoRA adapters",
+            "When each adapter had running requests. Good: those that you serve. Many at a time share a batch badly,"
+            " and requests wait as deferred for a free adapter slot.",
+            queries=[Query(largest(names.SERVER_ADAPTER, by="adapter"), "{{adapter}}")],
+            texts={"1": ("running", GREEN)},
+            width=8,
+            no_value="no adapter is running",
+        ),
+        panels.timeseries(
+            "Speculative decoding",
+            "Accepted share of the draft tokens on the left, accepted tokens per draft on the right. Good: above a"
+            " half. Below a third, speculative decoding costs more than it gains under load.",
+            unit="percentunit",
+            queries=[
+                Query(f"{accepted} / ({drafted} > 0)", "accepted"),
+                Query(f"{accepted} / ({drafts} > 0)", "tokens per draft", is_on_right_axis=True),
+            ],
+            maximum=1,
+            right_unit="short",
+            no_value="no speculative decoding",
+        ),
+    ]
+
+
+def _estimates() -> list[PlacedPanel]:
+    read, written = pace(names.SERVER_READ_BYTES), pace(names.SERVER_WRITE_BYTES)
+    return [
+        panels.timeseries(
+            "Estimated compute",
+            "Floating-point operations per second of a GPU, by the server's own estimate. Good: near the GPU's peak"
+            " during prefills.",
+            unit="flops",
+            queries=[Query(pace(names.SERVER_FLOPS), "operations")],
+            no_value=_OFF,
+        ),
+        panels.timeseries(
+            "Estimated memory traffic",
+            "Bytes per second read from and written to a GPU's memory, by the server's own estimate. Good: near the"
+            " memory's peak during decodes.",
+            unit="Bps",
+            queries=[Query(read, "read"), Query(written, "written")],
+            no_value=_OFF,
+        ),
+        panels.timeseries(
+            "KV blocks",
+            "Lifetime of a KV cache block, its idle time before eviction, and the time between two uses. Good: lifetime"
+            " well above the time between uses; otherwise prefixes are evicted before their next use.",
+            unit="s",
+            queries=[
+                Query(quantile(0.5, names.SERVER_KV_LIFETIME), "life p50"),
+                Query(quantile(0.5, names.SERVER_KV_IDLE), "idle p50"),
+                Query(quantile(0.5, names.SERVER_KV_REUSE), "between uses p50"),
+            ],
+            no_value=_OFF,
+        ),
+        panels.timeseries(
+            "TPOT, all requests and users",
+            "Mean TPOT of all requests as the server measures it, and of users. Good: alike. Otherwise canaries are a"
+            " large share of the traffic.",
+            unit="s",
+            queries=[Query(mean(names.SERVER_TPOT), "all"), Query(mean(names.USERS_TPOT), "users")],
+            no_value=_OFF,
+        ),
+    ]
+
+
+def transfers() -> list[PlacedPanel]:
+    """Return the panels on transfers, and on the prompt tokens that need not be computed."""
+    seconds, count = pace(names.SERVER_KV_TRANSFER_SECONDS), pace(names.SERVER_KV_TRANSFERS)
+    size = pace(names.SERVER_KV_TRANSFER_BYTES)
+    found, looked_up = (
+        f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
+        for series in (names.SERVER_EXTERNAL_HITS, names.SERVER_EXTERNAL_QUERIES)
+    )
+    return [
+        panels.timeseries(
+            "KV transfers",
+            "KV caches per second that the server fetched; transfers and handshakes that failed; caches that it"
+            " computed and that were not fetched in time. Good: nothing but fetched.",
+            unit="ops",
+            queries=[
+                Query(count, "fetched"),
+                Query(pace(names.SERVER_KV_TRANSFER_FAILURES), "failed"),
+                Query(pace(names.SERVER_KV_TRANSFERS_EXPIRED), "expired"),
+            ],
+            no_value=_NONE,
+        ),
+        panels.timeseries(
+            "Duration of a transfer",
+            "Mean time to fetch the KV cache of a request, on the left, and bytes per second on the right. It is part"
+            " of each TTFT. Good: a small share of the TTFT objective; rising with equal bytes, the network is slow.",
+            unit="s",
+            queries=[
+                Query(f"{seconds} / ({count} > 0)", "mean"),
+                Query(size, "bytes", is_on_right_axis=True),
+            ],
+            right_unit="Bps",
+            no_value=_NONE,
+        ),
+        panels.timeseries(
+            "Prompt tokens from elsewhere",
+            "Share of the prompt tokens that were looked up in other servers' KV caches, or in a store, and found."
+            " Good: near 1 on a decode server. Lower: it computes prompts itself.",
+            unit="percentunit",
+            queries=[Query(f"{found} / ({looked_up} > 0)", "found")],
+            maximum=1,
+            no_value="the server looks nothing up elsewhere",
+        ),
+        panels.states(
+            "Role",
+            "The part of each request that the server computes. Good: that of its pods; queues differ by it.",
+            queries=[Query(largest(names.SERVER_ROLE, by="role"), "{{role}}")],
+            texts={"1": ("this part", GREEN)},
+            width=8,
+            no_value="the server does both parts, or its role is not known",
+        ),
+    ]

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from benchmarks.alerts.rules import seconds_of
-from dashboards.intervals import SCRAPE_S
+from dashboards.layout import SCRAPE_S
 from probe.config.config_file import load_config
 
 ROOT = Path(__file__).resolve().parents[2]

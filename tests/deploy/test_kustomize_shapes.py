@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from alerts.build import render as rules_of
-from alerts.operator import Manifest
+from alerts.rules import Manifest
+from dashboards.build import config_map
 from dashboards.build import render as dashboards_of
-from dashboards.configmap import configmap
 from probe import __version__
 from probe.config.config_file import load_config
 
@@ -386,7 +386,7 @@ def test_the_dashboards_are_those_of_the_base(manifests: Manifests, deploy: Path
     wanted = dashboards_of(load_config(deploy / "kustomize/base/kneewatch.yml"))
     assert {f"{name}.json" for name in maps} == wanted.keys()
     for name, found in maps.items():
-        assert found["data"] == yaml.safe_load(configmap(name, wanted[f"{name}.json"]))["data"]
+        assert found["data"] == yaml.safe_load(config_map(name, wanted[f"{name}.json"]))["data"]
 
 
 @pytest.mark.parametrize(

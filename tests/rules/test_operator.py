@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from alerts import build
-from alerts.operator import Manifest
+from alerts.rules import Manifest
 from probe.config.config_file import load_config
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.dashboards.preview.asking import QueryError
 from benchmarks.dashboards.preview.write import write_pages
 from dashboards.build import render
-from dashboards.intervals import SCRAPE_S
+from dashboards.layout import SCRAPE_S
 from probe.config.config_file import load_config
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError

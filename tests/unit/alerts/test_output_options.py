@@ -1,7 +1,6 @@
 import pytest
 
 from alerts.alert_labels import AlertLabels
-from alerts.operator import Manifest
 from alerts.output_options import (
     RulesFormat,
     alert_labels,
@@ -10,6 +9,7 @@ from alerts.output_options import (
     check_window_scale,
     prometheus_rule,
 )
+from alerts.rules import Manifest
 from probe.core.errors import ConfigError
 
 PLAIN, OPERATOR = RulesFormat.PROMETHEUS, RulesFormat.OPERATOR

@@ -9,9 +9,8 @@ from typing import Any
 import promql_parser
 import pytest
 
-from alerts import xid
 from alerts.alert_labels import PLAIN_LABELS
-from alerts.gpu import gpu_group, gpu_tickets_group
+from alerts.gpu import FATAL_XIDS, OTHER_XIDS, gpu_group, gpu_tickets_group, xid_meaning
 from alerts.health import health_group, instrument_group
 from alerts.links import DEFAULT
 from alerts.pressure import pressure_group, stalled_group
@@ -124,16 +123,16 @@ def test_a_gpu_value_is_found_by_its_name() -> None:
 
 
 def test_an_xid_is_a_page_or_a_ticket_and_not_both() -> None:
-    assert not set(xid.FATAL) & set(xid.OTHERS)
+    assert not set(FATAL_XIDS) & set(OTHER_XIDS)
     page, ticket = (rule["expr"] for rule in ALERTS if rule["alert"] == "KneewatchGPUXid")
     numbers = re.findall(r'"([\d|]+)"', page)
-    assert numbers == re.findall(r'"([\d|]+)"', ticket) == ["|".join(map(str, xid.FATAL))]
-    assert {79, 95, 119, 154} <= set(xid.FATAL)
-    assert {13, 31, 43, 45, 94} <= set(xid.OTHERS)
+    assert numbers == re.findall(r'"([\d|]+)"', ticket) == ["|".join(map(str, FATAL_XIDS))]
+    assert {79, 95, 119, 154} <= set(FATAL_XIDS)
+    assert {13, 31, 43, 45, 94} <= set(OTHER_XIDS)
 
 
 def test_equal_numbers_are_reported_once() -> None:
-    assert xid.meaning({1: "one", 2: "two", 3: "two"}) == (
+    assert xid_meaning({1: "one", 2: "two", 3: "two"}) == (
         '{{ if eq $labels.xid "1" }}one{{ else if eq $labels.xid "2" "3" }}two'
         "{{ else }}see NVIDIA's catalogue of XID errors{{ end }}"
     )

@@ -1,16 +1,39 @@
-"""Grafana's transformations and overrides for a table of one row per target. Pure.
+"""The parts of panels in Grafana's JSON: tables, lines and heat maps. Pure.
 
-Each column is a query of its own, so Grafana gets one frame per column. They are joined by the key's label; the join
-leaves out a column without data, such as user TTFT without users.
+A table has a query for each column, so Grafana gets one frame per column. They are joined by the key's label; the join
+leaves out a column without data, such as user TTFT without users. Heat maps are as Grafana 10 reads them; grafanalib
+writes those of an older Grafana.
 """
 
 import string
 from collections.abc import Sequence
 from typing import Any
 
-from dashboards.pieces import GREEN, PAGES, Column, Steps, Texts
+from dashboards.pieces import GREEN, PAGES, RED, Column, Query, Steps, Texts
 
 _LOWEST = -1e12  # Grafana compares a missing bound as 0
+
+_LIMIT = {
+    "matcher": {"id": "byRegexp", "options": "/^objective/"},
+    "properties": [
+        {"id": "color", "value": {"mode": "fixed", "fixedColor": RED}},
+        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [8, 8]}},
+        {"id": "custom.fillOpacity", "value": 0},
+        {"id": "custom.stacking", "value": {"mode": "none"}},
+    ],
+}
+_BOUND = {
+    "matcher": {"id": "byRegexp", "options": "/ bound/"},
+    "properties": [
+        {"id": "custom.lineStyle", "value": {"fill": "dash", "dash": [2, 6]}},
+        {"id": "custom.fillOpacity", "value": 0},
+    ],
+}
+# Keys that grafanalib still writes for panels that Grafana replaced years ago.
+OLD_HEATMAP_KEYS = (
+    "cards", "color", "dataFormat", "heatmap", "hideZeroBuckets", "highlightCards", "legend", "reverseYBuckets",
+    "tooltip", "xAxis", "yAxis",
+)  # fmt: skip
 
 
 def reference(index: int) -> str:
@@ -35,7 +58,7 @@ def transformations(key: str, title: str, columns: Sequence[Column], rank: str) 
     ]
 
 
-def overrides(title: str, columns: Sequence[Column], links: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
+def column_overrides(title: str, columns: Sequence[Column], links: Sequence[tuple[str, str]]) -> list[dict[str, Any]]:
     """Return the overrides of each column; `links` are titles and addresses for the cells of the key."""
     shown = [{"title": text, "url": address, "targetBlank": text == PAGES} for text, address in links]
     key = _override(title, [_property("links", shown), _property("custom.width", 190)])
@@ -78,3 +101,52 @@ def _override(name: str, properties: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _property(name: str, value: object) -> dict[str, Any]:
     return {"id": name, "value": value}
+
+
+def line_overrides(queries: Sequence[Query], right_unit: str | None) -> list[dict[str, Any]]:
+    """Return the overrides of the lines, by their legends and by the axis that their query names."""
+    return [
+        *([_LIMIT] if any(query.legend.startswith("objective") for query in queries) else []),
+        *([_BOUND] if any("bound" in query.legend for query in queries) else []),
+        *(
+            _right_axis(reference(i), right_unit)
+            for i, query in enumerate(queries)
+            if query.is_on_right_axis and right_unit
+        ),
+    ]
+
+
+def _right_axis(reference: str, unit: str) -> dict[str, Any]:
+    return {
+        "matcher": {"id": "byFrameRefID", "options": reference},
+        "properties": [{"id": "custom.axisPlacement", "value": "right"}, {"id": "unit", "value": unit}],
+    }
+
+
+def heatmap_options(unit: str) -> dict[str, Any]:
+    return {
+        "calculate": False,
+        "cellGap": 1,
+        "cellValues": {"unit": "short"},
+        "color": {
+            "exponent": 0.5, "fill": "dark-orange", "mode": "scheme", "reverse": False, "scale": "exponential",
+            "scheme": "Oranges", "steps": 64,
+        },
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        "filterValues": {"le": 1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto"},
+        "tooltip": {"mode": "single", "showColorScale": False, "yHistogram": True},
+        "yAxis": {"axisPlacement": "left", "reverse": False, "unit": unit},
+    }  # fmt: skip
+
+
+def heatmap_fields(unit: str, no_value: str | None) -> dict[str, Any]:
+    return {
+        "defaults": {
+            "unit": unit,
+            "noValue": no_value,
+            "custom": {"hideFrom": {"legend": False, "tooltip": False, "viz": False}},
+        },
+        "overrides": [],
+    }
