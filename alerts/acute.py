@@ -7,7 +7,7 @@ from alerts.alert_labels import by
 from alerts.budget import step_s
 from alerts.objectives import AVAILABILITY_KEEP_S
 from alerts.rules import Alert, FaultKind, RuleGroup
-from alerts.templates import COUNT, OF_TARGET, asked
+from alerts.templates import COUNT, OF_TARGET, value_of
 from alerts.windows import duration
 from exporters import names
 
@@ -68,7 +68,7 @@ def _down(scale: float) -> Alert:
     """Mark a target as down. It notifies no person: it inhibits the alerts on what a dead server cannot do.
 
     KneewatchAvailabilityBurn itself may burn for a day because one canary in fifty fails, and must not inhibit those.
-    Nor must one kind of canary of several, such as that of a LoRA adapter, while most of the others succeed.
+    Neither must one of several kinds of canaries, such as the one of a LoRA adapter, while most others succeed.
     """
     window, lately = duration(_WINDOW_S * scale), _LATELY_STEPS * step_s(scale)
     failed, sent = (_canaries(record, lately) for record in _records(scale))
@@ -82,10 +82,9 @@ def _down(scale: float) -> Alert:
         severity="none",
         summary="{{ $labels.target }}: canaries have failed for most of " + window,
         description=(
-            f"For more than half of the last {window} the latest canary of {{{{ $labels.target }}}} had failed, of"
-            " several kinds most. This"
-            " alert notifies no person. In Alertmanager it inhibits alerts on latency, queues and metrics, which are"
-            " consequences; a page notifies of the outage."
+            f"For more than half of the last {window} the latest canary of {{{{ $labels.target }}}} had failed (most of"
+            " them, if it has several kinds of canaries). This alert notifies no person. In Alertmanager it inhibits"
+            " alerts on latency, queues and metrics, which are consequences; a page notifies of the outage."
         ),
     )
 
@@ -131,7 +130,9 @@ def _ttft(scale: float) -> Alert:
     good = increase(names.GOOD_REQUESTS.name, f'{canary},objective="ttft"')
     mean = f"{increase(names.TTFT.name + '_sum', canary)} / ({increase(names.TTFT.name + '_count', canary)} > 0)"
     promised = f'max {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
-    objective = asked(f'min({names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="ttft"}})', shown="humanizeDuration")
+    objective = value_of(
+        f'min({names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="ttft"}})', shown="humanizeDuration"
+    )
     return Alert(
         name="KneewatchTTFTCollapse",
         expr=(

@@ -30,7 +30,7 @@ class AlertLabels:
     severities: Mapping[str, str] = field(default_factory=dict)
     more: Mapping[str, str] = field(default_factory=dict)
 
-    def around(self, severity: str, own: Mapping[str, str]) -> dict[str, str]:
+    def labels_for(self, severity: str, own: Mapping[str, str]) -> dict[str, str]:
         """Return an alert's labels. Its own win over added ones."""
         renamed = {"urgency": severity} if severity in self.severities else {}
         return {"severity": self.severities.get(severity, severity), **renamed, "group": GROUP, **self.more, **own}

@@ -29,13 +29,13 @@ def render(
     """Return YAML text by file name; the same options give the same text.
 
     `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes. With a `manifest`,
-    the rules are wrapped in objects for the Prometheus Operator. `labels`: those of every alert. Raises ValueError
+    the rules are wrapped in objects for the Prometheus Operator. `labels`: added to every alert. Raises ValueError
     unless `window_scale` is above 0.
     """
     remarks = [_GENERATED, *_rehearsal(window_scale)]
     rules = [group.as_yaml(links, labels) for group in groups(window_scale) if group.rules]
     if manifest is not None:
-        return {MANIFEST_FILE: to_yaml(manifest.around(rules), remarks)}
+        return {MANIFEST_FILE: to_yaml(manifest.wrap(rules), remarks)}
     return {FILE: to_yaml([{"groups": rules}], remarks)}
 
 
@@ -61,7 +61,7 @@ def groups(window_scale: float = 1.0) -> list[RuleGroup]:
 
 
 def alerts() -> list[Alert]:
-    """Return every alert, in the order of the rules; those of several severities or reasons are several of one name."""
+    """Return every alert in the order of the rules. A name occurs once for each of its severities and reasons."""
     return [rule for group in groups() for rule in group.rules if isinstance(rule, Alert)]
 
 

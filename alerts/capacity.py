@@ -11,7 +11,7 @@ from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.headroom import ALERT, KEEP_S, LOAD, THIS, headroom_rules
 from alerts.rules import Alert, FaultKind, Recording, RuleGroup
-from alerts.templates import OF_TARGET, asked
+from alerts.templates import OF_TARGET, value_of
 from alerts.user_mix import if_moved
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
@@ -61,7 +61,7 @@ def capacity_group(scale: float = 1.0) -> RuleGroup:
 
 
 def stale_group(scale: float = 1.0) -> RuleGroup:
-    """Return the rule that finds capacities that are no longer measured; `scale` as above.
+    """Return the rule that finds capacities that are no longer measured; `scale` shortens its windows.
 
     It costs too much to be an alert: one that is evaluated so rarely is in no query for most of the time.
     """
@@ -93,9 +93,9 @@ def _dropped(scale: float, *, page: bool) -> Alert:
     A page remains one when a later run of the drop measures a little more than the peak: each return would be a ring.
     """
     week = duration(_PEAK_S * scale)
-    peak_now = asked(f"max(max_over_time({LOAD}{{{THIS}}}[{week}]))", ALERT)
+    peak_now = value_of(f"max(max_over_time({LOAD}{{{THIS}}}[{week}]))", ALERT)
     impact = (
-        "At the last week's peak users sent more than a run since then measured: they will wait at the next one"
+        "At the last week's peak users sent more than the server now sustains: they will wait at the next peak"
         if page
         else "Users have not sent more than that within the last week"
     )
@@ -159,11 +159,11 @@ def _shifted(*methods: str) -> str:
 
 def _capacity_and_baseline() -> str:
     baseline = f'{names.KNEE_BASELINE.name}{{{THIS},mode!="forecast"}}'
-    sustained = asked(f"max({baseline} * (1 + {names.KNEE_SHIFT.name}))", ALERT)
+    sustained = value_of(f"max({baseline} * (1 + {names.KNEE_SHIFT.name}))", ALERT)
     return (
         "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) sustains"
         f" {sustained} requests/s within its objectives, against a"
-        f" baseline of {asked(f'max({baseline})', ALERT)}"
+        f" baseline of {value_of(f'max({baseline})', ALERT)}"
     )
 
 
@@ -182,7 +182,7 @@ def _stale(scale: float) -> Alert:
         summary=f"{{{{ $labels.target }}}}: no run has measured its capacity for {after}",
         description=(
             f"A capacity run of {{{{ $labels.target }}}} is due {missed}. The capacity on the dashboards is out of"
-            " date or missing. If even the lowest load level now misses an objective, capacity has collapsed."
+            " date or missing. If even the lowest step now misses an objective, capacity has collapsed."
         ),
         means="no nightly run has found a knee for two days, or no weekly one for 15 days",
         panels={links.CAPACITY: ["Age", "Runs by outcome", "Runs"], links.TARGET: ["Age"]},
@@ -217,4 +217,4 @@ def _missed(schedule: _Schedule, scale: float) -> str:
 
 
 def _run_count(outcome: str, window: str) -> str:
-    return asked(f"round(sum(increase({names.CAPACITY_RUNS.name}{{{OF_TARGET},outcome{outcome}}}[{window}])))")
+    return value_of(f"round(sum(increase({names.CAPACITY_RUNS.name}{{{OF_TARGET},outcome{outcome}}}[{window}])))")

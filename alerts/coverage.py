@@ -44,7 +44,7 @@ def uncovered(config: Config) -> list[str]:
 def _rare_beside_others(target: WatchConfig, where: str) -> Iterator[str]:
     """Yield the kinds of canaries that the fast page would have covered, were they the only ones.
 
-    Its second pair of windows is for rare canaries. A target has one interval, that of the most frequent kind.
+    Its second pair of windows is for rare canaries. The interval of a target is the shortest of its kinds.
     """
     (rarer_s, most_s) = next(pair.every_s for pair in PAIRS if pair.every_s is not None)
     shortest_s = min(kind.canary.every for kind in target.kinds)

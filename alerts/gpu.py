@@ -10,12 +10,12 @@ from functools import partial
 
 from alerts import inhibitions, links
 from alerts.rules import Alert, FaultKind, Recording, RuleGroup
-from alerts.templates import asked, same
+from alerts.templates import same, value_of
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from probe.gpu.fields import LABELS
 
-# `namespace` may be that of the pod that used the GPU, and go with it.
+# `namespace` may be the namespace of the pod that used the GPU, and disappear with the pod.
 _TARGET_LABELS, _CARD_LABELS = ("cluster", "target"), ("cluster", "target", "UUID")
 _TARGET = f"by ({', '.join(_TARGET_LABELS)})"
 _BY = "by (cluster, target, gpu, UUID, modelName, Hostname)"
@@ -107,7 +107,7 @@ def gpu_group(scale: float = 1.0) -> RuleGroup:
 
 
 def gpu_tickets_group(scale: float = 1.0) -> RuleGroup:
-    """Return the alerts on GPUs of which none is a page; `scale` as above."""
+    """Return the tickets on GPUs; `scale` shortens windows and waiting times."""
     rules = [_throttling(scale), _memory(scale), _missing(scale), _unread(scale)]
     return RuleGroup("kneewatch-gpu-tickets", max(1.0, 120 * scale), rules)
 
@@ -169,7 +169,7 @@ def _throttling(scale: float) -> Alert:
     best = f"max_over_time({clock}[{duration(DAY_S * scale)}:{duration(max(1.0, 600 * scale))}])"
     fell = f"max {_BY} (avg_over_time({clock}[{window}])) < {_CAPPED_CLOCK:g} * max {_BY} ({best})"
     clock_now, degrees, watts, limit = (
-        asked(f"max({_relayed(name, f',{_THIS}')})", _CARD_LABELS)
+        value_of(f"max({_relayed(name, f',{_THIS}')})", _CARD_LABELS)
         for name in (
             "DCGM_FI_DEV_SM_CLOCK",
             "DCGM_FI_DEV_GPU_TEMP",
@@ -248,7 +248,7 @@ def _missing(scale: float) -> Alert:
     window, step = duration(_MISSING_S * scale), duration(max(1.0, _STEP_S * scale))
     listed, heat = names.GPU_COUNT.name, _relayed("DCGM_FI_DEV_GPU_TEMP")
     reporting = f"count without ({', '.join(LABELS)}) ({heat})"
-    counted = asked(f"max({listed}{{{same(_TARGET_LABELS)}}})", _TARGET_LABELS)
+    counted = value_of(f"max({listed}{{{same(_TARGET_LABELS)}}})", _TARGET_LABELS)
     return _gpu_missing(
         expr=(
             f"max {_TARGET} (max_over_time({listed}[{window}]) - {listed}) > 0\n"

@@ -5,8 +5,8 @@ morning, and a straight line through a morning ends below zero every day. A tren
 previous week's minimum, and only with a week of history. A fresh capacity measurement is not a trend, and consecutive
 forecasts differ too much to have one.
 
-One run may be disturbed: headroom that is low by last night's capacity and not by that of the night before, of the same
-server with the same flags, waits for the next run. A drop of 20 % is confirmed within two hours (KneewatchKneeDropped).
+One run may be disturbed. Headroom that is low by last night's capacity, but not by the capacity of the night before
+with the same setup, waits for the next run. A drop of 20 % is confirmed within two hours (KneewatchKneeDropped).
 
 A forecast may be 10 % wrong and more, as its bounds say. Where no run has measured the capacity, headroom is low if it
 is by the forecast's upper bound.
@@ -21,7 +21,7 @@ During a capacity run, user traffic cannot be separated from the run's load, and
 from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.rules import Alert, FaultKind, Recording
-from alerts.templates import TARGET, asked, same
+from alerts.templates import TARGET, same, value_of
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from exporters.names import PREFIX
@@ -29,7 +29,7 @@ from probe.observe.user_mix import USERS
 
 LOW = 0.15
 FALLING_BELOW = 0.3
-_MEAN_S = 900.0  # user traffic comes in bursts, and headroom is that of the last minutes
+_MEAN_S = 900.0  # user traffic comes in bursts, and headroom covers the last minutes only
 _LOW_FOR_S = 1200.0
 _LOW_KEEP_S = 2 * HOUR_S  # one ticket for a busy day that goes up and down
 KEEP_S = 900.0  # bridges a restart of Kneewatch, or a failed scrape
@@ -130,7 +130,7 @@ def _low(scale: float) -> Alert:
 
 
 def _enough_before(mean: str, scale: float) -> str:
-    """Return the PromQL: headroom is not low by the capacity of a day ago, of the same setup."""
+    """Return the PromQL: by the capacity of a day ago, with the same setup, headroom is not low."""
     ago = f" offset {duration(DAY_S * scale)}"
     capacity, setup = (f"{series.name}{{{_MEASURED}}}" for series in (names.CAPACITY_RPS, names.CAPACITY_FINGERPRINT))
     return (
@@ -160,7 +160,7 @@ def _pace(trend: str) -> str:
         # From the current value: after a jump, the fitted line is far from it.
         query = f"max({series} / -(deriv({series}[{trend}]) < -{_FALLING_PER_S:.3g}))"
         before = f"; at the trend of the last {trend} it runs out in "
-        return asked(query, ALERT, shown="humanizeDuration", before=before, none="; it is not falling now")
+        return value_of(query, ALERT, shown="humanizeDuration", before=before, none="; it is not falling now")
 
     return (
         f'{{{{ if ge $value 0.0 }}}}{{{{ if eq $labels.mode "forecast" }}}}{end(forecast)}'
@@ -171,7 +171,7 @@ def _pace(trend: str) -> str:
 def _disagrees(scale: float) -> Alert:
     residual = names.MODEL_RESIDUAL.name
     lead = "; before the last run it was off by "
-    before = asked(f"max({residual}{{{THIS}}})", ALERT, shown="humanizePercentage", before=lead, none="")
+    before = value_of(f"max({residual}{{{THIS}}})", ALERT, shown="humanizePercentage", before=lead, none="")
     return Alert(
         name="KneewatchForecastDisagrees",
         expr=_disagreement(scale),
@@ -228,4 +228,4 @@ def _last(mode: str) -> str:
 
 
 def _now(series: str, mode: str) -> str:
-    return asked(f"max({series}{{{THIS},{mode}}})", ALERT)
+    return value_of(f"max({series}{{{THIS},{mode}}})", ALERT)

@@ -46,7 +46,7 @@ def health_group(scale: float = 1.0) -> RuleGroup:
 
 
 def instrument_group(scale: float = 1.0) -> RuleGroup:
-    """Return the alerts on how Kneewatch works, of which none is a page; `scale` as above."""
+    """Return the tickets on how Kneewatch works; `scale` shortens their windows and waiting times."""
     rules = [*instrument_alerts(scale), *discovery_alerts(scale)]
     return RuleGroup("kneewatch-instrument", max(1.0, 240 * scale), rules)
 
@@ -116,7 +116,7 @@ def _vanished(scale: float) -> Alert:
         severity="ticket",
         summary=f"{name}: Kneewatch is up but does not watch it",
         description=(
-            f"Every Kneewatch is up, and none has {name} in its configuration, as one had within the last"
+            f"Every Kneewatch is up, but none has {name} in its configuration; one had it within the last"
             f" {duration(DAY_S * scale)}. If it was removed on purpose, this alert ends within that time. If not, it is"
             " not monitored."
         ),
@@ -166,7 +166,7 @@ def _unreadable(scale: float) -> Alert:
 
 
 def _passive(scale: float) -> Alert:
-    """The same for targets without canaries: nothing else shows that they are down."""
+    """Page where the target has no canaries: nothing else shows that it is down."""
     window = duration(300 * scale)
     return _server_metrics_unreadable(
         expr=(

@@ -13,10 +13,10 @@ _OURS = 'alertname=~"Kneewatch.+"'
 
 @dataclass(frozen=True, slots=True)
 class Inhibition:
-    """Alerts that silence others of the same labels `equal`. `why` becomes a comment.
+    """A rule by which firing alerts silence others that have the same values of the labels `equal`.
 
-    `source` matches the alerts that silence. Silenced are the alerts that have the row in `silenced_by`, as far as
-    `target` matches them; without such alerts, all that `target` matches.
+    `source` matches the alerts that silence. They silence the alerts with this row in `silenced_by`, if `target`
+    matches; if no alert has this row, all that `target` matches. `why` becomes a comment.
     """
 
     source: tuple[str, ...]
@@ -112,8 +112,8 @@ INHIBITIONS = (
 class Route:
     """A route to a receiver; the first one that matches counts. `why` becomes a comment.
 
-    It matches the alerts that have the row as their `route`, as far as `matchers` do; without such alerts, all that
-    `matchers` match. An empty `group_by` or time is that of the root route. Times are Alertmanager's durations.
+    It matches the alerts with this row as their `route`, if `matchers` match; if no alert has this row, all that
+    `matchers` match. Without `group_by` or a time, the root route's count. Times are Alertmanager's durations.
     """
 
     receiver: str

@@ -1,9 +1,9 @@
-"""Alerts on Kneewatch as an instrument: what it cannot judge, failing tasks, a refused configuration. Pure."""
+"""Alerts on Kneewatch as an instrument: unjudged requests, failing tasks, a refused configuration. Pure."""
 
 from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.rules import Alert, FaultKind
-from alerts.templates import OF_TARGET, asked
+from alerts.templates import OF_TARGET, value_of
 from alerts.windows import HOUR_S, duration
 from exporters import names
 from probe.core.latency import HELD_BACK
@@ -21,7 +21,7 @@ _LAG_FOR_S = 900.0
 
 # The nightly run and its repetition.
 _STEPS_S = 6 * HOUR_S
-# The highest load levels have the most streams and may exceed the client. Without a third of them, no knee is found.
+# The highest steps have the most streams and may exceed the client. Without a third of them, no knee is found.
 _STEPS_SHARE = 1 / 3
 _STEPS_LEAST = 3
 
@@ -54,8 +54,8 @@ def _client_bound(reason: str, expr: str, for_s: float, summary: str, descriptio
             links.PROBE: [
                 "Schedule lag",
                 "Event loop lag",
-                "Load levels lost to the client",
-                "Load levels of capacity runs",
+                "Steps lost to the client",
+                "Steps of capacity runs",
             ],
         },
         route=inhibitions.ALL_TARGETS,
@@ -85,7 +85,9 @@ def _lag(scale: float) -> Alert:
     window = duration(_LAG_S * scale)
     lag = f"histogram_quantile(0.99, sum {by('job', 'instance', 'le')} (rate({names.LOOP_LAG.bucket}[{window}])))"
     ttft = f'min {by("job", "instance", "target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
-    promised = asked(f'min({names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="ttft"}})', shown="humanizeDuration")
+    promised = value_of(
+        f'min({names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="ttft"}})', shown="humanizeDuration"
+    )
     return _client_bound(
         "event_loop",
         f"max {by('target')} (\n  {lag}\n  > {on('job', 'instance')} group_right () {MAX_ERROR_SHARE:g} * {ttft}\n)",
@@ -106,9 +108,9 @@ def _steps(scale: float) -> Alert:
         "capacity",
         f"({bound} > {_STEPS_LEAST - 0.5:g}) / {every} > {_STEPS_SHARE:.3g}",
         300 * scale,
-        f"{{{{ $value | humanizePercentage }}}} of its load levels in {window} were lost to a slow client",
-        f"{{{{ $value | humanizePercentage }}}} of the load levels that capacity runs tried on {{{{ $labels.target }}}}"
-        f" in {window} are not judged, because Kneewatch could not send or timestamp in time. They give no knee, so the"
+        f"{{{{ $value | humanizePercentage }}}} of its capacity steps in {window} were lost to a slow client",
+        f"{{{{ $value | humanizePercentage }}}} of the steps that capacity runs tried on {{{{ $labels.target }}}} in"
+        f" {window} are not judged, because Kneewatch could not send or timestamp in time. They give no knee, so the"
         " capacity on the dashboards may be too low, or out of date.",
     )
 
@@ -149,7 +151,7 @@ def _failing(scale: float) -> Alert:
         description=(
             f"{share} of the {{{{ $labels.task }}}} task runs due for {{{{ $labels.target }}}} raised an error, started"
             " late, or were skipped because the previous one was still running. The task's values are updated less"
-            " often than configured, or no longer. A server that is down or slow is no task failure."
+            " often than configured, or not at all. A server that is down or slow is no task failure."
         ),
         means="a task of Kneewatch fails, such as a scrape or the canaries of a target",
         panels={links.PROBE: ["Failed tasks, 1 h", "Task lateness", "Task failures"]},

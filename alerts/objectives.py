@@ -33,7 +33,7 @@ from alerts.burn_conditions import burning, condition, sustained
 from alerts.inhibitions import ENGINE_STALLED, TTFT_COLLAPSE, Inhibition
 from alerts.rules import Alert, FaultKind, RuleGroup
 from alerts.sli import Sli
-from alerts.templates import COUNT, OF_TARGET, TARGET, asked, if_any, listed, multiple, runs_out, same, with_label
+from alerts.templates import COUNT, OF_TARGET, TARGET, if_any, listed, multiple, runs_out, same, value_of, with_label
 from alerts.windows import DAY_S, PAIRS, duration
 from exporters import names
 from probe.core import objectives as slo
@@ -161,7 +161,7 @@ def _alert(objective: str, severity: str, scale: float) -> Alert:
     burns = "\n  or ".join(burning(one, severity, scale) for one in judged)
     return Alert(
         name=f"Kneewatch{about.name}Burn",
-        # Without the label of the canaries' workload: the alert is the same whichever burns.
+        # Without the canaries' label `workload`: one alert, whichever workload burns.
         expr=f"max {by('target')} (\n  {burns}\n)\n* {on('target')} group_left (slo) ({WINDOW} > bool 0)",
         for_s=0.0,
         severity=severity,
@@ -194,8 +194,8 @@ def description(judged: Sequence[Sli], severity: str, scale: float) -> str:
     counts = "; ".join((canaries + _fastest(judged, severity, windows, scale), *users))
     objective = judged[0].objective
     window = f"{WINDOW}{{{OF_TARGET}}}"
-    share = asked(f"{allowed(objective)}{{{OF_TARGET}}}", shown="humanizePercentage")
-    days = asked(f"{window} / {DAY_S:g}", shown='printf "%.3gd"')
+    share = value_of(f"{allowed(objective)}{{{OF_TARGET}}}", shown="humanizePercentage")
+    days = value_of(f"{window} / {DAY_S:g}", shown='printf "%.3gd"')
     parts = [
         f"Requests that {_what(objective)}: {counts}. ",
         *_canaries(judged, max(pair.short_s for pair in pairs)),
@@ -231,11 +231,11 @@ def _what(objective: str) -> str:
 
 def _within(objective: str) -> str:
     series = f'{names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="{objective}"}}'
-    return asked(f"max({series})", shown="humanizeDuration")
+    return value_of(f"max({series})", shown="humanizeDuration")
 
 
 def _fastest(judged: Sequence[Sli], severity: str, windows: tuple[float, float], scale: float) -> str:
-    """Return a template of the counts of the workload whose pace the alert has, of a target with several.
+    """Return a template of the counts of the workload that burns fastest, for a target with several.
 
     Empty if it is the users' pace.
     """
@@ -243,7 +243,7 @@ def _fastest(judged: Sequence[Sli], severity: str, windows: tuple[float, float],
     burns = " or ".join(burning(one, severity, scale, _MATCHER) for one in judged)
     several = f"count({total(canaries, windows[1], scale, matcher=f'{{{OF_TARGET}}}')} > 0) > 1"
     of_it = _counts(canaries, windows, scale, (*TARGET, _WORKLOAD))
-    text = f" (of workload '{{{{ {_WORKLOAD} }}}}', whose pace it is: {of_it})"
+    text = f" (of workload '{{{{ {_WORKLOAD} }}}}', which burns fastest: {of_it})"
     return with_label(f"topk(1, {burns}) and on () {several}", _WORKLOAD.removeprefix("$"), text)
 
 
@@ -264,7 +264,7 @@ def _requests(one: Sli, window_s: float, scale: float, labels: Sequence[str]) ->
 
 
 def _share(missed: str, labels: Sequence[str]) -> str:
-    return f"{asked(missed, labels, shown=COUNT, none='0')} of {{{{ . | first | value | {COUNT} }}}}"
+    return f"{value_of(missed, labels, shown=COUNT, none='0')} of {{{{ . | first | value | {COUNT} }}}}"
 
 
 def _canaries(judged: Sequence[Sli], window_s: float) -> list[str]:
@@ -281,7 +281,7 @@ def _canaries(judged: Sequence[Sli], window_s: float) -> list[str]:
         after=". ",
     )
     last = f'{names.LAST_SUCCESS.name}{{{OF_TARGET},traffic="canary"}}'
-    since = asked(
+    since = value_of(
         f"round(time() - max({last}))",
         shown="humanizeDuration",
         before="The last canary succeeded ",
@@ -296,7 +296,7 @@ def _judged(one: Sli) -> str:
     if one not in sli.USERS or one.objective == slo.AVAILABILITY:
         return ""
     bound = f'max({names.USERS_OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="{one.objective}"}})'
-    return asked(
+    return value_of(
         bound,
         shown="humanizeDuration",
         before="The server measures users' requests, without the network, and they are judged at ",

@@ -8,7 +8,7 @@ dashboards agree.
 from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.rules import Alert, FaultKind, Recording, RuleGroup
-from alerts.templates import OF_TARGET, asked
+from alerts.templates import OF_TARGET, value_of
 from alerts.windows import DAY_S, duration
 from exporters import names
 from exporters.names import PREFIX, Series
@@ -67,7 +67,7 @@ def pressure_group(scale: float = 1.0) -> RuleGroup:
 
 
 def stalled_group(scale: float = 1.0) -> RuleGroup:
-    """Return the page; `scale` as above."""
+    """Return the page on stalled engines; `scale` shortens its waiting times."""
     return RuleGroup("kneewatch-stalled", max(1.0, 30 * scale), [_stalled(scale)])
 
 
@@ -85,7 +85,7 @@ def of_server(expr: str) -> str:
 
 
 def _of_one_server(expr: str) -> str:
-    """Return the same for the template of one target."""
+    """Return the sum of one target, for a template: `of_server` without the target's labels."""
     return f"max(sum by (job, instance) ({expr}))"
 
 
@@ -99,7 +99,7 @@ def waiting(matchers: str = "") -> str:
 
 
 def _waiting_now() -> str:
-    return asked(_of_one_server(waiting(f"{OF_TARGET},")))
+    return value_of(_of_one_server(waiting(f"{OF_TARGET},")))
 
 
 def _kv_cache(scale: float) -> Alert:
@@ -108,7 +108,7 @@ def _kv_cache(scale: float) -> Alert:
     usage = f"max {by('target')} (avg_over_time({names.SERVER_KV.name}[{window}]))"
     too_small = f"max {by('target')} (avg_over_time({names.KV_TOO_SMALL.name}[{window}]))"
     preempted, refused = (
-        asked(f"round({_of_one_server(f'increase({series.name}{{{OF_TARGET}}}[{window}])')})")
+        value_of(f"round({_of_one_server(f'increase({series.name}{{{OF_TARGET}}}[{window}])')})")
         for series in (names.SERVER_PREEMPTIONS, names.SERVER_REJECTIONS)
     )
     return Alert(
@@ -148,7 +148,7 @@ def _preemptions(scale: float) -> Alert:
         f"  {preempted} >= {_STORM_LEAST}\n  and {preempted} > {_STORM_SHARE:g} * {ended}\n"
         f"  or {preempted} >= {_STORM_ALONE} unless {on('target')} {ended}"
     )
-    ended_now = asked(f"round({_of_one_server(f'increase({finished}{{{OF_TARGET}}}[{window}])')})")
+    ended_now = value_of(f"round({_of_one_server(f'increase({finished}{{{OF_TARGET}}}[{window}])')})")
     return Alert(
         name="KneewatchPreemptionStorm",
         expr=_of_users(expr, scale, _STORM_S + _WINDOW_S),
@@ -181,8 +181,8 @@ def _queue(scale: float) -> Alert:
     much = f"clamp_min({_GROWTH_SHARE:g} * {mean}, {_STANDING})"
     expr = f"{standing} >= {_STANDING}\nand (\n  {grown} > {much}\n  or {wait} > {objective}\n)"
     deriv = f"deriv({waiting(f'{OF_TARGET},')}[{growth}])"
-    per_minute = asked(f"round({_of_one_server(deriv)} * 60, 0.1)")
-    waited = asked(
+    per_minute = value_of(f"round({_of_one_server(deriv)} * 60, 0.1)")
+    waited = value_of(
         f"sum(increase({queue}_sum{{{OF_TARGET}}}[{window}])) / sum(increase({queue}_count{{{OF_TARGET}}}[{window}]))",
         shown="humanizeDuration",
     )
@@ -218,7 +218,7 @@ def _stalled(scale: float) -> Alert:
     """Alert on a stalled engine. The gauge is absent while a scrape fails, hence the maximum over a minute."""
     stalled_s = max(_STALLED_S * scale, _STALLED_AT_LEAST_S)
     stalled = f"max {by('target')} (max_over_time({names.STALLED.name}[{duration(max(60 * scale, 15))}]))"
-    running = asked(_of_one_server(f"{names.SERVER_RUNNING.name}{{{OF_TARGET}}}"))
+    running = value_of(_of_one_server(f"{names.SERVER_RUNNING.name}{{{OF_TARGET}}}"))
     return Alert(
         name="KneewatchEngineStalled",
         expr=f"{stalled} > {stalled_s:g}",
@@ -262,7 +262,7 @@ def _prefix(scale: float) -> Alert:
     ratio, window = _hit_ratio(scale).record, duration(_PREFIX_S * scale)
     yesterday, last_week = (f"{ratio} offset {duration(days * DAY_S * scale)}" for days in (1, 7))
     earlier = [
-        asked(f"{ratio}{{{OF_TARGET}}} offset {duration(days * DAY_S * scale)}", shown="humanizePercentage")
+        value_of(f"{ratio}{{{OF_TARGET}}} offset {duration(days * DAY_S * scale)}", shown="humanizePercentage")
         for days in (1, 7)
     ]
     return Alert(
@@ -300,7 +300,7 @@ def _transfers(scale: float) -> Alert:
         return f"round({of_server(f'increase({series}[{window}])')})"
 
     def now(series: Series) -> str:
-        return asked(f"round(max(increase({series.name}{{{OF_TARGET}}}[{window}])))")
+        return value_of(f"round(max(increase({series.name}{{{OF_TARGET}}}[{window}])))")
 
     failed, fetched = grown(names.SERVER_KV_TRANSFER_FAILURES.name), grown(names.SERVER_KV_TRANSFERS.name)
     expired = grown(names.SERVER_KV_TRANSFERS_EXPIRED.name)
@@ -331,7 +331,7 @@ def _transfers(scale: float) -> Alert:
 
 
 def _roles(scale: float) -> Alert:
-    """Alert if the servers of one role have had a queue for long while those of the other have room."""
+    """Alert if one role's servers have had a queue for long while the other role's have room."""
     window = duration(_QUEUE_S * scale)
     short = f"avg {by('discovery', 'role')} ({_grouped(of_server(f'min_over_time({waiting()}[{window}])'))})"
     queue = f"max {by('discovery', 'role')} ({_grouped(of_server(f'max_over_time({waiting()}[{window}])'))})"
@@ -345,9 +345,9 @@ def _roles(scale: float) -> Alert:
         summary="{{ $labels.discovery }}: too few servers for {{ $labels.role }}, and room on the others",
         description=(
             "The {{ $labels.role }} servers of {{ $labels.discovery }} have had requests waiting at every moment for"
-            f" {duration((900 + _QUEUE_S) * scale)}, {{{{ $value | humanize }}}} each on average, while those of the"
-            f" other role had no queue and used less than {_ROOM:.0%} of their KV cache. Requests wait for one half of"
-            " the servers; the other half is idle."
+            f" {duration((900 + _QUEUE_S) * scale)}, {{{{ $value | humanize }}}} each on average, while the servers"
+            f" of the other role had no queue and used less than {_ROOM:.0%} of their KV cache. Requests wait for one"
+            " role while the other has room."
         ),
         means="prefill servers have had a queue for 20 minutes while decode servers have room, or the reverse",
         panels={links.FLEET: ["Most waiting requests"]},

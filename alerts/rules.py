@@ -85,7 +85,7 @@ class Alert:
             "expr": self.expr,
             **({"for": duration(self.for_s)} if self.for_s else {}),
             **({"keep_firing_for": duration(self.keep_s)} if self.keep_s else {}),
-            "labels": labels.around(self.severity, self.labels),
+            "labels": labels.labels_for(self.severity, self.labels),
             "annotations": {
                 "summary": self.summary,
                 "description": self.description,
@@ -137,7 +137,7 @@ class Manifest:
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
-    def around(self, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
+    def wrap(self, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
         """Return these groups of a rules file as two PrometheusRules: the error budgets' groups, and all others."""
         budgets = [group for group in groups if group["name"].startswith(_BUDGET_GROUPS)]
         others = [group for group in groups if group not in budgets]

@@ -24,7 +24,7 @@ _NEWEST = "5m"
 class Sli:
     """A ratio of good to all requests.
 
-    `who`: canary or users. `by`: the labels it is grouped by, beside those of every aggregation (alert_labels.KEPT).
+    `who`: canary or users. `by`: the labels it is grouped by, beside alert_labels.KEPT.
     `good_series` and `all_series`: a counter and its label matchers. `is_zero_if_missing`: whether a missing series of
     good requests means zero (True) or unknown (False).
     """

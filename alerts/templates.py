@@ -18,7 +18,7 @@ TARGET = (*KEPT, "target")
 OF_TARGET = same(TARGET)
 
 
-def asked(
+def value_of(
     query: str,
     labels: Sequence[str] = TARGET,
     *,

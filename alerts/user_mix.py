@@ -131,13 +131,13 @@ class _Rules:
             summary="{{ $labels.target }}: users send other requests than before",
             description=(
                 f"Over the last {self._day}, prompts, answers or prefix hits of the requests that users send to"
-                f" {{{{ $labels.target }}}} differ from those of the week before and of the same day last week. Change"
-                f" of the mean against the week: {each}. Capacity was measured for other requests: headroom and the"
-                " knee are no longer those of your users."
+                f" {{{{ $labels.target }}}} differ from the week before and from the same day last week. Change"
+                f" of the mean against the week: {each}. Capacity was measured for other requests, so headroom and the"
+                " knee may be wrong for your users."
             ),
             means=(
-                "users' prompts, answers or prefix hits of a day differ from those of the week before and of the same"
-                " day last week; a shift of the knee often begins with it, and headroom may be wrong"
+                "users' prompts, answers or prefix hits of a day differ from the week before and from the same day last"
+                " week; a shift of the knee often begins with it, and headroom may be wrong"
             ),
             panels={links.TARGET: ["What users send", "Users' mix by day"]},
             silenced_by=(inhibitions.PREFIX_HIT_COLLAPSE,),

@@ -72,7 +72,7 @@ def queries(dashboard: Mapping[str, Any]) -> list[str]:
 
 
 def annotations(dashboard: Mapping[str, Any]) -> list[str]:
-    """Return the PromQL of all annotations, likewise."""
+    """Return the PromQL of all annotations, with the dashboard's variables in it."""
     return [one["expr"] for one in dashboard["annotations"]["list"]]
 
 

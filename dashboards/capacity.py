@@ -64,7 +64,7 @@ def _capacity_now() -> list[PlacedPanel]:
         panels.stat(
             "Capacity",
             "Requests per second that the server sustains within every objective. Good: at its baseline, and well above"
-            " the peak of user traffic. At least: no load missed an objective.",
+            " the peak of user traffic. 'At least' means that no load missed an objective.",
             unit="reqps",
             queries=at_capacity(names.CAPACITY_RPS),
             steps=[(None, GREEN)],
@@ -127,8 +127,8 @@ def _capacity_over_time() -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "Forecast capacity",
-            "The same, forecast from user traffic without any probe load. Good: near the measured capacity. The less"
-            " traffic there is, the less certain the forecast.",
+            "Requests per second within every objective, forecast from user traffic without any probe load. Good: near"
+            " the measured capacity. The less traffic there is, the less certain the forecast.",
             unit="reqps",
             queries=capacity_over_time(FORECAST),
             width=12,
@@ -150,8 +150,8 @@ def _knee() -> list[PlacedPanel]:
         ),
         panels.timeseries(
             "Output tokens at capacity",
-            "Output tokens per second at capacity, and now. Good: a wide distance between them. Long answers reach this"
-            " limit before the one of requests. At least: no load missed an objective.",
+            "Output tokens per second at capacity, and now. Good: a wide distance between them. With long answers, this"
+            " limit comes before the limit of requests. 'At least' means that no load missed an objective.",
             unit="short",
             queries=[
                 *at_capacity(names.CAPACITY_TOKENS),

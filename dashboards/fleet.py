@@ -190,8 +190,8 @@ def table(links: Links) -> PlacedPanel:
         "Targets that are down come first, then those with the highest burn rate, then those with least headroom."
         " Good: only green. Percentiles cover the last 15 minutes, preemptions the last 5, burn the last hour, and the"
         " budget the objective's window, each by its worst objective. Shift is the capacity against its baseline; GPU"
-        " faults counts GPUs whose last XID error is not a program's. An empty cell means unknown, such as user TTFT"
-        " without users. Click a name for its dashboards.",
+        " faults counts GPUs whose last XID error came from the GPU, not from a program. An empty cell means unknown,"
+        " such as user TTFT without users. Click a name for its dashboards.",
         key=("target", "Target"),
         columns=[*_objective_columns(), *_cause_columns()],
         rank=_rank(),

@@ -203,8 +203,8 @@ def _load_levels() -> list[PlacedPanel]:
     bound = f'sum(increase({steps}{{{ONE},verdict="client_bound"}}[1d])) / (sum(increase({steps}{{{ONE}}}[1d])) > 0)'
     return [
         panels.timeseries(
-            "Load levels lost to the client",
-            "Share of the load levels in a day's capacity runs that were client_bound: Kneewatch's machine was too"
+            "Steps lost to the client",
+            "Share of the steps in a day's capacity runs that were client_bound: Kneewatch's machine was too"
             " slow. Good: zero. Give Kneewatch more CPU, or run the load from another machine.",
             unit="percentunit",
             queries=[Query(bound, "client_bound")],
@@ -212,8 +212,8 @@ def _load_levels() -> list[PlacedPanel]:
             no_value="no capacity run in a day",
         ),
         panels.stat(
-            "Load levels of capacity runs",
-            "In the time range: load levels of capacity runs, by verdict. Good: nearly all valid. A budget or the guard"
+            "Steps of capacity runs",
+            "In the time range: steps of capacity runs, by verdict. Good: nearly all valid. A budget or the guard"
             " that ends a run early causes too_few and cut_short.",
             unit="none",
             queries=[Query(counted(names.CAPACITY_STEPS, ONE, "verdict"), "{{verdict}}")],

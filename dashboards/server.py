@@ -80,7 +80,7 @@ def _trust_in_scrapes() -> list[PlacedPanel]:
         panels.stat(
             "Token counts, server over client",
             "Tokens by the server's counters relative to the client's count, for canaries that ran alone on the server."
-            " Good: 100 %. Otherwise the metrics are another server's, or those of one replica of several.",
+            " Good: 100 %. Otherwise the metrics page is another server's, or one replica's.",
             unit="percentunit",
             queries=[Query(largest(names.COUNTED_TOKENS, by="kind"), "{{kind}}")],
             steps=[(None, RED), (0.98, GREEN), (1.02, RED)],
@@ -117,15 +117,16 @@ def _client_and_server() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "TTFT, server and client",
-            "TTFT of all requests as the server measures it, and of canaries. Good: close together. Only the canary's"
-            " high: network, proxy or front end. Only the server's high: users send longer prompts than the canary.",
+            "TTFT of all requests as the server measures it, and of canaries. Good: close together. If only the"
+            " canaries' is high, the network, a proxy or the front end is slow. If only the server's is high, users"
+            " send longer prompts than the canary.",
             unit="s",
             queries=[*percentiles(names.SERVER_TTFT, who="server "), *percentiles(names.TTFT, CANARY, "canary ")],
         ),
         panels.timeseries(
             "Network and gateway",
-            "The TTFT of canaries that ran alone on the server, minus the server's own of the same requests. Good:"
-            " flat, at a few milliseconds.",
+            "The TTFT of canaries that ran alone on the server, minus the TTFT that the server measured for the same"
+            " requests. Good: flat, at a few milliseconds.",
             unit="s",
             queries=[Query(largest(names.TTFT_GAP, f'{TARGET},method="matched"'), "canary minus server")],
             no_value="no canary ran alone",
@@ -143,21 +144,21 @@ def _client_and_server() -> list[PlacedPanel]:
 def engines() -> list[PlacedPanel]:
     """Return the panels that compare the engines with most and with least."""
     gauges: tuple[tuple[str, str, Series, str], ...] = (
-        ("Running", "running requests", names.ENGINE_RUNNING, "short"),
-        ("Waiting", "requests in the queue", names.ENGINE_WAITING, "short"),
+        ("Running", "number of running requests", names.ENGINE_RUNNING, "short"),
+        ("Waiting", "number of requests in the queue", names.ENGINE_WAITING, "short"),
         ("KV cache", "share of the KV cache in use", names.ENGINE_KV, "percentunit"),
     )
     counters: tuple[tuple[str, str, Series, str], ...] = (
-        ("Preemptions", "preempted requests per second", names.ENGINE_PREEMPTIONS, "ops"),
-        ("Output", "output tokens per second", names.ENGINE_GENERATION_TOKENS, "short"),
+        ("Preemptions", "number of preemptions per second", names.ENGINE_PREEMPTIONS, "ops"),
+        ("Output", "number of output tokens per second", names.ENGINE_GENERATION_TOKENS, "short"),
     )
     shown = [(title, what, f"{series.name}{{{TARGET}}}", unit) for title, what, series, unit in gauges]
     shown += [(title, what, f"rate({series.name}{{{TARGET}}}[{RATE}])", unit) for title, what, series, unit in counters]
     return [
         panels.timeseries(
             f"{title}, by engine",
-            f"The highest and the lowest {what} of the engines. Good: alike. Otherwise requests are spread unevenly, or"
-            " one engine is slow.",
+            f"The highest and the lowest {what} among the engines. Good: alike. Otherwise requests are spread"
+            " unevenly, or one engine is slow.",
             unit=unit,
             queries=spread(expr),
             no_value=_ONE_ENGINE,
@@ -179,8 +180,8 @@ def _adapters() -> list[PlacedPanel]:
     return [
         panels.states(
             "LoRA adapters",
-            "When each adapter had running requests. Good: those that you serve. Many at a time share a batch badly,"
-            " and requests wait as deferred for a free adapter slot.",
+            "When each adapter had running requests. Good: the adapters that you serve. Many at once fill batches"
+            " badly, and requests wait as deferred for a free adapter slot.",
             queries=[Query(largest(names.SERVER_ADAPTER, by="adapter"), "{{adapter}}")],
             texts={"1": ("running", GREEN)},
             width=8,
@@ -288,7 +289,7 @@ def transfers() -> list[PlacedPanel]:
         ),
         panels.states(
             "Role",
-            "The part of each request that the server computes. Good: that of its pods; queues differ by it.",
+            "The part of each request that the server computes. Good: the role of its pods. Queues differ by role.",
             queries=[Query(largest(names.SERVER_ROLE, by="role"), "{{role}}")],
             texts={"1": ("this part", GREEN)},
             width=8,

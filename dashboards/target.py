@@ -127,7 +127,8 @@ def _canaries_now() -> list[PlacedPanel]:
         ),
         panels.stat(
             "GPU faults",
-            "GPUs whose last XID error was the GPU's, not a program's; it stays until the driver reloads. Good: none."
+            "GPUs whose last XID error came from the GPU, not from a program; it stays until the driver reloads. Good:"
+            " none."
             " A server may answer canaries on a faulty GPU.",
             unit="none",
             queries=[Query(faulty_gpus(queries.TARGET), "GPUs")],

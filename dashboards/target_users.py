@@ -84,8 +84,8 @@ def _traffic() -> list[PlacedPanel]:
         panels.timeseries(
             "What users send",
             "Prompt and output tokens of user requests that ended: median and 95th percentile, within the server's"
-            " histogram buckets. Good: what you expect at this hour. Longer ones need more capacity; capacity for the"
-            " workload users is for the lengths of the last day.",
+            " histogram buckets. Good: what you expect at this hour. Longer requests need more capacity. The capacity"
+            " for the workload 'users' is for the lengths of the last day.",
             unit="short",
             queries=[
                 *percentiles(names.USERS_PROMPT_TOKENS, who="prompts "),
@@ -97,7 +97,7 @@ def _traffic() -> list[PlacedPanel]:
         panels.timeseries(
             "Users' mix by day",
             "Mean tokens of the prompts and answers of a day, and the share of prompt tokens that the prefix cache did"
-            " not have, on the right. Good: flat. A step is another mix, for which another capacity holds.",
+            " not have, on the right. Good: flat. A step means another mix, which has another capacity.",
             unit="short",
             queries=[
                 Query(f"max by (kind) (last_over_time({user_mix.MEAN}{{{TARGET}}}[2h]))", "{{kind}}"),

@@ -22,7 +22,7 @@ _SERIES = r"\b(?:\w+:)?(?:kneewatch_|DCGM_FI_)\w+(?::\w+)?"
 _SELECTOR = re.compile(rf'"[^"]*"|(?P<open>(?:{_SERIES})?\{{)|(?P<bare>{_SERIES})')
 
 _TARGETS = names.TASK_INTERVAL.name
-# A workload may be that of canaries, or of a capacity alone, as `users` is.
+# Canaries have workloads, and a capacity may have another one, as `users` is.
 _WITH_WORKLOADS = f'__name__=~"{names.REQUESTS.name}|{names.CAPACITY_RPS.name}"'
 
 

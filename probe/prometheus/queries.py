@@ -145,7 +145,7 @@ class Prometheus:
         read: Callable[[Any], _T],
         limits: AnswerLimits = _NOW,
     ) -> _T:
-        """Return what `read` makes of the answer. Both run in a thread. Raises TargetError."""
+        """Ask the question and return the answer as `read` returns it. Both run in a thread. Raises TargetError."""
 
         def answered(connection: PrometheusConnect) -> _T:
             answer = question(connection)
@@ -179,7 +179,7 @@ def _positive(value: str) -> float | None:
 
 
 def _alerts(answer: list[dict[str, Any]]) -> list[FiringAlert]:
-    """Return the alerts of an answer; those of severity none notify no person and are left out."""
+    """Return the alerts of an answer, without severity none, which notifies no person."""
     found = []
     for sample in answer:
         labels, value = sample["metric"], float(sample["value"][1])

@@ -9,7 +9,7 @@ import yaml
 
 from alerts import build
 from alerts.headroom import ALERT
-from alerts.templates import asked
+from alerts.templates import value_of
 from probe.config.config_file import config_from
 
 pytestmark = pytest.mark.slow
@@ -62,7 +62,7 @@ def test_a_scale_shortens_every_window_and_leaves_thresholds_alone() -> None:
 
 
 def test_a_figure_that_is_not_there_is_said_to_be_unknown() -> None:
-    assert asked("up{target=%q}", ("target",)) == (
+    assert value_of("up{target=%q}", ("target",)) == (
         "{{ with printf `up{target=%q}` $labels.target | query }}{{ . | first | value | humanize }}"
         "{{ else }}unknown{{ end }}"
     )

@@ -99,13 +99,13 @@ def test_a_plain_file_takes_nothing_of_an_object(namespace: str | None, labels: 
 def test_severities_get_a_sites_words_and_alerts_its_labels() -> None:
     labels = alert_labels(["page=critical", "ticket=warning"], ["team=ml", "note=a=b c"])
     assert labels == AlertLabels({"page": "critical", "ticket": "warning"}, {"team": "ml", "note": "a=b c"})
-    around = labels.around("page", {"objective": "ttft"})
-    assert {key: around[key] for key in ("severity", "team", "objective")} == {
+    written = labels.labels_for("page", {"objective": "ttft"})
+    assert {key: written[key] for key in ("severity", "team", "objective")} == {
         "severity": "critical",
         "team": "ml",
         "objective": "ttft",
     }
-    assert alert_labels([], []).around("page", {})["severity"] == "page"
+    assert alert_labels([], []).labels_for("page", {})["severity"] == "page"
 
 
 @pytest.mark.parametrize("text", ["", "page", "page=", "critical=page", "page={{ x }}", "page=a\n"])
