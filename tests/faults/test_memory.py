@@ -99,7 +99,7 @@ def endless() -> Iterator[bytes]:
     "R07c",
     "the same with answers of 20,000 tokens: together they may take 1.2 GiB",
     area="Memory",
-    users_see="the load level is `client_bound`: its answers were cut where all together took 160 MiB; no knee",
+    users_see="the step is `client_bound`: its answers were cut where all together took 160 MiB; no knee",
     stays="below 384 MiB; the result, with what was sent",
     case="long",
 )

@@ -147,7 +147,7 @@ def check(measured: Measured) -> None:
     "D04",
     "4, 16 or 30 busy processes on Kneewatch's core",
     area="Starvation",
-    users_see="the load level is `client_bound`, or its error bound covers what they added",
+    users_see="the step is `client_bound`, or its error bound covers what they added",
     stays="the server is not blamed",
 )
 def test_the_error_bound_covers_what_a_busy_core_added(server: FaultySim, burners: int) -> None:
@@ -158,7 +158,7 @@ def test_the_error_bound_covers_what_a_busy_core_added(server: FaultySim, burner
     "D04c",
     "A CPU limit of 5 % (cgroups)",
     area="Starvation",
-    users_see="the load level is `client_bound`, or its error bound covers what the limit added",
+    users_see="the step is `client_bound`, or its error bound covers what the limit added",
     stays="the server is not blamed",
 )
 def test_the_error_bound_covers_what_a_cpu_limit_added(server: FaultySim, cpu_group: Path) -> None:

@@ -145,9 +145,9 @@ def _running(server: FaultySim) -> float:
 
 @pytest.mark.fault(
     "D08r",
-    "`ramp` and its workers are stopped for 8 s in the middle of a load level",
+    "`ramp` and its workers are stopped for 8 s in the middle of a step",
     area="Time",
-    users_see="the run ends with `worker_lost`; the load level is not judged",
+    users_see="the run ends with `worker_lost`; the step is not judged",
     stays="nothing is in flight, no objective counts as broken",
 )
 def test_a_run_that_was_stopped_is_reported_and_blames_no_server(tmp_path: Path) -> None:

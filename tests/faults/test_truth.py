@@ -93,7 +93,7 @@ def test_a_canary_whose_stream_is_held_back_has_no_tpot_and_says_why(tiny: Sim, 
     "D02r",
     "the same for a run with a TPOT objective",
     area="Truth",
-    users_see="load levels are not judged (`held_back`), and the result says what to change",
+    users_see="steps are not judged (`held_back`), and the result says what to change",
     stays="no capacity is published",
 )
 def test_a_ramp_whose_streams_are_held_back_gives_no_capacity_and_says_why(tiny: Sim, tmp_path: Path) -> None:

@@ -246,14 +246,14 @@ def test_stop_ends_the_load_within_a_second() -> None:
     "SI8",
     "SIGKILL to a worker",
     area="Signals",
-    users_see="the load level is void: `worker_lost`",
+    users_see="the step is void: `worker_lost`",
     stays="load gone within 2 s; every request is accounted for",
 )
 @pytest.mark.fault(
     "SI9",
     "SIGSTOP to a worker",
     area="Signals",
-    users_see="the load level is void: `worker_lost`",
+    users_see="the step is void: `worker_lost`",
     stays="load gone within 2 s",
 )
 def test_a_worker_that_dies_or_falls_silent_ends_the_step_marked_so(
@@ -348,7 +348,7 @@ def test_a_worker_that_does_not_obey_is_killed(monkeypatch: pytest.MonkeyPatch) 
     "LO18",
     "Requests of one worker hang in an open loop",
     area="Load",
-    users_see="the load level is capped and void",
+    users_see="the step is capped and void",
     stays="the load of all workers ends",
 )
 def test_a_worker_that_reaches_its_cap_ends_the_load_of_all() -> None:

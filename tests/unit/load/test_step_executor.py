@@ -93,7 +93,7 @@ def test_a_step_by_number_counts_to_the_last_answer() -> None:
 @pytest.mark.parametrize("concurrency", [32, 64])
 @pytest.mark.fault(
     "TR8",
-    "Answers as long as a load level",
+    "Answers as long as a step",
     area="Truth",
     users_see="throughput is not understated",
     stays="-",

@@ -138,9 +138,9 @@ def test_workers_that_never_ran_at_the_same_time_have_measured_nothing() -> None
 @pytest.mark.parametrize(("stopped_s", "reason"), [(0.08, None), (0.2, "client_bound"), (5.0, "client_bound")])
 @pytest.mark.fault(
     "D08s",
-    "Kneewatch is stopped for seconds in the middle of a load level",
+    "Kneewatch is stopped for seconds in the middle of a step",
     area="Time",
-    users_see="the load level is `client_bound`",
+    users_see="the step is `client_bound`",
     stays="the capacity is computed without it",
 )
 def test_a_stop_is_forgiven_where_it_lasts_less_than_a_hundredth_of_the_step(

@@ -490,7 +490,7 @@ def test_when_nothing_breaks_the_figure_is_a_lower_bound() -> None:
 
 @pytest.mark.fault(
     "TR7",
-    "Too few requests in a load level",
+    "Too few requests in a step",
     area="Truth",
     users_see="no knee",
     stays="the last capacity",
@@ -506,7 +506,7 @@ def test_steps_with_too_few_requests_publish_no_knee() -> None:
 @pytest.mark.slow
 @pytest.mark.fault(
     "ST2",
-    "A client that is late in a load level",
+    "A client that is late in a step",
     area="Starvation",
     users_see="the level is void (`client_bound`) and publishes no knee",
     stays="the last capacity",
