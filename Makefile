@@ -9,7 +9,6 @@ DEMO_PORT ?= 0
 # Python writes its bytecode also where the shell forbids it: else every test process compiles everything.
 export PYTHONDONTWRITEBYTECODE :=
 EXAMPLE := deploy/examples/kneewatch.yml
-BASE := deploy/kustomize/base/kneewatch.yml
 BIN := .venv/bin
 # Without bytecode, which Python writes of the few modules that it imports: a fifth of the time.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check --no-compile
@@ -142,11 +141,10 @@ bench-dashboards: .venv/.installed ## every query of the dashboards on 30 days o
 pictures: .venv/.installed ## draw docs/pictures again (needs prometheus and chromium; three minutes)
 	@PYTHONPATH=.:tests:tests/integration $(BIN)/python benchmarks/pictures.py --out docs/pictures
 
-generate: .venv/.installed ## write dashboards and rules from the shipped configurations, the tables of docs/ and of the chart's values, and docs/pictures/layers.svg
+generate: .venv/.installed ## write dashboards, rules, deploy/kustomize, the tables of docs/ and of the chart's values, and docs/pictures/layers.svg
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated
 	@$(BIN)/kneewatch alerts -o alerts/generated
-	@$(BIN)/kneewatch dashboards -c $(BASE) -o deploy/kustomize/components/dashboards --configmap
-	@$(BIN)/kneewatch alerts -o deploy/kustomize/components/operator --format operator
+	@$(BIN)/python -m benchmarks.kustomizations
 	@$(BIN)/python -m exporters.reference > docs/metrics.md
 	@$(BIN)/python -m probe.config.reference docs/configuration.md
 	@$(BIN)/python -m benchmarks.doc_tables
@@ -170,7 +168,7 @@ systems: .venv/.installed vllm ## install gateways and servers of others in .sys
 	@PYTHONPATH=tests/integration:. $(BIN)/python -m benchmarks.systems --install
 
 # VERSION, where it is given, must be the version of the code: the one that a tag names.
-dist: .venv/.installed sbom ## write dist/: wheel, sdist, chart, dashboards, rules, mixin and the SBOM of a release
+dist: .venv/.installed sbom ## write dist/: wheel, sdist, chart, kustomizations, dashboards, rules, mixin and the SBOM of a release
 	@version=$$($(BIN)/python -c 'import probe; print(probe.__version__)'); \
 	if [ "$(or $(VERSION),$$version)" != "$$version" ]; then \
 	    echo "make dist: VERSION=$(VERSION), and the code is $$version: set __version__ in probe/__init__.py or tag v$$version" >&2; \
@@ -179,7 +177,9 @@ dist: .venv/.installed sbom ## write dist/: wheel, sdist, chart, dashboards, rul
 	rm -f dist/*.whl dist/*gz && $(BIN)/uv build -q --python $(BIN)/python -o dist && rm -f dist/.gitignore \
 	    && $(BIN)/python -c "import helm_python; helm_python.package('deploy/helm/kneewatch', destination='dist')" \
 	    && tar -czf dist/kneewatch-dashboards-$$version.tar.gz -C dashboards/generated . \
+	    && tar -czf dist/kneewatch-kustomize-$$version.tar.gz deploy/kustomize deploy/helm/values dashboards/generated \
 	    && tar -czf dist/kneewatch-mixin-$$version.tar.gz deploy/mixin alerts/generated dashboards/generated \
+	    && $(BIN)/kneewatch alerts -o dist --format operator \
 	    && cp alerts/generated/kneewatch.rules.yml dist/ && ls -l dist
 
 site: .venv/.installed ## write dist/site/site, the documentation with its search; building it needs no network

@@ -26,8 +26,11 @@ def test_the_example_is_a_configuration_with_a_target_for_each_system() -> None:
     assert names == {
         "litellm",
         "router",
+        "vllm-router",
         "production-stack",
         "envoy",
+        "gateway",
+        "behind-the-gateway",
         "kserve",
         "ray-serve",
         "llama-cpp",

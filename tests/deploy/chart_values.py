@@ -1,14 +1,22 @@
-"""The chart as Helm renders it, and the values that its tests render it with."""
+"""The chart as Helm renders it, values for its tests, and kustomizations as kubectl renders them."""
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import helm_python
 import yaml
 
+from benchmarks.kustomizations import plain, values
+
 Values = dict[str, Any]
 FOUND = {
     "name": "vllm",
     "discover": {"kubernetes": {"namespace": "serving", "selector": "app.kubernetes.io/name=vllm", "port": 8000}},
+}
+SLICES = {
+    "name": "outside",
+    "discover": {"kubernetes": {"namespace": "serving", "endpoints": "qwen", "port": "http"}},
 }
 # A server in the same pod.
 LOCAL = {"name": "llama-8b", "base_url": "http://127.0.0.1:8000"}
@@ -17,15 +25,10 @@ WEB = "/etc/kneewatch-web/web.yml"
 # Every feature at least once, each beside those it could disturb.
 SHAPES: dict[str, Values] = {
     "default": {},
-    "discovery": {"config": {"targets": [FOUND], "lease": LEASE}},
-    "fleet": {"replicas": 3, "shard": True, "config": {"targets": [FOUND], "lease": LEASE}},
+    "discovery": values("discovery"),
+    "fleet": {**values("discovery"), **values("fleet")},
     "pair": {"replicas": 2, "config": {"lease": {}}, "persistence": {"enabled": False}},
-    "operator": {
-        "scrapeAnnotations": False,
-        "podMonitor": {"enabled": True, "labels": {"release": "r"}, "interval": "15s"},
-        "prometheusRule": {"enabled": True, "labels": {"release": "r"}},
-        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "vLLM"}},
-    },
+    "operator": values("operator"),
     "ingress": {
         "externalUrl": "https://kneewatch.example.org",
         "ingress": {
@@ -57,14 +60,10 @@ SHAPES: dict[str, Values] = {
         "podMonitor": {"enabled": True},
     },
     "ramp": {"ramp": {"enabled": True, "target": "llama-8b", "extraArgs": ["--concurrency", "1,2"]}},
-    "bench": {
-        "bench": {
-            "enabled": True,
-            "target": "llama-8b",
-            "model": "llama-8b",
-            "tokenizer": "meta-llama/Llama-3.1-8B-Instruct",
-        }
-    },
+    "bench": {"bench": values("bench")["bench"]},
+    "ramp alone": values("ramp"),
+    "bench alone": values("bench"),
+    "sidecar alone": values("sidecar"),
     "sidecar": {
         "config": {"targets": [LOCAL]},
         "sidecar": {"enabled": True, "deployment": "llama-8b", "podLabels": {"app": "vllm"}, "isolated": True},
@@ -81,6 +80,7 @@ SHAPES: dict[str, Values] = {
         "podLabels": {"team": "serving"},
         "podAnnotations": {"a": "b"},
         "serviceAccount": {"annotations": {"a": "b"}},
+        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "vLLM"}},
         "config": {"web_config_file": WEB},
         "service": {"type": "NodePort", "annotations": {"a": "b"}},
         "extraEnv": [{"name": "A", "value": "b"}],
@@ -111,26 +111,22 @@ def rendered(chart: helm_python.Chart, values: Values, name: str = "kneewatch") 
     return [manifest for text in texts for manifest in yaml.safe_load_all(text) if manifest]
 
 
+def kustomized(kubectl: str, folder: Path) -> list[dict[str, Any]]:
+    """Return what `kubectl apply -k` would send."""
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
 def alike(manifests: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Drop what a chart adds to each of its objects: labels, Kubernetes' defaults, and the order."""
-    chart_labels = {"app.kubernetes.io/instance", "app.kubernetes.io/managed-by", "app.kubernetes.io/version"}
-    chart_labels |= {"helm.sh/chart"}
-
-    def plain(value: object) -> object:
-        if isinstance(value, dict):
-            left = {key: plain(v) for key, v in value.items() if key not in chart_labels}
-            if left.get("imagePullPolicy") == "IfNotPresent":
-                del left["imagePullPolicy"]
-            return left
-        return [plain(item) for item in value] if isinstance(value, list) else value
-
+    """Return objects by kind, namespace and name, without Helm's labels, and a configuration as what it says."""
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for manifest in manifests:
-        one: Any = plain(manifest)
-        if one["kind"] in {"Role", "RoleBinding"}:
-            one["metadata"].pop("labels", None)
+        one: dict[str, Any] = plain(manifest)
         if "kneewatch.yml" in one.get("data", {}):
             one["data"] = yaml.safe_load(one["data"]["kneewatch.yml"])
         metadata = one["metadata"]
+        for subject in one.get("subjects", ()):
+            subject.setdefault("namespace", "monitoring")
         found[one["kind"], metadata.setdefault("namespace", "monitoring"), metadata["name"]] = one
     return found

@@ -22,8 +22,6 @@ _HTTP_ROUTE = Path(__file__).parent / "crds/httproute.yml"
 _OPERATOR = "cloudcoil.models.prometheus_operator.v1"
 # Pod Security Standards, "restricted": kinds of volume that it allows and that are of use here.
 _VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
-# What this much JSON becomes in an annotation is still below the 256 KiB that all annotations may have.
-_APPLIED = 256 * 1024
 
 
 def check(manifest: Manifest) -> None:
@@ -73,6 +71,11 @@ def loose(pod: Manifest) -> list[str]:
 
 def of(manifests: Iterable[Manifest], kind: str) -> list[Manifest]:
     return [manifest for manifest in manifests if manifest["kind"] == kind]
+
+
+def named(manifests: Iterable[Manifest], kind: str, name: str = "kneewatch") -> Manifest:
+    (found,) = (manifest for manifest in of(manifests, kind) if manifest["metadata"]["name"] == name)
+    return found
 
 
 def rights(manifests: list[Manifest]) -> dict[tuple[str, str], set[str]]:

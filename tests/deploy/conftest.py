@@ -1,6 +1,5 @@
 """Where the deployment files are, and what reads them."""
 
-import subprocess
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from functools import cache
@@ -9,7 +8,7 @@ from typing import Any
 
 import helm_python
 import pytest
-import yaml
+from chart_values import kustomized
 
 ROOT = Path(__file__).resolve().parents[2]
 Manifests = Callable[[str], list[dict[str, Any]]]
@@ -23,29 +22,8 @@ def deploy() -> Path:
 @pytest.fixture(scope="session")
 def manifests(kubectl: str, deploy: Path) -> Manifests:
     """Return what `kubectl apply -k` would send for a folder of deploy/kustomize."""
-
-    @cache
-    def once(folder: str) -> list[dict[str, Any]]:
-        command = [kubectl, "kustomize", str(deploy / "kustomize" / folder)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        assert not done.stderr, f"kustomize warns: {done.stderr}"
-        return list(yaml.safe_load_all(done.stdout))
-
+    once = cache(lambda folder: kustomized(kubectl, deploy / "kustomize" / folder))
     return lambda folder: deepcopy(once(folder))
-
-
-@pytest.fixture(scope="session")
-def render(manifests: Manifests) -> Callable[[str], dict[str, dict[str, Any]]]:
-    """Return the same by kind, for manifests with one object of each kind."""
-
-    def by_kind(folder: str) -> dict[str, dict[str, Any]]:
-        resources = manifests(folder)
-        found = {resource["kind"]: resource for resource in resources}
-        assert len(found) == len(resources)
-        return found
-
-    return by_kind
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,22 @@
-"""The chart, by Helm itself: linted, accepted by Kubernetes and the operator, and equal to the kustomizations."""
+"""The chart, by Helm itself, in each of its shapes: linted, accepted by Kubernetes and the operator, and confined."""
 
 import json
+import re
 import tarfile
-from collections.abc import Callable
+from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
 
 import checks
 import helm_python
 import pytest
 import yaml
-from chart_values import FOUND, SHAPES, WEB, Values, alike, rendered
+from chart_values import FOUND, SHAPES, WEB, Values, rendered
 
 from alerts.build import render as rules_of
 from probe import __version__
 
-Manifests = Callable[[str], list[dict[str, Any]]]
+# Those with a monitor in its own pod, and a NetworkPolicy for it.
+MONITORS = [name for name in SHAPES if "alone" not in name and name not in {"sidecar", "bare"}]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -48,16 +49,110 @@ def test_every_pod_keeps_the_restricted_standard(chart: helm_python.Chart, shape
     for _, pod in checks.pods(rendered(chart, SHAPES[shape])):
         assert checks.loose(pod) == []
         assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in checks.containers(pod))
+        assert all("sizeLimit" in v["emptyDir"] for v in pod["volumes"] if "emptyDir" in v)
+        # A file that is mounted by subPath never changes.
+        assert not any("subPath" in mount for c in checks.containers(pod) for mount in c["volumeMounts"])
+
+
+def test_a_loose_pod_would_have_been_noticed(chart: helm_python.Chart) -> None:
+    ((_, pod),) = checks.pods(rendered(chart, {}))
+    pod["hostNetwork"] = True
+    del pod["securityContext"]["seccompProfile"]
+    pod["containers"][0]["securityContext"]["capabilities"] = {"drop": ["NET_RAW"]}
+    assert checks.loose(pod) == ["hostNetwork", "kneewatch: seccompProfile", "kneewatch: capabilities"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_there_is_no_secret_in_a_manifest(chart: helm_python.Chart, shape: str) -> None:
+    found = rendered(chart, SHAPES[shape])
+    assert not checks.of(found, "Secret")
+    for _, pod in checks.pods(found):
+        given = [e for c in checks.containers(pod) for e in c.get("env", []) if re.search("KEY|TOKEN|PASS", e["name"])]
+        assert all("value" not in e and "secretKeyRef" in e["valueFrom"] for e in given)
+
+
+@pytest.mark.parametrize("shape", MONITORS)
+def test_services_monitors_budgets_and_policies_mean_the_pod_and_its_port(chart: helm_python.Chart, shape: str) -> None:
+    found = rendered(chart, SHAPES[shape])
+    ((workload, pod),) = ((one, pod) for one, pod in checks.pods(found) if one["kind"] != "Job")
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert pod["containers"][0]["ports"] == [{"name": "http", "containerPort": 9876}]
+    for service in checks.of(found, "Service"):
+        assert checks.selects(service["spec"]["selector"], labels)
+        assert {p["targetPort"] for p in service["spec"]["ports"]} == {"http"}
+    for monitor in checks.of(found, "PodMonitor"):
+        assert checks.selects(monitor["spec"]["selector"]["matchLabels"], labels)
+        assert [e["port"] for e in monitor["spec"]["podMetricsEndpoints"]] == ["http"]
+    for other in [*checks.of(found, "PodDisruptionBudget"), checks.named(found, "NetworkPolicy")]:
+        selector = other["spec"].get("selector") or other["spec"]["podSelector"]
+        assert checks.selects(selector["matchLabels"], labels)
+
+
+@pytest.mark.parametrize("shape", [shape for shape in MONITORS if shape not in {"ingress", "placed"}])
+def test_only_prometheus_and_neighbours_may_ask_and_no_cloud_metadata_may_be_asked(
+    chart: helm_python.Chart, shape: str
+) -> None:
+    """But for what extraIngress and extraEgress of two shapes add."""
+    found = rendered(chart, SHAPES[shape])
+    spec = checks.named(found, "NetworkPolicy")["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    (ingress,) = spec["ingress"]
+    assert ingress["ports"] == [{"port": "http"}]
+    assert [set(peer) for peer in ingress["from"]] == [{"podSelector"}, {"namespaceSelector", "podSelector"}]
+    assert ingress["from"][1]["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
+    blocks = [peer["ipBlock"] for rule in spec["egress"] for peer in rule["to"] if "ipBlock" in peer]
+    assert {"cidr": "169.254.20.10/32"} in blocks, "a cache of the DNS on the node"
+    assert (len(blocks) > 1) is bool(checks.rights(found)), "the API server"
+    for block in blocks:
+        for metadata in map(ip_address, ("169.254.169.254", "fe80::a9fe:a9fe")):
+            outside = metadata not in ip_network(block["cidr"])
+            assert outside or any(metadata in ip_network(e) for e in block["except"])
+
+
+@pytest.mark.parametrize("shape", [shape for shape in MONITORS if shape != "placed"])
+def test_several_pods_have_a_budget_and_are_spread_and_one_has_neither(chart: helm_python.Chart, shape: str) -> None:
+    found = rendered(chart, SHAPES[shape])
+    ((workload, pod),) = ((one, pod) for one, pod in checks.pods(found) if one["kind"] != "Job")
+    several = workload["spec"]["replicas"] > 1
+    assert bool(checks.of(found, "PodDisruptionBudget")) is several
+    keys = [c["topologyKey"] for c in pod.get("topologySpreadConstraints", [])]
+    assert keys == (["kubernetes.io/hostname", "topology.kubernetes.io/zone"] if several else [])
+    # A budget of one replica would let no node be drained; two pods of one volume would not start.
+    assert workload["kind"] == ("StatefulSet" if several else "Deployment")
+
+
+@pytest.mark.parametrize("replicas", [3, 12])
+def test_a_fleet_has_as_many_shards_as_pods_and_a_volume_for_each(chart: helm_python.Chart, replicas: int) -> None:
+    found = rendered(chart, {**SHAPES["fleet"], "replicas": replicas})
+    fleet = checks.named(found, "StatefulSet")["spec"]
+    ours = checks.accepted(fleet["template"]["spec"]["containers"][0]["args"])
+    assert ours["command"] == "run"
+    assert ours["total_shards"] == fleet["replicas"] == replicas
+    assert fleet["serviceName"] in [s["metadata"]["name"] for s in checks.of(found, "Service")]
+    assert [claim["metadata"]["name"] for claim in fleet["volumeClaimTemplates"]] == ["store"]
+    assert not checks.of(found, "PersistentVolumeClaim")
+    assert "store" not in [volume["name"] for volume in fleet["template"]["spec"]["volumes"]]
+
+
+def test_one_pod_has_a_volume_and_is_gone_before_the_next(chart: helm_python.Chart) -> None:
+    """Two at once would add twice the load."""
+    found = rendered(chart, {})
+    deployment = checks.named(found, "Deployment")["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+    volumes = {volume["name"]: volume for volume in deployment["template"]["spec"]["volumes"]}
+    assert checks.named(found, "PersistentVolumeClaim", volumes["store"]["persistentVolumeClaim"]["claimName"])
+    resources = deployment["template"]["spec"]["containers"][0]["resources"]
+    assert resources["limits"] == {"memory": "384Mi"}, "a CPU limit would be taken for the server's delay"
 
 
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "bare"])
 def test_a_token_is_there_only_with_rights_that_need_one(chart: helm_python.Chart, shape: str) -> None:
     found = rendered(chart, SHAPES[shape])
     needs = checks.rights(found)
-    assert bool(needs) is (shape in {"discovery", "fleet", "pair", "own"})
+    assert bool(needs) is ("lease" in SHAPES[shape].get("config", {}) or shape == "own")
     tokens = {workload["kind"]: pod["automountServiceAccountToken"] for workload, pod in checks.pods(found)}
     assert tokens.pop("Job", False) is False
-    assert set(tokens.values()) == (set() if shape == "sidecar" else {bool(needs)})
+    assert set(tokens.values()) == (set() if "sidecar" in shape or "alone" in shape else {bool(needs)})
 
 
 def test_the_rights_follow_the_configuration(chart: helm_python.Chart) -> None:
@@ -77,28 +172,7 @@ def test_the_rights_follow_the_configuration(chart: helm_python.Chart) -> None:
     }
 
 
-@pytest.mark.kubectl
-def test_the_chart_as_it_is_equals_the_base(chart: helm_python.Chart, manifests: Manifests) -> None:
-    ours, theirs = alike(rendered(chart, {})), alike(manifests("base"))
-    assert ours.keys() == theirs.keys()
-    for key, manifest in theirs.items():
-        assert ours[key] == manifest, key
-
-
-@pytest.mark.kubectl
-@pytest.mark.parametrize("overlay", ["discovery", "fleet"])
-def test_the_chart_equals_the_overlay(
-    chart: helm_python.Chart, manifests: Manifests, deploy: Path, overlay: str
-) -> None:
-    config = yaml.safe_load((deploy / f"kustomize/overlays/{overlay}/kneewatch.yml").read_text())
-    values = {"config": config, "replicas": 3 if overlay == "fleet" else 1, "shard": overlay == "fleet"}
-    ours, theirs = alike(rendered(chart, values)), alike(manifests(f"overlays/{overlay}"))
-    assert ours.keys() == theirs.keys()
-    for key, manifest in theirs.items():
-        assert ours[key] == manifest, key
-
-
-@pytest.mark.parametrize("shape", ["default", "discovery", "fleet", "pair", "ramp"])
+@pytest.mark.parametrize("shape", ["default", "discovery", "fleet", "pair", "ramp", "ramp alone"])
 def test_the_configuration_loads_and_the_command_line_takes_the_arguments(
     chart: helm_python.Chart, shape: str, tmp_path: Path
 ) -> None:
@@ -146,6 +220,8 @@ def test_a_key_by_the_environment_is_no_key_in_the_values(chart: helm_python.Cha
         ({"replicas": 2}, "config.lease"),
         ({"replicas": 2, "shard": True, "persistence": {"existingClaim": "a"}}, "each get their own claim"),
         ({"ramp": {"enabled": True}}, "ramp.target"),
+        ({"monitor": {"enabled": False}}, "there is nothing to run"),
+        ({**SHAPES["ramp alone"], "podMonitor": {"enabled": True}}, "need the monitor"),
     ],
 )
 def test_the_chart_refuses_values_that_cannot_work(chart: helm_python.Chart, values: Values, says: str) -> None:
@@ -165,7 +241,9 @@ def test_the_rules_are_the_generated_ones_or_those_that_are_passed(chart: helm_p
 def test_dashboards_are_the_generated_ones(chart: helm_python.Chart, deploy: Path) -> None:
     found = checks.of(rendered(chart, {"dashboards": {"enabled": True}}), "ConfigMap")
     maps = {m["metadata"]["name"]: m for m in found if "grafana_dashboard" in m["metadata"]["labels"]}
-    generated = {file.name: json.loads(file.read_text()) for file in (deploy.parent / "dashboards/generated").glob("*")}
+    generated = {
+        file.name: json.loads(file.read_text()) for file in (deploy.parent / "dashboards/generated").glob("*.json")
+    }
     assert {name: json.loads(text) for m in maps.values() for name, text in m["data"].items()} == generated
     assert maps.keys() == {name.removesuffix(".json") for name in generated}
 
@@ -217,6 +295,7 @@ def test_the_version_is_this_one_and_the_package_is_whole(chart_folder: Path, tm
     names = {member.name for member in members}
     assert archive.endswith(f"kneewatch-{__version__}.tgz")
     assert {"kneewatch/values.schema.json", "kneewatch/dashboards/kneewatch-fleet.json"} <= names
+    assert "kneewatch/dashboards/kustomization.yaml" not in names
     assert all(member.isfile() for member in members), "a link would lead nowhere"
     with helm_python.Chart.load(archive) as chart:
         assert chart.metadata["appVersion"] == __version__

@@ -1,6 +1,5 @@
-"""The chart's two Jobs, a capacity run and vLLM's own benchmark: equal to kustomize, refused where pointless."""
+"""The chart's two Jobs, a capacity run and vLLM's own benchmark: beside a monitor and alone."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -9,13 +8,15 @@ import checks
 import helm_python
 import pytest
 import yaml
-from chart_values import FOUND, LEASE, LOCAL, SHAPES, WEB, Values, alike, rendered
+from chart_values import FOUND, LEASE, LOCAL, SHAPES, WEB, Values, rendered
+
+from probe import __version__
 
 pytestmark = pytest.mark.long
 
-Manifests = Callable[[str], list[dict[str, Any]]]
 BENCH: Values = SHAPES["bench"]["bench"]
 JOBS = ["ramp", "bench"]
+SERVED = {"name": "llama-8b", "base_url": "http://llama-8b:8000"}
 
 
 def job(manifests: list[dict[str, Any]]) -> dict[str, Any]:
@@ -32,46 +33,45 @@ def bench(**more: object) -> Values:
     return {"bench": {**BENCH, **more}}
 
 
-@pytest.mark.kubectl
-def test_the_benchmark_is_the_kustomizations(chart: helm_python.Chart, manifests: Manifests) -> None:
-    ours, theirs = alike(rendered(chart, SHAPES["bench"])), alike(manifests("overlays/bench"))
-    ours_job, theirs_job = ours["Job", "monitoring", "kneewatch-bench-1"], theirs["Job", "monitoring", "vllm-bench"]
-    assert ours_job["spec"] == theirs_job["spec"]
-    assert ours_job["metadata"]["labels"] == theirs_job["metadata"]["labels"]
-
-
-@pytest.mark.kubectl
-def test_the_run_is_the_jobs(chart: helm_python.Chart, manifests: Manifests) -> None:
-    found = rendered(chart, {"ramp": {"enabled": True, "target": "llama-8b"}})
-    ours, theirs = alike(found), alike(manifests("overlays/job"))
-    mine, its = (
-        ours["Job", "monitoring", "kneewatch-ramp-1"]["spec"],
-        theirs["Job", "monitoring", "kneewatch-ramp"]["spec"],
-    )
-    # The monitor's configuration, which has a store; the Job's own has none.
-    pod, other = mine["template"]["spec"], its["template"]["spec"]
-    assert pod["volumes"].pop(0) == {"name": "config", "configMap": {"name": "kneewatch"}}
-    assert other["volumes"].pop(0) == {"name": "config", "configMap": {"name": "kneewatch-ramp"}}
-    pod["volumes"] = [volume for volume in pod["volumes"] if volume["name"] != "store"]
-    mounts = pod["containers"][0]["volumeMounts"]
-    mounts.remove({"name": "store", "mountPath": "/var/lib/kneewatch"})
-    assert mine == its
-    policy = ("NetworkPolicy", "monitoring", "kneewatch-ramp")
-    assert ours[policy]["spec"] == theirs[policy]["spec"]
-
-
-@pytest.mark.kubectl
-@pytest.mark.parametrize("shape", JOBS)
-def test_both_leave_their_results_on_a_volume_that_stays(
-    chart: helm_python.Chart, manifests: Manifests, shape: str
-) -> None:
-    key = ("PersistentVolumeClaim", "monitoring", "kneewatch-results")
+@pytest.mark.parametrize("shape", [*JOBS, "ramp alone", "bench alone"])
+def test_both_leave_their_results_on_a_volume_that_stays(chart: helm_python.Chart, shape: str) -> None:
     found = rendered(chart, SHAPES[shape])
-    claim = alike(found)[key]
-    assert claim["spec"] == alike(manifests("overlays/results"))[key]["spec"]
+    claim = checks.named(found, "PersistentVolumeClaim", "kneewatch-results")
     assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     volumes = job(found)["spec"]["template"]["spec"]["volumes"]
-    assert {"name": "results", "persistentVolumeClaim": {"claimName": key[2]}} in volumes
+    assert {"name": "results", "persistentVolumeClaim": {"claimName": "kneewatch-results"}} in volumes
+
+
+def test_the_reader_of_results_is_confined_and_mounts_their_volume(deploy: Path) -> None:
+    reader = yaml.safe_load((deploy / "helm/reader.yaml").read_text())
+    checks.check(reader)
+    assert checks.loose(reader["spec"]) == []
+    (claim,) = (volume["persistentVolumeClaim"]["claimName"] for volume in reader["spec"]["volumes"])
+    assert claim == "kneewatch-results"
+    assert reader["spec"]["containers"][0]["image"] == f"kneewatch:{__version__}"
+
+
+@pytest.mark.parametrize("shape", JOBS)
+def test_without_a_monitor_there_is_the_job_and_what_it_needs(chart: helm_python.Chart, shape: str) -> None:
+    alone, beside = rendered(chart, SHAPES[f"{shape} alone"]), rendered(chart, {shape: SHAPES[f"{shape} alone"][shape]})
+    policies = ["NetworkPolicy"] if shape == "ramp" else []
+    assert sorted(m["kind"] for m in alone) == ["ConfigMap", "Job", *policies, "PersistentVolumeClaim"]
+    assert [m for m in beside if m in alone] == alone
+    leased = rendered(chart, {**SHAPES[f"{shape} alone"], "config": {"lease": LEASE, "targets": [FOUND, SERVED]}})
+    wanted = {("monitoring", "leases"): {"get", "list", "create", "update", "delete"}} if shape == "ramp" else {}
+    assert checks.rights(leased) == wanted
+
+
+def test_a_run_is_asked_for_once_and_ends_before_its_deadline(chart: helm_python.Chart, tmp_path: Path) -> None:
+    found = rendered(chart, SHAPES["ramp alone"])
+    run = job(found)["spec"]
+    (target,) = checks.configuration(found, tmp_path).targets
+    asked = checks.accepted(run["template"]["spec"]["containers"][0]["args"])
+    assert (asked["command"], asked["target"], str(asked["out"])) == ("ramp", target.name, "/results/result.json")
+    assert str(asked["html_file"]) == "/results/report.html"
+    assert run["backoffLimit"] == 0
+    assert run["template"]["spec"]["restartPolicy"] == "Never"
+    assert run["activeDeadlineSeconds"] > target.capacity.budget.seconds + 60
 
 
 @pytest.mark.parametrize("shape", JOBS)
@@ -115,7 +115,7 @@ def test_a_run_has_what_the_monitors_configuration_asks_for(chart: helm_python.C
 
 
 def test_a_run_without_a_lease_asks_the_api_server_for_nothing(chart: helm_python.Chart) -> None:
-    for config in ({}, {"targets": [FOUND, {"name": "llama-8b", "base_url": "http://llama-8b:8000"}]}):
+    for config in ({}, {"targets": [FOUND, SERVED]}):
         found = rendered(chart, {**SHAPES["ramp"], "config": config})
         run = job(found)["spec"]["template"]["spec"]
         assert run["automountServiceAccountToken"] is False

@@ -15,14 +15,14 @@ import yaml
 from chart_values import FOUND, LOCAL, SHAPES, Values, alike, rendered
 
 ROOT = Path(__file__).resolve().parents[2]
-OVERLAY = ROOT / "deploy/kustomize/overlays/sidecar"
+FOLDER = ROOT / "deploy/kustomize/sidecar"
 Manifests = Callable[[str], list[dict[str, Any]]]
 Manifest = dict[str, Any]
-# The deploy page's own lines: the dependency, and what vLLM's template includes.
-PAGE = (ROOT / "deploy/README.md").read_text()
+# The chart's README's own lines: the dependency, and what vLLM's template includes.
+PAGE = (ROOT / "deploy/helm/kneewatch/README.md").read_text()
 (DEPENDENCY,) = re.findall(r"```yaml\n(dependencies:\n.*?)```", PAGE, flags=re.DOTALL)
 (TEMPLATE,) = re.findall(r"```yaml\n(  template:\n.*?)```", PAGE, flags=re.DOTALL)
-# The overlay's ConfigMap has another name.
+# The kustomization's ConfigMap has another name.
 SIDECAR: Values = {"sidecar": {"enabled": True, "deployment": "llama-8b"}, "existingConfigMap": "kneewatch-sidecar"}
 
 
@@ -33,8 +33,8 @@ def included(key: str) -> str:
 
 
 def vllm_template() -> str:
-    """Return the overlay's example server as the template of a chart that includes Kneewatch as the page shows."""
-    text = (OVERLAY / "vllm.yaml").read_text()
+    """Return the example server as the template of a chart that includes Kneewatch as the page shows."""
+    text = (FOLDER / "vllm.yaml").read_text()
     for before, key in (
         (
             "      labels: {app.kubernetes.io/name: vllm, app.kubernetes.io/instance: llama-8b}\n    spec:\n",
@@ -94,8 +94,8 @@ def patched(kubectl: str, folder: Path, deployment: Manifest, patch: str) -> Man
 
 
 def server() -> Manifest:
-    """Return the overlay's vLLM without Kneewatch."""
-    found: Manifest = next(yaml.safe_load_all((OVERLAY / "vllm.yaml").read_text()))
+    """Return the example's vLLM without Kneewatch."""
+    found: Manifest = next(yaml.safe_load_all((FOLDER / "vllm.yaml").read_text()))
     return found
 
 
@@ -110,17 +110,17 @@ def only_kneewatch(parent: helm_python.Chart, **values: Any) -> list[Manifest]:
 
 
 @pytest.mark.kubectl
-def test_a_parent_charts_deployment_is_the_overlays(parent: helm_python.Chart, manifests: Manifests) -> None:
+def test_a_parent_charts_deployment_is_the_kustomizations(parent: helm_python.Chart, manifests: Manifests) -> None:
     ours = deployment_of(only_kneewatch(parent, **SIDECAR))
-    assert ours == deployment_of(manifests("overlays/sidecar"))
+    assert ours == deployment_of(manifests("sidecar"))
 
 
 @pytest.mark.kubectl
-def test_the_notes_patch_makes_the_overlays_deployment(
+def test_the_notes_patch_makes_the_kustomizations_deployment(
     chart: helm_python.Chart, manifests: Manifests, kubectl: str, tmp_path: Path
 ) -> None:
     ours = patched(kubectl, tmp_path, server(), patch_of(chart, SIDECAR))
-    assert deployment_of([ours]) == deployment_of(manifests("overlays/sidecar"))
+    assert deployment_of([ours]) == deployment_of(manifests("sidecar"))
     # Applied again, it changes nothing.
     assert patched(kubectl, tmp_path, ours, patch_of(chart, SIDECAR)) == ours
 
@@ -137,11 +137,11 @@ def test_the_pages_command_takes_it_out_again(chart: helm_python.Chart, kubectl:
 
 
 @pytest.mark.kubectl
-def test_with_nvml_it_is_the_overlays_with_that_patch(
+def test_with_nvml_it_is_the_kustomizations_with_that_patch(
     chart: helm_python.Chart, parent: helm_python.Chart, kubectl: str, manifests: Manifests, tmp_path: Path
 ) -> None:
     theirs = deployment_of(
-        [patched(kubectl, tmp_path, deployment_of(manifests("overlays/sidecar")), (OVERLAY / "nvml.yaml").read_text())]
+        [patched(kubectl, tmp_path, deployment_of(manifests("sidecar")), (FOLDER / "nvml.yaml").read_text())]
     )
     gpus = {**SIDECAR, "sidecar": {**SIDECAR["sidecar"], "nvml": True}}
     assert deployment_of([patched(kubectl, tmp_path, server(), patch_of(chart, gpus))]) == theirs
@@ -176,7 +176,7 @@ def test_kubernetes_accepts_it_and_the_sidecar_is_restricted(parent: helm_python
     for manifest in found:
         checks.check(manifest)
     ((_, pod),) = checks.pods(found)
-    assert checks.loose(pod) == ["vllm: runAsNonRoot"], "the overlay's server is its own business"
+    assert checks.loose(pod) == ["vllm: runAsNonRoot"], "the example's server is its own business"
     pod["containers"][0]["securityContext"]["runAsNonRoot"] = True
     assert checks.loose(pod) == []
     (mine,) = pod["initContainers"]
@@ -208,8 +208,8 @@ def test_everything_but_the_pod_is_there(chart: helm_python.Chart, tmp_path: Pat
     assert "kneewatch-fleet" in maps
     (monitor,) = checks.of(found, "PodMonitor")
     assert monitor["spec"]["selector"]["matchLabels"] == {"app": "vllm"}
-    theirs = yaml.safe_load((OVERLAY / "podmonitor.yaml").read_text())
-    assert monitor["spec"]["podMetricsEndpoints"] == theirs["spec"]["podMetricsEndpoints"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("kneewatch", "/metrics")
 
 
 def test_no_policy_blocks_vllms_clients_or_opens_its_port(chart: helm_python.Chart) -> None:

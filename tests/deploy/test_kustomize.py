@@ -1,179 +1,154 @@
-"""What the kustomizations render to: valid for Kubernetes, confined, and harmless to the server beside it."""
+"""The kustomizations: generated from the chart, and rendered to its objects, which test_helm.py checks."""
 
+import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import checks
+import helm_python
 import kubernetes_validate
 import pytest
-from checks import KUBERNETES
+import yaml
+from chart_values import SLICES, Values, alike, kustomized, rendered
 
-from probe import __version__
+from benchmarks import kustomizations
+from benchmarks.alerts.rules import seconds_of
+from benchmarks.kustomizations import DASHBOARDS, KUSTOMIZE, values
+from dashboards.intervals import SCRAPE_S
 from probe.config.config_file import load_config
 
-pytestmark = pytest.mark.kubectl
-
-Render = Callable[[str], dict[str, dict[str, Any]]]
-FOLDERS = ["base", "overlays/sidecar"]
-
-
-def pod(rendered: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    spec: dict[str, Any] = rendered["Deployment"]["spec"]["template"]["spec"]
-    return spec
+Manifest = dict[str, Any]
+Render = Callable[[str], list[Manifest]]
+FOLDERS = {"base", "discovery", "sidecar", "operator"}
 
 
-def kneewatch(rendered: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    spec = pod(rendered)
-    containers = [*spec["containers"], *spec.get("initContainers", [])]
-    (found,) = (container for container in containers if container["name"] == "kneewatch")
-    return dict(found)
+@pytest.fixture
+def copy(deploy: Path, tmp_path: Path) -> Path:
+    """Return a copy of deploy/kustomize to change."""
+    return Path(shutil.copytree(deploy / "kustomize", tmp_path / "kustomize"))
 
 
-def volumes(rendered: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the volume mounted at each path of Kneewatch's container."""
-    by_name = {volume["name"]: volume for volume in pod(rendered)["volumes"]}
-    return {mount["mountPath"]: by_name[mount["name"]] for mount in kneewatch(rendered)["volumeMounts"]}
+def uncomment(file: Path, *lines: str) -> None:
+    """Remove the `# ` before lines of a file, as its comments ask for."""
+    text = file.read_text()
+    for line in lines:
+        text, changed = re.subn(rf"^( *)# (?={re.escape(line)})", r"\1", text, flags=re.MULTILINE)
+        assert changed == 1, line
+    file.write_text(text)
 
 
-@pytest.mark.parametrize("version", KUBERNETES)
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_kubernetes_accepts_every_resource(render: Render, folder: str, version: str) -> None:
-    for resource in render(folder).values():
-        kubernetes_validate.validate(resource, version, strict=True)
+def test_the_files_are_those_that_make_generate_writes() -> None:
+    assert [path for path, text in kustomizations.files().items() if path.read_text() != text] == []
+
+
+def test_every_kustomization_is_tested(deploy: Path) -> None:
+    assert {file.parent.name for file in (deploy / "kustomize").rglob("kustomization.yaml")} == FOLDERS
 
 
 def test_the_newest_kubernetes_that_has_schemas_is_checked() -> None:
     newest = ".".join(kubernetes_validate.latest_version().split(".")[:2])
-    assert KUBERNETES[-1] == newest, "take it into checks.KUBERNETES and deploy/README.md"
+    assert checks.KUBERNETES[-1] == newest, "take it into checks.KUBERNETES and deploy/README.md"
 
 
-def test_the_schemas_know_native_sidecars(render: Render) -> None:
-    deployment = render("overlays/sidecar")["Deployment"]
-    deployment["spec"]["template"]["spec"]["initContainers"][0]["restartPolicyy"] = "Always"
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(deployment, KUBERNETES[-1], strict=True)
+@pytest.mark.kubectl
+@pytest.mark.parametrize(("folder", "given"), [("base", {}), ("discovery", values("discovery"))])
+def test_a_kustomization_is_the_chart(chart: helm_python.Chart, manifests: Render, folder: str, given: Values) -> None:
+    """But for the namespace of the base, which `kubectl -n` names."""
+    assert alike(manifests(folder)) == alike(rendered(chart, given))
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_kneewatch_is_confined_as_the_restricted_standard_wants_it(render: Render, folder: str) -> None:
-    rendered = render(folder)
-    spec = pod(rendered)
-    context = spec.get("securityContext", {}) | kneewatch(rendered)["securityContext"]
-    assert context["runAsNonRoot"] is True
-    assert context["runAsUser"] == 65532
-    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-    assert context["allowPrivilegeEscalation"] is False
-    assert context["capabilities"] == {"drop": ["ALL"]}
-    assert "privileged" not in context
-    assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
-    assert not any("hostPath" in volume for volume in spec["volumes"])
+@pytest.mark.kubectl
+@pytest.mark.parametrize("folder", ["base", "discovery"])
+def test_the_operators_monitor_is_the_charts_and_replaces_the_annotations(
+    chart: helm_python.Chart, kubectl: str, copy: Path, folder: str
+) -> None:
+    uncomment(copy / "base/kustomization.yaml", "components:", "  - ../operator")
+    operator = {**values("operator"), "prometheusRule": {"enabled": False}, "dashboards": {"enabled": False}}
+    given = {**operator, **(values("discovery") if folder == "discovery" else {})}
+    assert alike(kustomized(kubectl, copy / folder)) == alike(rendered(chart, given))
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_the_root_is_read_only_and_what_is_written_to_has_a_volume(render: Render, folder: str) -> None:
-    rendered = render(folder)
-    assert kneewatch(rendered)["securityContext"]["readOnlyRootFilesystem"] is True
-    assert volumes(rendered).keys() == {"/etc/kneewatch", "/var/lib/kneewatch", "/tmp"}  # noqa: S108 - in the container
-    assert all("sizeLimit" in v["emptyDir"] for v in volumes(rendered).values() if "emptyDir" in v)
+@pytest.mark.kubectl
+def test_discovery_of_endpoints_has_the_rights_that_the_chart_gives(
+    chart: helm_python.Chart, kubectl: str, copy: Path
+) -> None:
+    file = copy / "discovery/kustomization.yaml"
+    patch = re.findall(r"^  # ((?:- target|  ).*)$", file.read_text(), re.MULTILINE)
+    uncomment(file, *patch)
+    found = kustomized(kubectl, copy / "discovery")
+    for role in checks.of(found, "Role"):
+        checks.check(role)
+    wanted = checks.rights(rendered(chart, {"config": {"targets": [SLICES], "lease": {}}}))
+    assert checks.rights(found) == wanted
+    assert ("serving", "endpointslices") in wanted
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_kneewatch_gets_no_token_of_the_cluster(render: Render, folder: str) -> None:
-    rendered = render(folder)
-    assert pod(rendered)["automountServiceAccountToken"] is False
-    assert rendered.get("ServiceAccount", {}).get("automountServiceAccountToken") is not True
-    assert not {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} & rendered.keys()
+@pytest.mark.kubectl
+def test_the_dashboards_are_the_generated_ones_under_grafanas_label(kubectl: str) -> None:
+    found = kustomized(kubectl, DASHBOARDS)
+    assert {one["metadata"]["labels"]["grafana_dashboard"] for one in found} == {"1"}
+    for one in found:
+        checks.check(one)
+        ((name, text),) = one["data"].items()
+        assert name == f"{one['metadata']['name']}.json"
+        assert json.loads(text) == json.loads((DASHBOARDS / name).read_text())
+    assert {f"{one['metadata']['name']}.json" for one in found} == {file.name for file in DASHBOARDS.glob("*.json")}
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_memory_is_limited_and_cpu_is_not_throttled(render: Render, folder: str) -> None:
-    resources = kneewatch(render(folder))["resources"]
-    assert resources["requests"].keys() == {"cpu", "memory"}
-    assert resources["limits"] == {"memory": "384Mi"}
+@pytest.mark.kubectl
+def test_the_sidecar_sees_gpus_without_taking_one_and_prometheus_finds_it(
+    kubectl: str, copy: Path, tmp_path: Path
+) -> None:
+    uncomment(copy / "sidecar/kustomization.yaml", "- path: nvml.yaml", "- podmonitor.yaml")
+    found = kustomized(kubectl, copy / "sidecar")
+    for manifest in found:
+        checks.check(manifest)
+    ((workload, pod),) = checks.pods(found)
+    (mine,) = (c for c in pod["initContainers"] if c["name"] == "kneewatch")
+    assert {e["name"]: e["value"] for e in mine["env"]}["NVIDIA_DRIVER_CAPABILITIES"] == "utility"
+    assert "nvidia.com/gpu" not in mine["resources"]["limits"]
+    assert pod["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    text = (copy / "sidecar/kneewatch.yml").read_text().replace("# gpu: {nvml: true}", "gpu: {nvml: true}")
+    assert checks.load(text, tmp_path).servers[0].gpu.nvml
+
+    (monitor,) = checks.of(found, "PodMonitor")
+    labels = workload["spec"]["template"]["metadata"]["labels"]
+    assert checks.selects(monitor["spec"]["selector"]["matchLabels"], labels)
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    # No other container of the pod has a port of that name.
+    (port,) = (port for c in checks.containers(pod) for port in c["ports"] if port["name"] == endpoint["port"])
+    assert (port["containerPort"], endpoint["path"]) == (9876, "/metrics")
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_the_image_is_this_version(render: Render, folder: str) -> None:
-    assert kneewatch(render(folder))["image"] == f"kneewatch:{__version__}"
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_the_mounted_configuration_loads_and_fits_its_pod(render: Render, folder: str, tmp_path: Path) -> None:
-    rendered = render(folder)
-    config_map = rendered["ConfigMap"]
-    assert volumes(rendered)["/etc/kneewatch"]["configMap"]["name"] == config_map["metadata"]["name"]
-    file = tmp_path / "kneewatch.yml"
-    file.write_text(config_map["data"]["kneewatch.yml"])
-    config = load_config(file)
-    ports = [port["containerPort"] for port in kneewatch(rendered)["ports"]]
-    assert [config.listen_address] == [("0.0.0.0", port) for port in ports]
-    assert config.store.path is not None
-    assert str(config.store.path.parent) in volumes(rendered)
-    assert [target.capacity.mode for target in config.targets] == ["forecast"]
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_prometheus_finds_the_port_by_the_annotations(render: Render, folder: str) -> None:
-    rendered = render(folder)
-    annotations = rendered["Deployment"]["spec"]["template"]["metadata"]["annotations"]
-    assert annotations["prometheus.io/scrape"] == "true"
-    assert annotations["prometheus.io/path"] == "/metrics"
-    assert int(annotations["prometheus.io/port"]) in [p["containerPort"] for p in kneewatch(rendered)["ports"]]
-
-
-def test_two_probers_never_run_at_once(render: Render) -> None:
-    spec = render("base")["Deployment"]["spec"]
-    assert spec["replicas"] == 1
-    assert spec["strategy"] == {"type": "Recreate"}
-
-
-def test_the_base_asks_kneewatch_about_itself(render: Render) -> None:
-    container = kneewatch(render("base"))
-    asked = {key: container[key]["httpGet"] for key in ("startupProbe", "livenessProbe", "readinessProbe")}
-    assert asked == {
-        "startupProbe": {"path": "/-/healthy", "port": "http"},
-        "livenessProbe": {"path": "/-/healthy", "port": "http"},
-        "readinessProbe": {"path": "/-/ready", "port": "http"},
-    }
-
-
-def test_results_outlive_the_pod_of_the_base(render: Render) -> None:
-    rendered = render("base")
-    claim = volumes(rendered)["/var/lib/kneewatch"]["persistentVolumeClaim"]["claimName"]
-    assert claim == rendered["PersistentVolumeClaim"]["metadata"]["name"]
-    assert pod(rendered)["securityContext"]["fsGroup"] == 65532
-
-
-def test_the_service_selects_the_pod_and_its_port(render: Render) -> None:
-    rendered = render("base")
-    labels = rendered["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    service = rendered["Service"]["spec"]
-    assert service["selector"].items() <= labels.items()
-    assert service["ports"][0]["targetPort"] in [port["name"] for port in kneewatch(rendered)["ports"]]
-
-
-def test_the_sidecar_is_native_and_vllm_never_waits_for_it(render: Render) -> None:
-    container = kneewatch(render("overlays/sidecar"))
-    assert container["restartPolicy"] == "Always"
-    # Each of them would count for the pod: start, readiness, and unreadiness while a container restarts.
-    assert not {"startupProbe", "readinessProbe", "livenessProbe"} & container.keys()
-
-
-def test_the_sidecar_watches_the_server_in_its_pod(render: Render, deploy: Path) -> None:
-    (server,) = pod(render("overlays/sidecar"))["containers"]
-    config = load_config(deploy / "kustomize/overlays/sidecar/kneewatch.yml")
-    port = server["ports"][0]["containerPort"]
-    assert [target.base_url for target in config.servers] == [f"http://127.0.0.1:{port}"]
+@pytest.mark.kubectl
+def test_the_sidecar_watches_the_server_in_its_pod(manifests: Render, deploy: Path) -> None:
+    found = manifests("sidecar")
+    ((_, pod),) = checks.pods(found)
+    (server,) = pod["containers"]
+    config = load_config(deploy / "kustomize/sidecar/kneewatch.yml")
+    assert [target.base_url for target in config.servers] == [f"http://127.0.0.1:{server['ports'][0]['containerPort']}"]
     # Weights load for minutes after Kneewatch has started; vLLM's own startup probe gives them ten.
     probe = server["startupProbe"]
     assert config.targets[0].canary.startup_grace == probe["periodSeconds"] * probe["failureThreshold"]
-    assert server["image"].startswith("vllm/vllm-openai:v")
     assert server["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert "securityContext" not in pod, "Kneewatch's user is its container's, never vLLM's"
+    (config_map,) = checks.of(found, "ConfigMap")
+    assert config_map["metadata"]["name"] in {v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v}
 
 
-def test_the_patch_leaves_vllm_as_it_was(render: Render) -> None:
-    rendered = render("overlays/sidecar")
-    (server,) = pod(rendered)["containers"]
-    assert server["readinessProbe"]["httpGet"]["path"] == "/health"
-    assert {"cache", "shm"} <= {volume["name"] for volume in pod(rendered)["volumes"]}
-    assert "securityContext" not in pod(rendered)  # Kneewatch's user is its container's, never vLLM's
+@pytest.mark.kubectl
+def test_the_schemas_know_native_sidecars(manifests: Render) -> None:
+    (deployment,) = checks.of(manifests("sidecar"), "Deployment")
+    deployment["spec"]["template"]["spec"]["initContainers"][0]["restartPolicyy"] = "Always"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(deployment, checks.KUBERNETES[-1], strict=True)
+
+
+@pytest.mark.parametrize("file", sorted(KUSTOMIZE.rglob("podmonitor.yaml")), ids=str)
+def test_prometheus_scrapes_as_often_as_rules_and_dashboards_need(file: Path) -> None:
+    """Without an interval it takes the Prometheus' own, which may be longer than a minute."""
+    (endpoint,) = yaml.safe_load(file.read_text())["spec"]["podMetricsEndpoints"]
+    assert 0 < seconds_of(endpoint["interval"]) <= SCRAPE_S

@@ -15,7 +15,7 @@ from process import eventually
 
 __all__ = ["cluster"]
 
-COMPONENTS = Path(__file__).parents[2] / "deploy/kustomize/components"
+DISCOVERY = Path(__file__).parents[2] / "deploy/kustomize/discovery"
 SMALL = {"workloads": {"default": {"prompt_tokens": 8, "output_tokens": 3}}}
 RAMP = ("--rates", "10", "--confirm-seconds", "0", "--no-guard")
 
@@ -24,12 +24,12 @@ def granted() -> dict[str, set[str]]:
     """Return the verbs by resource of the Roles in deploy/."""
     rules = [
         rule
-        for file in ("servers.yaml", "leases.yaml")
-        for manifest in yaml.safe_load_all((COMPONENTS / "discovery" / file).read_text())
+        for manifest in yaml.safe_load_all((DISCOVERY / "roles.yaml").read_text())
         for rule in manifest.get("rules", ())
     ]
-    (patch,) = yaml.safe_load((COMPONENTS / "discovery-endpoints/kustomization.yaml").read_text())["patches"]
-    rules += [operation["value"] for operation in yaml.safe_load(patch["patch"])]
+    # The rule for EndpointSlices is in a comment of the kustomization.
+    (slices,) = re.findall(r"# +value: (.*endpointslices.*)", (DISCOVERY / "kustomization.yaml").read_text())
+    rules.append(yaml.safe_load(slices))
     verbs: dict[str, set[str]] = defaultdict(set)
     for rule in rules:
         for resource in rule["resources"]:

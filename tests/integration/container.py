@@ -92,7 +92,9 @@ class Pod:
 
     @classmethod
     def of_the_base(cls) -> "Pod":
-        spec = yaml.safe_load((ROOT / "deploy/kustomize/base/deployment.yaml").read_text())["spec"]["template"]["spec"]
+        objects = yaml.safe_load_all((ROOT / "deploy/kustomize/base/objects.yaml").read_text())
+        (deployment,) = (one for one in objects if one["kind"] == "Deployment")
+        spec = deployment["spec"]["template"]["spec"]
         (container,) = spec["containers"]
         memory = container["resources"]["limits"]["memory"]
         assert memory.endswith("Mi")

@@ -42,6 +42,13 @@ def _config(folder: Path, target: dict[str, Any]) -> Path:
     return file
 
 
+def _shipped(name: str) -> dict[str, Any]:
+    """Return a target of deploy/examples/systems.yml."""
+    targets = yaml.safe_load((ROOT / "deploy/examples/systems.yml").read_text())["targets"]
+    (found,) = (target for target in targets if target["name"] == name)
+    return dict(found)
+
+
 def _ramp(file: Path) -> dict[str, Any]:
     result = file.with_name("result.json")
     done = measured("ramp", "-c", file, *_LEVELS, "--out", result, within_s=600)
@@ -69,15 +76,13 @@ def test_each_system_is_checked_and_measured(needs: Needs, name: str, tmp_path: 
     assert str(result["capacity"]["reason"]).startswith("guarded by") == placed.is_by_stream
 
 
-def test_the_canary_of_the_shipped_overlay_passes_litellm(needs: Needs, tmp_path: Path) -> None:
+def test_the_canary_of_the_shipped_example_passes_litellm(needs: Needs, tmp_path: Path) -> None:
     needs("litellm")
-    config = yaml.safe_load((ROOT / "deploy/kustomize/overlays/litellm/kneewatch.yml").read_text())
+    shipped = {key: value for key, value in _shipped("litellm").items() if key != "metrics_url"} | {"engine": "litellm"}
     (tmp_path / "key").write_text(systems.KEY)
     with Sim(tmp_path / "sim", "tiny") as sim, systems.litellm(tmp_path / "gateway", sim.base_url) as url:
         place = {"base_url": url, "model": "llama", "api_key_file": str(tmp_path / "key")}
-        file = _config(
-            tmp_path, {**config["targets"][0], **place, "objectives": "default", "canary": {"workload": "short"}}
-        )
+        file = _config(tmp_path, {**shipped, **place, "objectives": "default", "canary": {"workload": "short"}})
         kneewatch("check", "-c", file)
         done = kneewatch("check", "-c", file)
         ids = _config(tmp_path, {**place, "canary": {"workload": "short"}})
@@ -112,10 +117,9 @@ def test_the_page_of_the_production_stacks_router_is_no_servers(needs: Needs, tm
     assert "the server does not report its queue" in done.err
 
 
-def test_the_canary_of_the_shipped_overlay_passes_transformers(needs: Needs, tmp_path: Path) -> None:
+def test_the_canary_of_the_shipped_example_passes_transformers(needs: Needs, tmp_path: Path) -> None:
     needs("transformers")
-    config = yaml.safe_load((ROOT / "deploy/kustomize/overlays/transformers/kneewatch.yml").read_text())
-    (target,) = config["targets"]
+    target = _shipped("transformers")
     with SETUPS["Hugging Face `transformers serve`"][1](tmp_path / "system") as placed:
         place = {"base_url": placed.url, "model": placed.target["model"]}
         asked = {"objectives": "default", "canary": {"workload": "short", "timeout": "30s"}}

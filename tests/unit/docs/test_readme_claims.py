@@ -37,10 +37,8 @@ CLAIMS: dict[str, tuple[str, ...] | str] = {
         "deploy/test_helm.py::test_the_chart_as_it_is_equals_the_base",
         "integration/test_discovery_run.py::test_pods_come_and_go_and_a_cluster_that_forbids_it_takes_none_away",
     ),
-    "in vLLM's pod": ("deploy/test_helm_sidecar.py::test_a_parent_charts_deployment_is_the_overlays",),
-    "many servers": (
-        "deploy/test_kustomize_shapes.py::test_the_fleet_has_as_many_shards_as_pods_and_a_volume_for_each",
-    ),
+    "in vLLM's pod": ("deploy/test_helm_sidecar.py::test_a_parent_charts_deployment_is_the_kustomizations",),
+    "many servers": ("deploy/test_helm.py::test_a_fleet_has_as_many_shards_as_pods_and_a_volume_for_each",),
     "one capacity run": ("deploy/test_helm_jobs.py::test_the_run_is_the_jobs",),
     "Kneewatch | yes": (
         "integration/test_agreement.py::test_median_latencies_agree",

@@ -81,7 +81,7 @@ def test_a_runbook_s_command_with_an_unknown_option_would_fail() -> None:
     "file",
     [
         "deploy/Dockerfile",
-        "deploy/kustomize/base/deployment.yaml",
+        "deploy/kustomize/base/objects.yaml",
         "deploy/helm/kneewatch/templates/_pod.tpl",
         "deploy/compose/compose.yml",
         "docs/operations.md",

@@ -69,6 +69,11 @@ interval: {{ . }}
 {{ .Values.existingConfigMap | default (include "kneewatch.fullname" .) | quote }}
 {{- end -}}
 
+{{/* "yes" if Kneewatch runs as a monitor in a pod of its own. */}}
+{{- define "kneewatch.ownPod" -}}
+{{- if and .Values.monitor.enabled (not .Values.sidecar.enabled) }}yes{{ end -}}
+{{- end -}}
+
 {{/* The target of config that a Job measures, as JSON; {} with existingConfigMap. Arguments: the context, the name of the
 value, the name of the target. */}}
 {{- define "kneewatch.target" -}}
@@ -93,10 +98,13 @@ value, the name of the target. */}}
 {{- if regexMatch "^https?://(127\\.[0-9.]+|localhost|\\[::1\\])(:|/|$)" (.base_url | default "") }}yes{{ end -}}
 {{- end -}}
 
-{{/* The namespaces in which pods are listed, one per line: those in the configuration and rbac.namespaces. */}}
+{{/* The namespaces in which the monitor lists pods, one per line: those in the configuration and rbac.namespaces. */}}
 {{- define "kneewatch.namespaces" -}}
-{{- $found := .Values.rbac.namespaces -}}
-{{- if not .Values.existingConfigMap -}}
+{{- $found := list -}}
+{{- if .Values.monitor.enabled -}}
+{{- $found = .Values.rbac.namespaces -}}
+{{- end -}}
+{{- if and .Values.monitor.enabled (not .Values.existingConfigMap) -}}
 {{- range .Values.config.targets -}}
 {{- range list .discover .metrics_discovery -}}{{- with . -}}{{- with .kubernetes -}}
 {{- $found = append $found (.namespace | default $.Release.Namespace) -}}
@@ -110,7 +118,8 @@ value, the name of the target. */}}
 
 {{/* The namespace of the Leases; empty if none are used. */}}
 {{- define "kneewatch.leases" -}}
-{{- if .Values.existingConfigMap -}}
+{{- if not (or .Values.monitor.enabled .Values.ramp.enabled) -}}
+{{- else if .Values.existingConfigMap -}}
 {{- if .Values.rbac.leases }}{{ .Release.Namespace }}{{ end -}}
 {{- else if hasKey .Values.config "lease" -}}
 {{ (.Values.config.lease | default dict).namespace | default .Release.Namespace }}
