@@ -22,6 +22,7 @@ Manifest = dict[str, Any]
 Objects = dict[tuple[str, str], Manifest]
 _NAMESPACE, _SIDECAR = "monitoring", "kneewatch-sidecar"
 _HELM_LABELS = {"app.kubernetes.io/managed-by", "app.kubernetes.io/version", "helm.sh/chart"}
+_KEYS = {"keys": {"secretName": "kneewatch-keys"}}
 _HEAD = "# Written by `make generate` from the Helm chart.\n"
 
 
@@ -32,11 +33,14 @@ def files() -> dict[Path, str]:
         operator, sidecar = values("operator"), values("sidecar")
         monitor = _objects(chart, operator)["PodMonitor", "kneewatch"]
         monitor_of_pods = _objects(chart, {**operator, **sidecar}, _SIDECAR)["PodMonitor", _SIDECAR]
-        patch = _patch(chart, sidecar)
+        deployment = base["Deployment", "kneewatch"]
+        with_keys = _objects(chart, _KEYS)["Deployment", "kneewatch"]
+        patch, patch_with_keys = _patch(chart, sidecar), _patch(chart, {**sidecar, **_KEYS})
         with_gpus = _patch(chart, {**sidecar, "sidecar": {**sidecar["sidecar"], "nvml": True}})
     changed = [_difference(base[key], found[key]) for key in base if base[key] != found[key]]
     return {
         KUSTOMIZE / "base/objects.yaml": _text(base.values()),
+        KUSTOMIZE / "base/keys.yaml": _text([_difference(deployment, with_keys)]),
         KUSTOMIZE / "base/kneewatch.yml": configuration(),
         KUSTOMIZE / "discovery/roles.yaml": _text(found[key] for key in found.keys() - base.keys()),
         KUSTOMIZE / "discovery/patch.yaml": _text(changed),
@@ -44,6 +48,7 @@ def files() -> dict[Path, str]:
         KUSTOMIZE / "operator/podmonitor.yaml": _text([monitor]),
         KUSTOMIZE / "sidecar/sidecar.yaml": _text([patch]),
         KUSTOMIZE / "sidecar/nvml.yaml": _text([_difference(patch, with_gpus)]),
+        KUSTOMIZE / "sidecar/keys.yaml": _text([_difference(patch, patch_with_keys)]),
         KUSTOMIZE / "sidecar/podmonitor.yaml": _text([monitor_of_pods]),
         KUSTOMIZE / "sidecar/kneewatch.yml": configuration("sidecar"),
         DASHBOARDS / "kustomization.yaml": _dashboards(),

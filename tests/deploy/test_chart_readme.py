@@ -46,6 +46,6 @@ def test_a_comment_belongs_to_the_line_below_it_or_beside_it() -> None:
 
 
 def test_the_values_of_its_example_are_accepted(chart: helm_python.Chart) -> None:
-    (example,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+    example, *_ = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
     kinds = {manifest["kind"] for manifest in rendered(chart, yaml.safe_load(example))}
     assert "Ingress" in kinds

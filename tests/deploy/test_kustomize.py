@@ -72,6 +72,19 @@ def test_the_operators_monitor_is_the_charts_and_replaces_the_annotations(
 
 
 @pytest.mark.kubectl
+@pytest.mark.parametrize(("folder", "prefix"), [("base", ""), ("sidecar", "kneewatch-")])
+def test_the_keys_are_mounted_as_the_chart_mounts_them(kubectl: str, copy: Path, folder: str, prefix: str) -> None:
+    if folder == "base":
+        uncomment(copy / "base/kustomization.yaml", "patches:")
+    uncomment(copy / folder / "kustomization.yaml", "  - path: keys.yaml" if folder == "base" else "- path: keys.yaml")
+    ((_, pod),) = checks.pods(kustomized(kubectl, copy / folder))
+    (mine,) = (c for c in checks.containers(pod) if c["name"] == "kneewatch")
+    assert {"name": f"{prefix}keys", "mountPath": checks.KEYS, "readOnly": True} in mine["volumeMounts"]
+    assert {"name": f"{prefix}keys", "secret": {"secretName": "kneewatch-keys"}} in pod["volumes"]
+    assert len(mine["volumeMounts"]) == 4, "beside those that were there"
+
+
+@pytest.mark.kubectl
 def test_discovery_of_endpoints_has_the_rights_that_the_chart_gives(
     chart: helm_python.Chart, kubectl: str, copy: Path
 ) -> None:

@@ -34,12 +34,12 @@ CLAIMS: dict[str, tuple[str, ...] | str] = {
     "**Error bound**": ("faults/test_starvation.py::test_the_error_bound_covers_what_a_busy_core_added",),
     "on a laptop": ("deploy/test_compose.py::test_docker_compose_accepts_the_file",),
     "beside the servers": (
-        "deploy/test_helm.py::test_the_chart_as_it_is_equals_the_base",
+        "deploy/test_kustomize.py::test_a_kustomization_is_the_chart",
         "integration/test_discovery_run.py::test_pods_come_and_go_and_a_cluster_that_forbids_it_takes_none_away",
     ),
     "in vLLM's pod": ("deploy/test_helm_sidecar.py::test_a_parent_charts_deployment_is_the_kustomizations",),
     "many servers": ("deploy/test_helm.py::test_a_fleet_has_as_many_shards_as_pods_and_a_volume_for_each",),
-    "one capacity run": ("deploy/test_helm_jobs.py::test_the_run_is_the_jobs",),
+    "one capacity run": ("deploy/test_helm_jobs.py::test_a_run_is_asked_for_once_and_ends_before_its_deadline",),
     "Kneewatch | yes": (
         "integration/test_agreement.py::test_median_latencies_agree",
         "integration/test_ramp_search.py::test_the_search_ends_with_a_figure_or_with_a_reason",

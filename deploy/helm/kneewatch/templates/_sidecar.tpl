@@ -2,7 +2,7 @@
 Kneewatch as a sidecar in vLLM's pod, for inclusion by the chart that creates the pod. Argument: this chart's own context,
 `.Subcharts.kneewatch` in a parent chart. Each template renders the contents of the key it is named after: initContainers,
 volumes, and annotations for a Prometheus that reads them. Indent the output below that key. For how the two containers
-work together see deploy/kustomize/overlays/sidecar/sidecar.yaml.
+work together see deploy/helm/values/sidecar.yaml.
 */}}
 {{- define "kneewatch.sidecar.initContainers" -}}
 {{- include "kneewatch.sidecar.asked" . -}}
