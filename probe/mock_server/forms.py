@@ -6,17 +6,18 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from probe.mock_server import results, typed_wire, wire
-from probe.mock_server.request_body import Refusal, parse_body
+from probe.mock_server import typed_wire, wire
 from probe.mock_server.request_parser import (
     ChatBody,
     ChatMessage,
     CommonBody,
     ParsedRequest,
+    Refusal,
     TokenIds,
     ask,
     chat_request,
     count_prompt,
+    parse_body,
     read_chat,
     read_completion,
 )
@@ -155,7 +156,7 @@ FORMS = {
 }
 # Those of a server with a pooling model, which has no others.
 RESULT_FORMS = {
-    "/v1/embeddings": Form(_read_embeddings, wire.completion_events, results.embeddings_body),
-    "/v1/rerank": Form(_read_rerank, wire.completion_events, results.rerank_body),
-    "/v1/score": Form(_read_score, wire.completion_events, results.score_body),
+    "/v1/embeddings": Form(_read_embeddings, wire.completion_events, wire.embeddings_body),
+    "/v1/rerank": Form(_read_rerank, wire.completion_events, wire.rerank_body),
+    "/v1/score": Form(_read_score, wire.completion_events, wire.score_body),
 }

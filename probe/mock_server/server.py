@@ -4,10 +4,13 @@ Input: a Profile and a model name. Output: an ASGI app, or a listening server. I
 every answer's system_fingerprint. It generates words, not language, and always max_tokens of them, with or without
 ignore_eos; only the question for the capital of France is answered. Unlike vLLM it takes only one prompt and one answer
 (n) per request.
+A request whose client disconnects is aborted at once, not only when its next token cannot be sent.
 """
 
 import asyncio
 import contextlib
+import hashlib
+import secrets
 import signal
 import socket
 import threading
@@ -22,20 +25,98 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from probe.mock_server import wire
-from probe.mock_server.bearer_token import BearerToken
-from probe.mock_server.driver import HEALTHY, Driver, Faults
+from probe.mock_server.driver import HEALTHY, Driver, Faults, Generation
 from probe.mock_server.forms import FORMS, RESULT_FORMS, Form
 from probe.mock_server.metrics import Metrics
 from probe.mock_server.prompts import PromptHistory
-from probe.mock_server.reply import BROKEN, Reply, json_answer, like_vllm
-from probe.mock_server.request_body import Refusal
+from probe.mock_server.request_parser import Refusal
 from probe.simulator.cost import Profile
 
+BROKEN = Refusal(500, "Internal server error", "InternalServerError")
 VERSION = "0.32.0-sim"
 STOP_SECONDS = 1  # for answers in progress when the server stops
+GUARDED_PREFIX = "/v1"
+
+
+class Reply:
+    """An ASGI response that runs one request, and aborts it as soon as the client disconnects."""
+
+    def __init__(self, driver: Driver, answer: wire.MockResponse, form: Form, *, shared_tokens: int) -> None:
+        """`shared_tokens`: leading tokens of the prompt that an earlier prompt had too."""
+        self._driver = driver
+        self._answer = answer
+        self._form = form
+        self._shared_tokens = shared_tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = self._answer.request
+        generation = self._driver.submit(
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens,
+            shared_tokens=self._shared_tokens,
+            is_text=request.is_text,
+        )
+
+        async def abort_when_gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            self._driver.abort(generation)
+
+        watcher = asyncio.create_task(abort_when_gone())
+        try:
+            if request.stream:
+                await self._stream(generation, send)
+            else:
+                response = await self._whole(generation)
+                await response(scope, receive, send)
+        finally:
+            watcher.cancel()
+            self._driver.abort(generation)
+
+    async def _stream(self, generation: Generation, send: Send) -> None:
+        events = self._form.events(self._answer)
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"vary", b"Origin")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+        async def write(event: bytes) -> None:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+
+        for event in events.at_once():
+            await write(event)
+        # vLLM sends chat's opening with the first token, not before.
+        opening = events.opening()
+        while (number := await generation.next_token()) is not None:
+            for event in opening:
+                await write(event)
+            opening = ()
+            await write(events.token(number))
+            if number == generation.output_tokens:
+                break
+        closing = events.closing() if number else events.broken(BROKEN.body)
+        for event in closing:
+            await write(event)
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _whole(self, generation: Generation) -> Response:
+        number: int | None = 0
+        while number != generation.output_tokens:
+            number = await generation.next_token()
+            if number is None:
+                return json_answer(wire.dumps(BROKEN.body), BROKEN.status)
+        return json_answer(self._form.whole(self._answer))
+
+
+def json_answer(body: str, status: int = 200) -> Response:
+    return like_vllm(Response(body, status, media_type="application/json"))
+
+
+def like_vllm(response: Response) -> Response:
+    """Add the header that vLLM's CORS middleware adds, even without an Origin, and return the response."""
+    response.headers["vary"] = "Origin"
+    return response
 
 
 def build_app(
@@ -232,3 +313,22 @@ async def _http_error(_: Request, error: Exception) -> Response:
         raise error
     response = JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
     return like_vllm(response)
+
+
+class BearerToken:
+    """vLLM's --api-key: 401 for paths under /v1 without the token. All other paths stay open."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._digest = hashlib.sha256(token.encode()).digest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        guarded = scope["type"] == "http" and scope["method"] != "OPTIONS" and scope["path"].startswith(GUARDED_PREFIX)
+        if guarded and not self._is_authorized(dict(scope["headers"]).get(b"authorization", b"")):
+            await JSONResponse({"error": "Unauthorized"}, status_code=401)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_authorized(self, authorization: bytes) -> bool:
+        scheme, _, token = authorization.partition(b" ")
+        return scheme.lower() == b"bearer" and secrets.compare_digest(hashlib.sha256(token).digest(), self._digest)

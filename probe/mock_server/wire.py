@@ -1,4 +1,4 @@
-"""The bytes of an answer as vLLM 0.32 writes them: events of a stream, and whole answers. Pure.
+"""The bytes of an answer as vLLM 0.32 writes them: events of a stream, whole answers, vectors and scores. Pure.
 
 Input: a ParsedRequest, the model's name and the answer's id. Output: JSON in the field order and with the separators of
 recorded transcripts (tests/golden/vllm-0.32). The parts of an event that are the same for every token are built once
@@ -8,6 +8,7 @@ per request, because JSON is most of what a token costs here.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 from probe.mock_server.request_parser import ParsedRequest
@@ -21,6 +22,7 @@ WORDS = (
     *(" wait", " rate", " burst", " limit", " seat", " page", " time", " point", " curve", " server"),
 )
 _WORDS_JSON = tuple(json.dumps(word) for word in WORDS)
+VECTOR_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +179,41 @@ def _trailer(answer: MockResponse) -> str:
         f'"service_tier":null,"system_fingerprint":"{FINGERPRINT}",'
         f'"usage":{usage},"prompt_tokens_details":null,"completion_tokens_details":null}}'
     )
+
+
+def embeddings_body(answer: MockResponse) -> str:
+    """Return the answer of /v1/embeddings: a vector of length 1, as far as it was computed in 64 bits."""
+    source = Random(answer.seed)
+    raw = [source.gauss(0.0, 1.0) for _ in range(VECTOR_LENGTH)]
+    norm = sum(value * value for value in raw) ** 0.5
+    vector = {"index": 0, "object": "embedding", "embedding": [value / norm for value in raw]}
+    return dumps({**_head(answer, "embd", "list"), "data": [vector], "usage": _result_usage(answer)})
+
+
+def score_body(answer: MockResponse) -> str:
+    """Return the answer of /v1/score."""
+    data = [{"index": i, "object": "score", "score": score} for i, score in enumerate(_scores(answer))]
+    return dumps({**_head(answer, "score", "list"), "data": data, "usage": _result_usage(answer)})
+
+
+def rerank_body(answer: MockResponse) -> str:
+    """Return the answer of /v1/rerank, best first."""
+    tokens = answer.request.prompt_tokens
+    results = [
+        {"index": i, "document": {"text": text, "multi_modal": None}, "relevance_score": score}
+        for i, (text, score) in enumerate(zip(answer.request.texts, _scores(answer), strict=True))
+    ]
+    results.sort(key=lambda each: -float(str(each["relevance_score"])))
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return dumps({"id": f"score-{answer.id}", "model": answer.model, "usage": usage, "results": results})
+
+
+def _scores(answer: MockResponse) -> list[float]:
+    source = Random(answer.seed)
+    return [source.random() for _ in answer.request.texts]
+
+
+def _result_usage(answer: MockResponse) -> dict[str, Any]:
+    tokens = answer.request.prompt_tokens
+    details = {"prompt_tokens_details": None, "completion_tokens_details": None}
+    return {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, **details}

@@ -1,9 +1,11 @@
-"""The JSON API of the monitor. Its types are in api_types.py."""
+"""The JSON API of the monitor, and its OpenAPI document with schemas of the types in api_types.py."""
 
 import asyncio
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -11,16 +13,25 @@ from pydantic_core import PydanticSerializationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from probe import __version__
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus
 from probe.report.result_json import dumps
 from probe.web import overview
-from probe.web.api_types import TargetJson, target_json
+from probe.web.api_types import ErrorJson, TargetJson, target_json
+from probe.web.hosts import OPEN
 from probe.web.monitor_protocol import Monitor
-from probe.web.openapi import document
 
 _TARGET = TypeAdapter(TargetJson)
 _TARGETS = TypeAdapter(list[TargetJson])
+Json = dict[str, Any]
+_REFS = "#/components/schemas/"
+_TYPES: tuple[TypeAdapter[Any], ...] = (
+    TypeAdapter(TargetJson),
+    TypeAdapter(CapacityResult),
+    TypeAdapter(ErrorJson),
+)
+_TEXT = {"text/plain": {"schema": {"type": "string"}}}
 
 
 class WebApi:
@@ -86,3 +97,117 @@ def _finite(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, list):
         return [_finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@cache
+def document() -> Json:
+    """Return the document. It is shared: do not change it."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Kneewatch",
+            "version": __version__,
+            "summary": "State of the monitored targets, capacity runs, on-demand probes and reload.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        # Relative to the document, so that it is correct behind a proxy's path too.
+        "servers": [{"url": "../../"}],
+        "paths": {path: _with_refusals(path, operations) for path, operations in _paths().items()},
+        "components": {
+            "schemas": _schemas(),
+            "securitySchemes": {"basic": {"type": "http", "scheme": "basic"}},
+        },
+        # No password, or basic authentication, as the web configuration file decides.
+        "security": [{}, {"basic": []}],
+    }
+
+
+def _paths() -> Json:
+    target = _parameter(
+        "name", "path", "A target's name. The name of a discovered target has a slash; do not escape it."
+    )
+    run = _parameter("id", "path", "A run's id, as /api/v1/runs gives it.")
+    only = _parameter("target", "query", "Only those of this target.", required=False)
+    missing = {"404": _json("There is no target or run with this name or id.", _ref("ErrorJson"))}
+    return {
+        "/api/v1/targets": _get("targets", "All targets, in the configuration's order", {
+            "200": _json("The targets.", {"type": "array", "items": _ref("TargetJson")})}),
+        "/api/v1/targets/{name}": _get("target", "One target", {
+            "200": _json("The target.", _ref("TargetJson")), **missing}, [target]),
+        "/api/v1/runs": _get("runs", "The newest capacity runs, without their steps, newest first", {
+            "200": _json("At most 20 runs.", {"type": "array", "items": _ref("RunSummary")})}, [only]),
+        "/api/v1/runs/{id}": _get("run", "One capacity run with its steps", {
+            "200": _json("The run.", _ref("CapacityResult")), **missing}, [run]),
+        "/api/v1/openapi.json": _get("openapi", "This document", {
+            "200": _json("OpenAPI 3.1.", {"type": "object"})}),
+        "/probe": _get("probe", "Send one request to a target and return its metrics", {
+            "200": _text("Prometheus text format: probe_success and more, also if the request failed."),
+            "400": _text("The parameter target is missing."),
+            "403": _text("The target is passive, or the request is cross-site."),
+            "404": _text("There is no target or workload with this name."),
+            "429": _text("Too many probes; Retry-After says when to retry.")},
+            [_parameter("target", "query", "The target's name."),
+             _parameter("workload", "query", "A configured workload. Default: the canary's.", required=False)]),
+        "/metrics": _get("metrics", "All metrics", {"200": _text("Prometheus text format, or OpenMetrics.")}),
+        "/config": _get("config", "The effective configuration, secrets hidden", {"200": _text("YAML.")}),
+        "/-/healthy": _get("healthy", "Whether the process answers", {"200": _text("Yes.")}),
+        "/-/ready": _get("ready", "Whether Kneewatch is monitoring", {
+            "200": _text("Yes."), "503": _text("Starting or stopping.")}),
+        "/-/reload": {"post": _operation("reload", "Reload the configuration", {
+            "200": _text("Reloaded."),
+            "403": _text("The request is cross-site."),
+            "500": _text("Refused, with the reason; the previous configuration stays in use.")})},
+    }  # fmt: skip
+
+
+def _get(name: str, words: str, answers: Mapping[str, Json], parameters: list[Json] | None = None) -> Json:
+    return {"get": _operation(name, words, answers, parameters)}
+
+
+def _operation(name: str, words: str, answers: Mapping[str, Json], parameters: list[Json] | None = None) -> Json:
+    found: Json = {"operationId": name, "summary": words, "responses": dict(answers)}
+    return found | ({"parameters": parameters} if parameters else {})
+
+
+def _with_refusals(path: str, operations: Json) -> Json:
+    """Return the operations with the responses that refuse access."""
+    refusals = {
+        "401": _text("User and password required."),
+        "429": _text("Too many requests or password checks; Retry-After says when to retry."),
+    }
+    if path not in OPEN:
+        refusals["421"] = _text("The Host header is not an allowed name.")
+    return {
+        method: {**operation, "responses": {**refusals, **operation["responses"]}}
+        for method, operation in operations.items()
+    }
+
+
+def _parameter(name: str, where: str, words: str, *, required: bool = True) -> Json:
+    return {"name": name, "in": where, "description": words, "required": required, "schema": {"type": "string"}}
+
+
+def _json(words: str, schema: Json) -> Json:
+    return {"description": words, "content": {"application/json": {"schema": schema}}}
+
+
+def _text(words: str) -> Json:
+    return {"description": words, "content": _TEXT}
+
+
+def _ref(name: str) -> Json:
+    return {"$ref": f"{_REFS}{name}"}
+
+
+def _schemas() -> Json:
+    asked = [(str(i), "serialization", one) for i, one in enumerate(_TYPES)]
+    _, whole = TypeAdapter.json_schemas(asked, ref_template=f"{_REFS}{{model}}")  # type: ignore[arg-type]
+    found: Json = whole["$defs"]
+    for schema in found.values():
+        if "properties" in schema:
+            # Answers always have every key; missing values are null.
+            schema |= {"required": list(schema["properties"]), "additionalProperties": False}
+    summary = deepcopy(found["CapacityResult"])
+    summary |= {"title": "RunSummary", "description": "A capacity run in a list: `steps` is their number."}
+    summary["properties"]["steps"] = {"title": "Steps", "type": "integer"}
+    return {**found, "RunSummary": summary}

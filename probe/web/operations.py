@@ -2,21 +2,61 @@
 
 import asyncio
 import gzip
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Generic, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from exporters.exposition_format import wants_openmetrics
-from probe.web.coalesced import Coalesced
 from probe.web.headers import takes_gzip
 from probe.web.monitor_protocol import Monitor
 from probe.web.on_demand import is_cross_site
 
+T = TypeVar("T")
+# With a pause, the function runs at most this share of the time.
+_MAX_SHARE = 0.2
 _FORMATS = {False: "text/plain", True: "application/openmetrics-text"}
 _RELOAD_PAUSE_S = 1.0
 # The quickest: a page of series repeats itself, so even this makes it a fraction.
 _GZIP_LEVEL = 1
+
+
+class Coalesced(Generic[T]):
+    """A function that runs once at a time; callers that wait share its next run.
+
+    Each caller gets the result of a run that began after its call. So there are at most two: one running, one pending.
+    """
+
+    def __init__(self, function: Callable[[], Awaitable[T]], pause_s: float = 0.0) -> None:
+        """`pause_s`: the shortest pause between two runs."""
+        self._function = function
+        self._pause_s = pause_s
+        self._last: asyncio.Task[T] | None = None
+        self._pending: asyncio.Task[T] | None = None
+        self._not_before_s = 0.0
+
+    async def __call__(self) -> T:
+        """Return the function's result, or raise what it raised."""
+        if self._pending is None:
+            self._pending = asyncio.create_task(self._run(self._last))
+        # A caller that goes away does not end the run of the others.
+        return await asyncio.shield(self._pending)
+
+    async def _run(self, before: asyncio.Task[T] | None) -> T:
+        loop = asyncio.get_running_loop()
+        if before is not None:
+            await asyncio.wait((before,))
+            await asyncio.sleep(max(self._not_before_s - loop.time(), 0.0))
+        self._last, self._pending = self._pending, None
+        began_s = loop.time()
+        try:
+            return await self._function()
+        finally:
+            if self._pause_s:
+                took_s = loop.time() - began_s
+                self._not_before_s = loop.time() + max(self._pause_s, took_s * (1 / _MAX_SHARE - 1))
 
 
 class Operations:

@@ -1,4 +1,4 @@
-"""Rows of the status page: targets with the worst first, their problems in sentences, and what is wrong."""
+"""Rows of the status page, the worst targets first, with their problems and failed canaries as text."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,15 +8,15 @@ from urllib.parse import quote
 from probe.capacity.trend.headroom import headroom
 from probe.core import latency
 from probe.core import objectives as slo
+from probe.core.failure_log import FailureGroup
 from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.snapshot import REPLICAS
 from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.cross_check_text import Finding, findings
-from probe.report.figures import milliseconds, percent
+from probe.report.figures import ago, milliseconds, percent, when
 from probe.report.result_text import over_capacity
-from probe.web.failures import since_words
 from probe.web.history import TargetHistory, target_history
 
 # States of a target, the worst first.
@@ -35,6 +35,8 @@ _SLOT, _BAR, _HEIGHT, _SLOTS = 4, 3, 28, 60
 _LEAST = 0.06  # minimum height of a bar, as a share
 _LITTLE = 0.1  # of the capacity: headroom below this needs attention
 _FEW = 5  # fewer canaries say little about a ratio
+_MOST = 20
+_DATE = len("2026-11-23 ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,3 +232,47 @@ def _failing(status: TargetStatus) -> Iterator[str]:
 def is_slow(record: RequestRecord, objectives: Objectives) -> bool:
     """Return whether a request was answered but missed an objective."""
     return record.outcome is Outcome.OK and not slo.met(record, objectives)[slo.ALL]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFailures:
+    """A group of a target's failures. `words`: outcome, number, times. `is_current`: the target fails like this now."""
+
+    name: str
+    group: FailureGroup
+    words: str
+    is_current: bool
+
+
+def failures(statuses: Sequence[TargetStatus]) -> list[TargetFailures]:
+    """Return the last groups of failures of all targets: current ones first, then the newest first."""
+    found = [
+        TargetFailures(status.name, group, _words(group, is_current=is_current), is_current)
+        for status in statuses
+        for i, group in enumerate(status.failure_groups)
+        for is_current in (i == 0 and group.recovered_s is None,)
+    ]
+    return sorted(found, key=lambda one: (not one.is_current, -one.group.last_s))[:_MOST]
+
+
+def since_words(status: TargetStatus | CanaryStatus, now_s: float) -> str:
+    """Return since when a target, or a kind of its canaries, is up or down; "" if unknown.
+
+    Such as "2026-11-23 02:49:12 UTC (3 h ago)".
+    """
+    if status.since is None:
+        return ""
+    age = ago(status.since.at_s, now_s)
+    return f"{when(status.since.at_s)} ({age if status.since.is_exact else f'{age}, the first canary'})"
+
+
+def _words(group: FailureGroup, *, is_current: bool) -> str:
+    what = group.outcome.value.replace("_", " ")
+    counted = f"{group.count} x {what}" if group.count > 1 else what
+    if is_current:
+        return f"{counted} since {when(group.first_s)}"
+    if group.count == 1:
+        return f"{counted} at {when(group.first_s)}"
+    first, last = when(group.first_s), when(group.last_s)
+    is_same_day = first[:_DATE] == last[:_DATE]
+    return f"{counted} from {first.removesuffix(' UTC')} to {last[_DATE:] if is_same_day else last}"

@@ -1,6 +1,8 @@
 """The pages and routes of the monitor. They can trigger only an on-demand probe and a reload."""
 
 import asyncio
+import gzip
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,44 +13,50 @@ from typing import Any
 import jinja2
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from exporters.discovery import exported_labels
 from probe import __version__
-from probe.charts import ECHARTS, notice
+from probe.charts import ECHARTS, echarts, notice
 from probe.core.firing_alerts import FiringAlerts
 from probe.core.result import CapacityResult
 from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.core.text import one_line
 from probe.gpu.utilization import memory, utilization
 from probe.report.forecast_text import beside_measured, correction_words, forecast_rate
-from probe.report.html import embedded, environment, report, run_data
+from probe.report.html import charts_script, embedded, environment, report, run_data, style
 from probe.web import overview
 from probe.web.api import WebApi, as_json
-from probe.web.assets import Assets
-from probe.web.failures import failures, since_words
-from probe.web.headers import with_headers
+from probe.web.headers import takes_gzip, with_headers
 from probe.web.history import budgets, periods
 from probe.web.hosts import only_allowed_hosts
 from probe.web.monitor_protocol import Monitor
 from probe.web.on_demand import OnDemand
 from probe.web.operations import Operations
+from probe.web.overview import failures, since_words
 from probe.web.waterfall import waterfall
 
 __all__ = ["Monitor", "build_pages"]
 
-_HERE = Path(__file__).parent
 _TEMPLATES = ("status.html", "target.html", "run.html", "missing.html")
 _MAX_RUNS = 10
 _MAX_PROBLEM_CHARS = 300
+# A curve with a knee.
+_ICON = (
+    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32" rx="6" fill="#1f5fbf"/>'
+    '<path d="M5 25h11c4 0 5-4 9-18" fill="none" stroke="#fff" stroke-width="3" stroke-linecap="round"/>'
+    '<circle cx="19" cy="23" r="3.5" fill="#f2a33c"/></svg>'
+)
+_CACHE_FOREVER = "public, max-age=31536000, immutable"
 _CURVES = 3  # charts of a run on a target's page: requests/s, TTFT and TPOT
+_HERE = Path(__file__).parent
 
 
 def build_pages(monitor: Monitor) -> ASGIApp:
     """Return the ASGI app for a monitor."""
-    assets, overview_cache = Assets(), overview.Overview()
+    assets, overview_cache = _Assets(), overview.Overview()
     pages, api = _Pages(monitor, assets, overview_cache), WebApi(monitor, overview_cache)
     probe, operations = OnDemand(monitor), Operations(monitor)
     app = Starlette(
@@ -76,8 +84,44 @@ def build_pages(monitor: Monitor) -> ASGIApp:
     return with_headers(only_allowed_hosts(app, lambda: monitor.allowed_hosts))
 
 
+class _Assets:
+    """Styles, scripts and the icon, with content hashes in their names, so that browsers can cache them forever."""
+
+    def __init__(self) -> None:
+        live = (_HERE / "templates/live.js").read_text(encoding="utf-8")
+        self._files: dict[str, tuple[str, str]] = {}
+        self.icon = self._put("icon.svg", "image/svg+xml", _ICON)
+        self.style = self._put("kneewatch.css", "text/css", style())
+        self.live = self._put("live.js", "text/javascript", live)
+        self.library = self._put("echarts.js", "text/javascript", echarts())
+        self.charts = self._put("charts.js", "text/javascript", charts_script())
+
+    def answer(self, request: Request) -> Response:
+        """Return the requested file."""
+        found = self._files.get(request.url.path.lstrip("/"))
+        if found is None:
+            return PlainTextResponse("no such file\n", status_code=404)
+        kind, text = found
+        headers = {"Cache-Control": _CACHE_FOREVER, "Vary": "Accept-Encoding"}
+        if takes_gzip(request.headers.get("accept-encoding", "")):
+            headers["Content-Encoding"] = "gzip"
+            return Response(_gzipped(text), media_type=kind, headers=headers)
+        return Response(text, media_type=kind, headers=headers)
+
+    def _put(self, name: str, kind: str, text: str) -> str:
+        stem, _, ending = name.partition(".")
+        path = f"assets/{stem}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.{ending}"
+        self._files[path] = (kind, text)
+        return path
+
+
+@cache
+def _gzipped(text: str) -> bytes:
+    return gzip.compress(text.encode(), mtime=0)
+
+
 class _Pages:
-    def __init__(self, monitor: Monitor, assets: Assets, overview_cache: overview.Overview) -> None:
+    def __init__(self, monitor: Monitor, assets: _Assets, overview_cache: overview.Overview) -> None:
         self._monitor = monitor
         self._assets = assets
         self._overview = overview_cache

@@ -9,7 +9,7 @@ import yaml
 
 from probe.config.web_file import WebConfig, load_web_config
 from probe.core.errors import ConfigError
-from probe.web.tls import is_allowed_certificate, server_context
+from probe.web.gate import is_allowed_certificate, server_context
 
 HASH = "$2y$10$mDwo.lAisC94iLAyP81MCesa29IzH37oigHC/42V2pdJlUprsJPze"
 SECRET = "s3cr3t-in-the-file"

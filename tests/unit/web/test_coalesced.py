@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from both_loops import Run
 
-from probe.web.coalesced import Coalesced
+from probe.web.operations import Coalesced
 
 
 class Counted:

@@ -20,7 +20,7 @@ from probe.core.request import Outcome
 from probe.core.result import CapacityResult, Correction, PriorForecast, Roofline
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, UserLoad
 from probe.web import pages
-from probe.web.openapi import document
+from probe.web.api import document
 
 pytestmark = pytest.mark.slow
 

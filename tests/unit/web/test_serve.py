@@ -146,7 +146,7 @@ def test_a_head_without_end_is_not_kept(piece: bytes) -> None:
     stays="-",
 )
 def test_a_connection_without_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.web.connection.HEAD_S", 0.2)
+    monkeypatch.setattr("probe.web.serve.HEAD_S", 0.2)
 
     async def run() -> None:
         async with serve(HELLO, "127.0.0.1", 0) as url:
@@ -182,7 +182,7 @@ def test_a_new_connection_takes_the_place_of_the_one_used_least_recently(monkeyp
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
 @pytest.mark.fault("C33")
 def test_a_reader_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr("probe.web.connection.PART_S", 0.2)
+    monkeypatch.setattr("probe.web.serve.PART_S", 0.2)
     large = PlainTextResponse(b"x" * 20_000_000)
 
     async def run() -> None:
@@ -203,8 +203,8 @@ def test_a_reader_that_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.slow
 def test_a_response_has_a_limit_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.web.connection.RESPONSE_S", 0.5)
-    monkeypatch.setattr("probe.web.connection.PART_S", 30.0)
+    monkeypatch.setattr("probe.web.serve.RESPONSE_S", 0.5)
+    monkeypatch.setattr("probe.web.serve.PART_S", 30.0)
     large = PlainTextResponse(b"x" * 20_000_000)
 
     async def run() -> None:
@@ -236,7 +236,7 @@ def test_a_body_arrives_whole(size: int) -> None:
 
 @pytest.mark.slow
 def test_a_connection_that_is_kept_has_as_long_for_its_second_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probe.web.connection.HEAD_S", 1.0)
+    monkeypatch.setattr("probe.web.serve.HEAD_S", 1.0)
 
     async def run() -> None:
         async with serve(HELLO, "127.0.0.1", 0) as url:
