@@ -1,4 +1,4 @@
-"""The mock server's driver: runs engine steps in real time, and gives out tokens.
+"""The mock server's driver: runs engine steps in real time, and sends tokens.
 
 Input: requests and aborts from the HTTP side. Output: each request's tokens, on a queue of its own, and the metrics.
 Requests reach the engine, and tokens the clients, through the front end (simulator/front_end.py). One task steps the
@@ -42,14 +42,14 @@ class Generation:
     prompt_tokens: int
     output_tokens: int
     shared_tokens: int = 0
-    is_text: bool = True  # else it ends with the prompt, and its one token stands for the result and is not counted
-    number: int = -1  # the engine's, once it has it
+    is_text: bool = True  # False: it ends with the prefill; its one token stands for the result and is not counted
+    number: int = -1  # of the engine; -1 until the engine has the request
     entered_s: float = 0.0  # the front end has passed it on
     scheduled_s: float = 0.0
     first_token_s: float = 0.0
     last_token_s: float = 0.0
-    made: int = 0  # tokens that the engine has generated
-    given: int = 0  # tokens that were sent to the client
+    generated: int = 0  # tokens of the engine
+    sent: int = 0  # tokens that the client got
     found_tokens: int = 0  # in the prefix cache
     preemptions: int = 0
     _ready: asyncio.Queue[int | None] = field(default_factory=asyncio.Queue)
@@ -59,8 +59,8 @@ class Generation:
         return await self._ready.get()
 
     def give_token(self) -> None:
-        self.given += 1
-        self._ready.put_nowait(self.given)
+        self.sent += 1
+        self._ready.put_nowait(self.sent)
 
     def cut(self) -> None:
         self._ready.put_nowait(None)
@@ -141,7 +141,7 @@ class Driver:
         self._metrics.sleep(("paused", "weights_offloaded", "discard_all")[level])
 
     def wake_up(self) -> None:
-        """Run requests again, first those that have come meanwhile."""
+        """Run requests again, those that came meanwhile first."""
         self.is_asleep = False
         self._metrics.sleep("awake")
         self.faults = self._faults
@@ -203,14 +203,14 @@ class Driver:
         prompt_tokens = found_tokens = 0
         emitted = [self._open[number] for number in outcome.emitted]
         for generation in emitted:
-            if generation.made == 0:
+            if generation.generated == 0:
                 generation.first_token_s = now_s
                 waits_s.append(turned_s - generation.entered_s)
                 prompt_tokens += generation.prompt_tokens
                 found_tokens += generation.found_tokens
             else:
                 gaps_s.append(now_s - generation.last_token_s)
-            generation.made += 1
+            generation.generated += 1
             generation.last_token_s = now_s
         self._metrics.step(
             prompt_tokens=prompt_tokens,
@@ -233,7 +233,7 @@ class Driver:
         for generation in emitted:
             if generation.number in self._open:  # its client may be gone by now
                 generation.give_token()
-                if generation.given == generation.output_tokens:
+                if generation.sent == generation.output_tokens:
                     del self._open[generation.number]
 
 

@@ -1,4 +1,4 @@
-"""The APIs that the mock server answers: for each, how its requests are read, and how its answers are written."""
+"""The APIs of the mock server, a row for each: how to read its requests and how to write its answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +14,8 @@ from probe.mock_server.request_parser import (
     ParsedRequest,
     Refusal,
     TokenIds,
-    ask,
     chat_request,
+    checked_request,
     count_prompt,
     parse_body,
     read_chat,
@@ -93,7 +93,7 @@ def _read_messages(body: bytes, content_type: str, *, model: str, profile: Profi
 
 
 def _anthropic_error(refusal: Refusal) -> dict[str, Any]:
-    """Return the error as Messages has it; vLLM's checks of a body's shape come before that."""
+    """Return the error in the form of Messages; vLLM checks the shape of a body before, in its own form."""
     error = refusal.body["error"]
     if error["type"] == "Bad Request":
         return refusal.body
@@ -142,9 +142,9 @@ def _check_model(asked: str | None, model: str) -> None:
 
 
 def _numbers_request(prompt: TokenIds | str, profile: Profile, texts: tuple[str, ...] = ()) -> ParsedRequest:
-    """Return the request for numbers of one prompt. Raises Refusal."""
+    """Return a request whose answer is numbers. Raises Refusal."""
     tokens = count_prompt(prompt, profile)
-    one = ask(CommonBody(), tokens, 1, profile.max_model_len, b"", text="")
+    one = checked_request(CommonBody(), tokens, 1, profile.max_model_len, b"", text="")
     return replace(one, texts=texts, is_text=False)
 
 
@@ -154,7 +154,7 @@ FORMS = {
     "/v1/responses": Form(_read_responses, typed_wire.ResponseEvents, typed_wire.response_body),
     "/v1/messages": Form(_read_messages, typed_wire.MessageEvents, typed_wire.message_body, _anthropic_error),
 }
-# Those of a server with a pooling model, which has no others.
+# All APIs of a server with a pooling model.
 RESULT_FORMS = {
     "/v1/embeddings": Form(_read_embeddings, wire.completion_events, wire.embeddings_body),
     "/v1/rerank": Form(_read_rerank, wire.completion_events, wire.rerank_body),

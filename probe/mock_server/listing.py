@@ -35,24 +35,24 @@ def _row(profile: Profile) -> tuple[str, ...]:
         first_s += cost.step_seconds(Batch(1, tokens, computed, tokens * (computed + tokens / 2)))
         computed += tokens
     token_s = cost.step_seconds(Batch(1, 1, _PROMPT + _OUTPUT // 2))
-    together, by = most_together(profile)
+    together, by = max_running(profile)
     return (
         profile.name,
         f"{first_s * 1e3:.0f} ms",
         f"{token_s * 1e3:.1f} ms",
         f"{together} ({by})",
-        mostly(profile, together),
+        main_cost(profile, together),
         profile.description,
     )
 
 
-def most_together(profile: Profile) -> tuple[int, str]:
+def max_running(profile: Profile) -> tuple[int, str]:
     """Return how many such requests run at once, and whether max_num_seqs or the KV cache is the limit."""
     in_cache = profile.usable_blocks // profile.blocks_for(_PROMPT + _OUTPUT)
     return (in_cache, "KV cache") if in_cache < profile.max_num_seqs else (profile.max_num_seqs, "max_num_seqs")
 
 
-def mostly(profile: Profile, together: int) -> str:
+def main_cost(profile: Profile, together: int) -> str:
     """Return the largest part of a step when `together` requests run, each replaced as it ends; or "front end"."""
     cost, front = profile.cost, profile.front_end
     starting = together / _OUTPUT  # requests that begin in a step

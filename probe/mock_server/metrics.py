@@ -5,7 +5,7 @@ page. It has only the families that a mock server can fill truthfully; a test co
 the real server. Values are observed when vLLM observes them, as measured there: prompt tokens when the prefill ends;
 `iteration_tokens_total` (a histogram, despite its name) only in steps that produced a token, and without tokens from
 the prefix cache; a request's times when it finishes. TTFT and E2E begin when the front end has passed a request on, and
-end when it begins with the tokens; all other times are the engine's own.
+end when it begins to send the tokens; all other times are the engine's own.
 """
 
 from collections.abc import Iterable
@@ -59,7 +59,7 @@ _CACHE_CONFIG = {
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """A finished request as its series see it. Times are seconds on one monotonic clock.
+    """The times and lengths of a finished request. Times are seconds on one monotonic clock.
 
     The engine's times are those of the first and the last token; `answered_s` is when the front end began to send the
     last one.
@@ -115,7 +115,7 @@ class Metrics:
         self._constants(profile, model)
 
     def sleep(self, state: str) -> None:
-        """Set the state of sleep: one of SLEEP_STATES, or another for level 0, in which none of them is 1."""
+        """Set the sleep state: one of SLEEP_STATES, or another word for level 0, which sets all of them to 0."""
         for name, gauge in self._sleep_states.items():
             gauge.set(name == state)
 

@@ -101,7 +101,7 @@ _MOE_H200 = _gpu(weights_gb=60, gb_per_s=15_000, gflop_per_token=40, tflop_per_s
 
 _USUAL = Profile(
     name="usual",
-    description="the limits of the servers below, where they give none of their own",
+    description="the default limits of the servers below",
     cost=_8B_A100,
     max_num_seqs=256,
     block_size=16,

@@ -1,7 +1,7 @@
 """The common prefix of a prompt with earlier ones. Pure except for its memory, which is bounded.
 
-Input: prompts as bytes, four per token. Output: how many leading tokens, in whole blocks, an earlier prompt began with
-too. A block is identified by a hash of itself and all blocks before it, as in vLLM; the least recently used ones are
+Input: prompts as bytes, four per token. Output: how many leading tokens, in whole blocks, are shared with an earlier
+one. A block is identified by a hash of itself and all blocks before it, as in vLLM; the least recently used ones are
 dropped.
 
 Not modelled: what has been computed. A prompt counts as known when it arrives, and the engine
@@ -23,7 +23,7 @@ class PromptHistory:
         self._keys: dict[bytes, None] = {}  # most recently used last
 
     def match_and_add(self, content: bytes) -> int:
-        """Return how many leading tokens an earlier prompt had too, and add this prompt."""
+        """Return how many leading tokens are shared with an earlier prompt, and add this prompt."""
         keys = self._keys_of(content)
         known = next((i for i, key in enumerate(keys) if key not in self._keys), len(keys))
         for key in reversed(keys):  # the end of a prompt is dropped before its beginning

@@ -16,11 +16,11 @@ from probe.mock_server.prompts import BYTES_PER_TOKEN
 from probe.simulator.cost import Profile
 
 _B = TypeVar("_B", bound=BaseModel)
-VOCABULARY = 32_000  # ids from 0; the smallest of today's common models, so what passes here passes there
+VOCABULARY = 32_000  # ids from 0; the smallest of today's common models, so ids that are valid here are valid there
 TEMPLATE_TOKENS = 3  # a chat prompt's opening for the answer
 TEMPLATE_TOKENS_PER_MESSAGE = 4  # role and delimiters
 DEFAULT_MAX_TOKENS = 16  # completions only; chat defaults to the rest of the context
-# The one question that it answers, in a token: that of `canary.known_answer: {}`.
+# The one question that the mock server answers, with one token: the default of `canary.known_answer`.
 _QUESTION, _ANSWER = "the capital of France", " Paris"
 TokenIds = list[Annotated[int, Field(ge=0)]]
 
@@ -135,7 +135,7 @@ def read_completion(body: bytes, content_type: str, *, model: str, profile: Prof
     limit = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
     content = _content(asked.prompt) if profile.prefix_caching else b""
     text = asked.prompt if isinstance(asked.prompt, str) else ""
-    return ask(asked, prompt_tokens, limit, profile.max_model_len, content, text=text)
+    return checked_request(asked, prompt_tokens, limit, profile.max_model_len, content, text=text)
 
 
 def read_chat(body: bytes, content_type: str, *, model: str, profile: Profile) -> ParsedRequest:
@@ -155,7 +155,9 @@ def chat_request(asked: ChatBody, *, model: str, profile: Profile) -> ParsedRequ
     limit = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
     content = _chat_content(asked.messages) if profile.prefix_caching else b""
     limit = profile.max_model_len if limit is None else limit
-    return ask(asked, prompt_tokens, limit, profile.max_model_len, content, text=_text_of(asked.messages[-1]))
+    return checked_request(
+        asked, prompt_tokens, limit, profile.max_model_len, content, text=_text_of(asked.messages[-1])
+    )
 
 
 def text_tokens(text: str) -> int:
@@ -173,7 +175,7 @@ def _content(prompt: TokenIds | list[TokenIds] | str | list[str] | None) -> byte
 
 
 def _chat_content(messages: list[ChatMessage]) -> bytes:
-    """Return the chat as bytes, padded for what the template adds, so that it has as many tokens as are counted."""
+    """Return the chat as bytes, padded by the tokens of the template."""
     role = TEMPLATE_TOKENS_PER_MESSAGE * BYTES_PER_TOKEN
     contents = (
         message.role.encode()[:role].ljust(role, b"\0") + _whole_tokens(_text_of(message)) for message in messages
@@ -226,7 +228,9 @@ def count_prompt(prompt: TokenIds | list[TokenIds] | str | list[str] | None, pro
     return len(ids)
 
 
-def ask(asked: CommonBody, prompt_tokens: int, limit: int, longest: int, content: bytes, *, text: str) -> ParsedRequest:
+def checked_request(
+    asked: CommonBody, prompt_tokens: int, limit: int, longest: int, content: bytes, *, text: str
+) -> ParsedRequest:
     if prompt_tokens > longest:
         least = "at least " if prompt_tokens == longest + 1 else ""
         message = (
@@ -235,7 +239,7 @@ def ask(asked: CommonBody, prompt_tokens: int, limit: int, longest: int, content
             "Please reduce the length of the input prompt."
         )
         raise _bad(message, "input_tokens", prompt_tokens)
-    output_tokens = min(limit, longest - prompt_tokens)  # vLLM shortens a too long answer without a word
+    output_tokens = min(limit, longest - prompt_tokens)  # vLLM silently shortens an answer that is too long
     if output_tokens < 1:
         raise _bad(f"max_tokens must be at least 1, got {output_tokens}.", "max_tokens", output_tokens)
     options = asked.stream_options or _StreamOptions()

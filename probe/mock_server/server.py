@@ -3,8 +3,7 @@
 Input: a Profile and a model name. Output: an ASGI app, or a listening server. It identifies itself in /version and in
 every answer's system_fingerprint. It generates words, not language, and always max_tokens of them, with or without
 ignore_eos; only the question for the capital of France is answered. Unlike vLLM it takes only one prompt and one answer
-(n) per request.
-A request whose client disconnects is aborted at once, not only when its next token cannot be sent.
+(n) per request. A request whose client disconnects is aborted at once, not only when its next token cannot be sent.
 """
 
 import asyncio
@@ -35,17 +34,17 @@ from probe.mock_server.prompts import PromptHistory
 from probe.mock_server.request_parser import Refusal
 from probe.simulator.cost import Profile
 
-BROKEN = Refusal(500, "Internal server error", "InternalServerError")
+_INTERNAL_ERROR = Refusal(500, "Internal server error", "InternalServerError")
 VERSION = "0.32.0-sim"
 STOP_SECONDS = 1  # for answers in progress when the server stops
-GUARDED_PREFIX = "/v1"
+_GUARDED_PREFIX = "/v1"
 
 
 class Reply:
     """An ASGI response that runs one request, and aborts it as soon as the client disconnects."""
 
     def __init__(self, driver: Driver, answer: wire.MockResponse, form: Form, *, shared_tokens: int) -> None:
-        """`shared_tokens`: leading tokens of the prompt that an earlier prompt had too."""
+        """`shared_tokens`: leading tokens that the prompt shares with an earlier one."""
         self._driver = driver
         self._answer = answer
         self._form = form
@@ -95,7 +94,7 @@ class Reply:
             await write(events.token(number))
             if number == generation.output_tokens:
                 break
-        closing = events.closing() if number else events.broken(BROKEN.body)
+        closing = events.closing() if number else events.broken(_INTERNAL_ERROR.body)
         for event in closing:
             await write(event)
         await send({"type": "http.response.body", "body": b""})
@@ -105,15 +104,15 @@ class Reply:
         while number != generation.output_tokens:
             number = await generation.next_token()
             if number is None:
-                return json_answer(wire.dumps(BROKEN.body), BROKEN.status)
-        return json_answer(self._form.whole(self._answer))
+                return _json_answer(wire.dumps(_INTERNAL_ERROR.body), _INTERNAL_ERROR.status)
+        return _json_answer(self._form.whole(self._answer))
 
 
-def json_answer(body: str, status: int = 200) -> Response:
-    return like_vllm(Response(body, status, media_type="application/json"))
+def _json_answer(body: str, status: int = 200) -> Response:
+    return _with_vary(Response(body, status, media_type="application/json"))
 
 
-def like_vllm(response: Response) -> Response:
+def _with_vary(response: Response) -> Response:
     """Add the header that vLLM's CORS middleware adds, even without an Origin, and return the response."""
     response.headers["vary"] = "Origin"
     return response
@@ -130,8 +129,8 @@ def build_app(
 ) -> Starlette:
     """Build the mock server as an ASGI app. `app.state.driver` is its Driver; set `.faults` there to inject faults.
 
-    `seed` fixes ids, words and noise. With `api_key`, paths under /v1 require it as a bearer token. `is_pooling`: it
-    has an embedding model, which answers with vectors and scores and with no text.
+    `seed` fixes ids, words and noise. With `api_key`, paths under /v1 require it as a bearer token. `is_pooling`:
+    serve an embedding model, which answers with vectors and scores instead of text.
     """
     mock, forms = _MockServer(profile, model, seed, faults), RESULT_FORMS if is_pooling else FORMS
     app = Starlette(
@@ -224,37 +223,37 @@ class _MockServer:
 
     async def models(self, _: Request) -> Response:
         permission = f"{self._random.getrandbits(64):016x}"
-        return json_answer(wire.models_body(self._model, self._profile.max_model_len, int(time.time()), permission))
+        return _json_answer(wire.models_body(self._model, self._profile.max_model_len, int(time.time()), permission))
 
     async def health(self, _: Request) -> Response:
-        return like_vllm(Response())
+        return _with_vary(Response())
 
     async def version(self, _: Request) -> Response:
-        return json_answer(wire.dumps({"version": VERSION}))
+        return _json_answer(wire.dumps({"version": VERSION}))
 
     async def metrics(self, _: Request) -> Response:
         page = self._metrics.page(self.driver.engine)
-        return like_vllm(Response(page, headers={"content-type": self._metrics.content_type}))
+        return _with_vary(Response(page, headers={"content-type": self._metrics.content_type}))
 
     async def sleep(self, request: Request) -> Response:
         level = request.query_params.get("level", "1")
         if level not in ("0", "1", "2"):
             return JSONResponse({"detail": "level: 0, 1 or 2"}, 422)
         self.driver.sleep(int(level))
-        return json_answer(wire.dumps({"status": "sleeping", "level": int(level)}))
+        return _json_answer(wire.dumps({"status": "sleeping", "level": int(level)}))
 
     async def wake_up(self, _: Request) -> Response:
         self.driver.wake_up()
-        return json_answer(wire.dumps({"status": "awake", "tags": None}))
+        return _json_answer(wire.dumps({"status": "awake", "tags": None}))
 
     async def _answer(self, form: Form, request: Request) -> ASGIApp:
         if self._random.random() < self.driver.faults.error_ratio:
-            return json_answer(wire.dumps(BROKEN.body), BROKEN.status)
+            return _json_answer(wire.dumps(_INTERNAL_ERROR.body), _INTERNAL_ERROR.status)
         content_type = request.headers.get("content-type", "")
         try:
             parsed = form.read(await request.body(), content_type, model=self._model, profile=self._profile)
         except Refusal as refusal:
-            return json_answer(wire.dumps(form.refusal(refusal)), refusal.status)
+            return _json_answer(wire.dumps(form.refusal(refusal)), refusal.status)
         answer = wire.MockResponse(
             request=parsed,
             model=self._model,
@@ -312,7 +311,7 @@ async def _http_error(_: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):  # only registered for these
         raise error
     response = JSONResponse({"detail": error.detail}, error.status_code, headers=error.headers)
-    return like_vllm(response)
+    return _with_vary(response)
 
 
 class BearerToken:
@@ -323,7 +322,7 @@ class BearerToken:
         self._digest = hashlib.sha256(token.encode()).digest()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guarded = scope["type"] == "http" and scope["method"] != "OPTIONS" and scope["path"].startswith(GUARDED_PREFIX)
+        guarded = scope["type"] == "http" and scope["method"] != "OPTIONS" and scope["path"].startswith(_GUARDED_PREFIX)
         if guarded and not self._is_authorized(dict(scope["headers"]).get(b"authorization", b"")):
             await JSONResponse({"error": "Unauthorized"}, status_code=401)(scope, receive, send)
         else:

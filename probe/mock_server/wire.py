@@ -182,7 +182,7 @@ def _trailer(answer: MockResponse) -> str:
 
 
 def embeddings_body(answer: MockResponse) -> str:
-    """Return the answer of /v1/embeddings: a vector of length 1, as far as it was computed in 64 bits."""
+    """Return the answer of /v1/embeddings: a unit vector in 64-bit floats."""
     source = Random(answer.seed)
     raw = [source.gauss(0.0, 1.0) for _ in range(VECTOR_LENGTH)]
     norm = sum(value * value for value in raw) ** 0.5

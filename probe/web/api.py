@@ -19,7 +19,7 @@ from probe.core.target_status import TargetStatus
 from probe.report.result_json import dumps
 from probe.web import overview
 from probe.web.api_types import ErrorJson, TargetJson, target_json
-from probe.web.hosts import OPEN
+from probe.web.hosts import ANY_HOST_PATHS
 from probe.web.monitor_protocol import Monitor
 
 _TARGET = TypeAdapter(TargetJson)
@@ -86,7 +86,7 @@ def _typed_response(shape: TypeAdapter[Any], content: object) -> Response:
 
 
 def _summary(result: CapacityResult) -> dict[str, Any]:
-    """Return a run for a list: without its steps, but with their number."""
+    """Return a run with the number of its steps instead of the steps."""
     whole = json.loads(dumps(result))
     return {key: value for key, value in whole.items() if key != "steps"} | {"steps": len(result.steps)}
 
@@ -127,7 +127,7 @@ def _paths() -> Json:
         "name", "path", "A target's name. The name of a discovered target has a slash; do not escape it."
     )
     run = _parameter("id", "path", "A run's id, as /api/v1/runs gives it.")
-    only = _parameter("target", "query", "Only those of this target.", required=False)
+    only = _parameter("target", "query", "Return only the runs of this target.", required=False)
     missing = {"404": _json("There is no target or run with this name or id.", _ref("ErrorJson"))}
     return {
         "/api/v1/targets": _get("targets", "All targets, in the configuration's order", {
@@ -175,7 +175,7 @@ def _with_refusals(path: str, operations: Json) -> Json:
         "401": _text("User and password required."),
         "429": _text("Too many requests or password checks; Retry-After says when to retry."),
     }
-    if path not in OPEN:
+    if path not in ANY_HOST_PATHS:
         refusals["421"] = _text("The Host header is not an allowed name.")
     return {
         method: {**operation, "responses": {**refusals, **operation["responses"]}}

@@ -32,7 +32,7 @@ class ServerJson(TypedDict):
 class CapacityJson(TypedDict):
     """A capacity in requests/s of user and probe traffic. null, with a `reason`, if none was found.
 
-    `workload`: the name of the workload that it is for; `users` for what users send.
+    `workload`: the name of its workload; `users` for the requests that users send.
     """
 
     started: str
@@ -76,11 +76,11 @@ class FailureGroupJson(TypedDict):
 class TargetJson(TypedDict):
     """The current state of a target. Times in seconds, shares from 0 to 1.
 
-    `since`: when the target began to be up or down, or its first canary; null while `up` is. `uptime`: the share of
-    canaries answered in the last 24 h, 7 d and 30 d; null: there were none. `budgets`: what is left of each error
-    budget, below 0 overspent. `asleep_since`: the first scrape that showed the server asleep; null while it is awake,
-    or where its metrics do not show it. `up` is null while it sleeps. `discovery` and `labels`: the discovery that
-    found the target, and its labels; null and {} for a configured target.
+    `since`: when the target went up or down, or its first canary; null while `up` is null. `uptime`: the share of
+    canaries answered in the last 24 h, 7 d and 30 d; null without canaries. `budgets`: the share of each error budget
+    that is left; below 0: overspent. `asleep_since`: the first scrape that showed the server asleep; null while the
+    server is awake or does not report it. `up` is null while the server sleeps. `discovery` and `labels`: the discovery
+    that found the target, and its labels; null and {} for a configured target.
     """
 
     name: str

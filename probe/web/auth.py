@@ -19,18 +19,18 @@ import bcrypt
 
 from probe.web.places import client_of
 
-_WRONG_KEPT = 256
+_MAX_WRONG = 256
 # Limits of waiting password checks: of all clients, and of one, so that one client cannot block the others.
 _WAITING, _WAITING_EACH = 16, 4
 _SALT = 29  # characters of a hash before the digest
-_LONGEST = 1024  # bytes of user and password
+_MAX_BYTES = 1024  # of user and password
 
 
 class BusyError(Exception):
     """Too many password checks are waiting."""
 
 
-class _Given(NamedTuple):
+class _Credentials(NamedTuple):
     user: str
     password: bytes
 
@@ -77,7 +77,7 @@ class BasicAuth:
 
     async def allows(self, authorization: str | None, address: str = "") -> bool:
         """Return whether the header has a user and the correct password. `address`: the client's. Raises BusyError."""
-        given = _given(authorization)
+        given = _credentials(authorization)
         if given is None:
             return False
         known = self._digest(given)
@@ -88,7 +88,7 @@ class BasicAuth:
             return False
         return await self._is_correct(given, known, client_of(address))
 
-    async def _is_correct(self, given: _Given, known: bytes, client: str) -> bool:
+    async def _is_correct(self, given: _Credentials, known: bytes, client: str) -> bool:
         """Check a password against its hash, once for all concurrent requests with the same password."""
         running = self._checking.get(known)
         if running is None:
@@ -114,7 +114,7 @@ class BasicAuth:
             self._right[given.user] = known
         else:
             self._wrong[known] = None
-            while len(self._wrong) > _WRONG_KEPT:
+            while len(self._wrong) > _MAX_WRONG:
                 self._wrong.popitem(last=False)
         return good
 
@@ -122,25 +122,25 @@ class BasicAuth:
         self._checking.pop(known, None)
         self._waiting -= Counter((client,))  # subtraction drops zeros
 
-    def _digest(self, given: _Given) -> bytes:
+    def _digest(self, given: _Credentials) -> bytes:
         """Return the in-memory digest of a password, which is useless outside this process."""
         user = given.user.encode("utf-8", "surrogateescape")
         text = b"\0".join((user, self._users.get(given.user, "").encode(), given.password))
         return hmac.digest(self._key, text, hashlib.sha256)
 
 
-def _given(authorization: str | None) -> _Given | None:
+def _credentials(authorization: str | None) -> _Credentials | None:
     scheme, _, encoded = (authorization or "").partition(" ")
-    if scheme.lower() != "basic" or len(encoded) > 2 * _LONGEST:
+    if scheme.lower() != "basic" or len(encoded) > 2 * _MAX_BYTES:
         return None
     try:
         user, colon, password = base64.b64decode(encoded.strip(), validate=True).partition(b":")
     except (binascii.Error, ValueError):
         return None
-    return _Given(user.decode("utf-8", "surrogateescape"), password) if colon else None
+    return _Credentials(user.decode("utf-8", "surrogateescape"), password) if colon else None
 
 
-def _matches(given: _Given, hashed: str) -> bool:
+def _matches(given: _Credentials, hashed: str) -> bool:
     try:
         return bcrypt.checkpw(given.password, hashed.encode())
     except ValueError:  # too long for bcrypt, or not a hash

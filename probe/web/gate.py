@@ -34,7 +34,7 @@ _VERSIONS = {
 _POLICIES = {"VerifyClientCertIfGiven": ssl.CERT_OPTIONAL, "RequireAndVerifyClientCert": ssl.CERT_REQUIRED}
 _CURVES = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1", "X25519": "X25519"}
 # Go's names of its secure cipher suites, which the format uses, and OpenSSL's. TLS 1.3 suites are not configurable.
-_ALWAYS = {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
+_TLS13_SUITES = {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 _SUITES = {
     f"TLS_ECDHE_{key}_WITH_{go}": f"ECDHE-{key}-{openssl}"
     for key in ("ECDSA", "RSA")
@@ -168,7 +168,7 @@ def server_context(tls: TlsServer) -> ssl.SSLContext:
             except (OSError, ValueError) as error:
                 raise ConfigError(f"tls_server_config.client_ca_file: cannot be used ({_words(error)})") from None
             context.verify_mode = _POLICIES[tls.client_auth_type]
-    _choose(context, tls)
+    _set_ciphers(context, tls)
     return context
 
 
@@ -180,8 +180,8 @@ def is_allowed_certificate(certificate: Mapping[str, Any] | None, names: tuple[s
     return not has.isdisjoint(names)
 
 
-def _choose(context: ssl.SSLContext, tls: TlsServer) -> None:
-    unknown = [one for one in tls.cipher_suites if one not in _SUITES and one not in _ALWAYS]
+def _set_ciphers(context: ssl.SSLContext, tls: TlsServer) -> None:
+    unknown = [one for one in tls.cipher_suites if one not in _SUITES and one not in _TLS13_SUITES]
     if unknown:
         raise ConfigError(f"tls_server_config.cipher_suites: unknown or unsafe; expected some of {', '.join(_SUITES)}")
     if suites := [_SUITES[one] for one in tls.cipher_suites if one in _SUITES]:

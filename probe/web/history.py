@@ -1,7 +1,7 @@
-"""A target's last 24 hours, 7 days and 30 days: uptime, a strip of slices, and what is left of its error budgets. Pure.
+"""A target's uptime, strips of slices and error budgets over 24 hours, 7 days and 30 days. Pure.
 
-All of it is from the monitor's own canaries. Time without canaries is unknown: it is drawn as a gap and counts for
-neither uptime nor budget.
+Only the monitor's own canaries count. Time without canaries is unknown: it is drawn as a gap, and counts for neither
+uptime nor budget.
 """
 
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ from probe.core.target_status import TargetStatus
 from probe.report.figures import percent, when
 
 _DAY = 86400 // SLOT_S
-# The name of each period, its half hours, and those of a slice.
+# The name of each period, its length, and the length of a slice, in half hours.
 PERIODS = (("24 h", _DAY, 1), ("7 d", 7 * _DAY, 4), ("30 d", SLOTS, 16))
 _WIDTH, _BAR, _HEIGHT = 4, 3, 24
-_LEAST = 0.2  # the least height of a failure, as a share: one in a hundred canaries must be visible
+_MIN_HEIGHT = 0.2  # of a failure, as a share: one in a hundred canaries must be visible
 _HOUR_S = 3600.0
 _TWO_DAYS = 48.0  # hours
 
@@ -38,7 +38,7 @@ class HistoryStrip:
 class Period:
     """The last hours or days of a target. `uptime`: the share of canaries that were answered; None: there were none.
 
-    `known`: in how much of the time there were canaries; "" if there always were some.
+    `known`: how long there were canaries, such as "6 h"; "" if in the whole period.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class BudgetLeft:
-    """What is left of an objective's error budget: 1 is untouched, below 0 overspent. `words`: the same as text."""
+    """The share of an objective's error budget that is left: 1 is untouched, below 0 overspent. `words`: as text."""
 
     objective: str
     left: float
@@ -58,12 +58,12 @@ class BudgetLeft:
 
 @dataclass(frozen=True, slots=True)
 class TargetHistory:
-    """What the overview shows of a target's history: its last 24 hours, its uptime of 30 days, the smallest budget."""
+    """A target's history on the overview: its last 24 hours, its uptime of 30 days, the smallest budget."""
 
     day: Period
     month_uptime: float | None
     month_known: str  # as in Period
-    budget: tuple[str, float] | None  # the objective, and what is left of its budget
+    budget: tuple[str, float] | None  # the objective, and the share of its budget that is left
 
 
 def target_history(status: TargetStatus, now_s: float) -> TargetHistory | None:
@@ -89,9 +89,9 @@ def uptime(history: CanaryHistory, now_s: float, slots: int) -> float | None:
 
 
 def budgets_left(history: CanaryHistory, objectives: Objectives, now_s: float) -> dict[str, float]:
-    """Return what is left of each error budget, of the canaries in the objectives' window, at most 30 days.
+    """Return the share of each error budget that is left, by the canaries in the objectives' window (at most 30 days).
 
-    1 is an untouched budget, below 0 it is overspent. An objective that has judged no canary is not in it.
+    1 is an untouched budget, below 0 it is overspent. Objectives that have judged no canary are left out.
     """
     slots, left = _window(objectives), {}
     for name, ratio in slo.promised(objectives).items():
@@ -138,7 +138,7 @@ def _period(history: CanaryHistory, now_s: float, name: str, slots: int, size: i
 
 def _known(history: CanaryHistory, slots: int, now_s: float) -> str:
     known = history.known_slots(slots, now_s)
-    if known >= slots - 1:  # the one under way may not have had its first yet
+    if known >= slots - 1:  # the half hour in progress may not have had its first canary yet
         return ""
     hours = known * SLOT_S / _HOUR_S
     return f"{hours:g} h" if hours < _TWO_DAYS else f"{hours / 24:.1f} d"
@@ -158,7 +158,7 @@ def _paths(sent: Sequence[int], failed: Sequence[int], slow: Sequence[int]) -> t
         bottom = float(_HEIGHT)
         for kind, count in (("failed", bad), ("slow", late)):
             if count:
-                top = max(bottom - _HEIGHT * max(count / all_of, _LEAST), 0.0)
+                top = max(bottom - _HEIGHT * max(count / all_of, _MIN_HEIGHT), 0.0)
                 paths[kind].append(_bar(i, top, bottom))
                 bottom = top
         if bottom > 0 and bad + late < all_of:

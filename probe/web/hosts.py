@@ -14,8 +14,8 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-# Paths for kubelets and Prometheus, allowed under any name.
-OPEN = frozenset(("/metrics", "/-/healthy", "/-/ready"))
+# Kubelets and Prometheus may ask for these paths under any name.
+ANY_HOST_PATHS = frozenset(("/metrics", "/-/healthy", "/-/ready"))
 # These suffixes are not in the public DNS; .svc is the suffix of Services within a cluster.
 _PRIVATE = (".localhost", ".local", ".internal", ".svc")
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]*[a-z0-9_-])\.?)(?::[0-9]*)?", re.IGNORECASE | re.ASCII)
@@ -38,7 +38,7 @@ def only_allowed_hosts(app: ASGIApp, names: Callable[[], Sequence[str]]) -> ASGI
     machine = socket.gethostname()
 
     async def named(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in OPEN:
+        if scope["type"] == "http" and scope["path"] not in ANY_HOST_PATHS:
             hosts = Headers(scope=scope).getlist("host")
             if len(hosts) != 1 or not is_allowed(hosts[0], (machine, *names())):
                 words = "the name in Host is not allowed; add it to web_allowed_hosts in the configuration\n"

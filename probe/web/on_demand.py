@@ -29,8 +29,8 @@ from probe.web.monitor_protocol import Monitor
 BURST, EVERY_S = 6, 5.0
 AT_ONCE = 8  # for all targets together
 _MARGIN_S = 0.5  # before the scrape's timeout, so that the answer arrives in time
-_LONGEST_S = 120.0
-_SAID = 300
+_MAX_TIMEOUT_S = 120.0
+_MAX_REASON_CHARS = 300
 
 
 class RateLimiter:
@@ -97,7 +97,7 @@ class OnDemand:
         """Return the record of the request, or None if it took too long."""
         self._running += 1
         try:
-            async with asyncio.timeout(_patience_s(request)):
+            async with asyncio.timeout(_timeout_s(request)):
                 record = await self._monitor.on_demand(target, request.query_params.get("workload"))
         except TargetError as error:
             raise _RefusedError(409, str(error)) from None
@@ -129,7 +129,10 @@ class _RefusedError(Exception):
 def exposition(
     record: RequestRecord | None, objectives: Objectives, seconds: float, accept: str = ""
 ) -> tuple[bytes, str]:
-    """Return the metrics of one request in the format that `accept` asks for. None: given up after `seconds`."""
+    """Return the metrics of one request, in the format that `accept` asks for.
+
+    `record` None: there was no answer within `seconds`.
+    """
     registry = CollectorRegistry()
 
     def gauge(name: str, words: str, value: float | None) -> None:
@@ -148,7 +151,7 @@ def exposition(
     page, kind = MetricsPage(registry).render(accept)
     reason = f"given up after {seconds:.1f} s" if record is None else record.detail
     if reason and not wants_openmetrics(accept):  # OpenMetrics has no comments
-        page += f"# reason: {one_line(reason, _SAID)}\n".encode("utf-8", "replace")
+        page += f"# reason: {one_line(reason, _MAX_REASON_CHARS)}\n".encode("utf-8", "replace")
     return page, kind
 
 
@@ -185,10 +188,10 @@ def is_cross_site(request: Request) -> bool:
     return origin is not None and urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower()
 
 
-def _patience_s(request: Request) -> float:
+def _timeout_s(request: Request) -> float:
     """Return how long to wait: Prometheus' scrape timeout less a margin for the answer."""
     try:
         asked = float(request.headers.get("x-prometheus-scrape-timeout-seconds", ""))
     except ValueError:
-        return _LONGEST_S
-    return min(max(asked - _MARGIN_S, asked / 2), _LONGEST_S) if asked > 0 else _LONGEST_S
+        return _MAX_TIMEOUT_S
+    return min(max(asked - _MARGIN_S, asked / 2), _MAX_TIMEOUT_S) if asked > 0 else _MAX_TIMEOUT_S

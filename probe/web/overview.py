@@ -32,10 +32,10 @@ STATES = {
     PASSIVE: "passive",
 }
 _SLOT, _BAR, _HEIGHT, _SLOTS = 4, 3, 28, 60
-_LEAST = 0.06  # minimum height of a bar, as a share
-_LITTLE = 0.1  # of the capacity: headroom below this needs attention
-_FEW = 5  # fewer canaries say little about a ratio
-_MOST = 20
+_MIN_HEIGHT = 0.06  # of a bar, as a share
+_LOW_HEADROOM = 0.1  # headroom below this needs attention
+_MIN_CANARIES = 5  # fewer say little about a ratio
+_MAX_FAILURES = 20
 _DATE = len("2026-11-23 ")
 
 
@@ -87,22 +87,22 @@ class Overview:
 
     def in_order(self, statuses: Sequence[TargetStatus]) -> list[TargetRow]:
         """Return the rows in the given order."""
-        found = [row(status, self._judged(status)) for status in statuses]
+        found = [row(status, self._canary_summary(status)) for status in statuses]
         known = self._known  # another thread may replace it
         self._known = {name: known[name] for one in found if (name := one.status.name) in known}
         return found
 
-    def _judged(self, status: TargetStatus) -> CanarySummary:
+    def _canary_summary(self, status: TargetStatus) -> CanarySummary:
         if not status.recent:
-            return judged(status)
+            return canary_summary(status)
         newest, known = status.recent[0], self._known.get(status.name)
         if known is None or known[0] is not newest or known[1] is not status.objectives:
-            known = (newest, status.objectives, judged(status))
+            known = (newest, status.objectives, canary_summary(status))
             self._known[status.name] = known
         return known[2]
 
 
-def judged(status: TargetStatus) -> CanarySummary:
+def canary_summary(status: TargetStatus) -> CanarySummary:
     """Return the summary of a target's recent canaries."""
     verdicts = [slo.met(record, status.objectives) for record in status.recent]
     drawn = strip(status.recent, status.objectives, verdicts) if status.recent else None
@@ -111,12 +111,12 @@ def judged(status: TargetStatus) -> CanarySummary:
 
 def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
     """Return the row of one target."""
-    known = known or judged(status)
+    known = known or canary_summary(status)
     ratios = known.ratios
     found = findings(status)
-    broken = slo.broken(ratios, status.objectives) if len(status.recent) >= _FEW else ()
+    broken = slo.broken(ratios, status.objectives) if len(status.recent) >= _MIN_CANARIES else ()
     if status.asleep_since_s is not None:
-        broken = ()  # the canaries are of before
+        broken = ()  # the canaries were sent before it fell asleep
     state = _state(status, broken)
     problems = [*_wrong(status, state, broken, ratios), *(finding.words for finding in found if finding.is_problem)]
     if problems and state in (GOOD, PASSIVE):
@@ -128,7 +128,7 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
         strip=known.strip,
         good=ratios.get(slo.ALL),
         headroom=headroom_now(status),
-        headroom_for_users=_left(status, status.for_users),
+        headroom_for_users=_headroom_below(status, status.for_users),
         history=target_history(status, time.time()),
         findings=found,
         wrong=problems,
@@ -142,10 +142,10 @@ def href(name: str) -> str:
 
 def headroom_now(status: TargetStatus) -> float | None:
     """Return the current headroom below the last measured capacity, if it was measured with as many replicas."""
-    return _left(status, status.measured or status.capacity)
+    return _headroom_below(status, status.measured or status.capacity)
 
 
-def _left(status: TargetStatus, known: CapacityResult | None) -> float | None:
+def _headroom_below(status: TargetStatus, known: CapacityResult | None) -> float | None:
     if known is not None and status.server is not None:
         known = known if known.context.flags.get(REPLICAS) == status.server.flags.get(REPLICAS) else None
     return headroom(status.users, known.capacity if known is not None else None)
@@ -171,7 +171,7 @@ def strip(
     paths: dict[str, list[str]] = {"good": [], "slow": [], "failed": []}
     for i, (record, value, verdict) in enumerate(zip(records, ttft, verdicts, strict=False)):
         kind = "failed" if record.outcome not in UP else "good" if verdict.get(slo.ALL, True) else "slow"
-        height = _HEIGHT * (1.0 if kind == "failed" else max(value / top, _LEAST))
+        height = _HEIGHT * (1.0 if kind == "failed" else max(value / top, _MIN_HEIGHT))
         x = (_SLOTS - 1 - i) * _SLOT
         paths[kind].append(f"M{x} {_HEIGHT - height:.1f}h{_BAR}V{_HEIGHT}h-{_BAR}z")
     counts = ", ".join(f"{len(found)} {kind}" for kind, found in paths.items() if found)
@@ -209,7 +209,7 @@ def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapp
         word = "answered" if name == slo.AVAILABILITY else f"{name.upper()}{within}"
         yield f"{word}: {percent(ratios[name])} of the last {len(status.recent)} canaries, objective {percent(promise)}"
     left = headroom_now(status)
-    if left is not None and left < _LITTLE:
+    if left is not None and left < _LOW_HEADROOM:
         yield f"users leave only {percent(left)} of the measured capacity" if left >= 0 else over_capacity(left)
     if status.server_error is not None:
         yield f"server's metrics: {status.server_error}"
@@ -252,7 +252,7 @@ def failures(statuses: Sequence[TargetStatus]) -> list[TargetFailures]:
         for i, group in enumerate(status.failure_groups)
         for is_current in (i == 0 and group.recovered_s is None,)
     ]
-    return sorted(found, key=lambda one: (not one.is_current, -one.group.last_s))[:_MOST]
+    return sorted(found, key=lambda one: (not one.is_current, -one.group.last_s))[:_MAX_FAILURES]
 
 
 def since_words(status: TargetStatus | CanaryStatus, now_s: float) -> str:

@@ -26,7 +26,7 @@ from probe.web.headers import with_headers
 from probe.web.places import Places, client_of
 
 HEAD_S = 10.0  # from connecting, or from a request's first byte, to the end of its head
-# A reader takes a part of the response (serve.py) within this time, which is 5 kB/s, ...
+# A reader takes a part of the response (in_parts) within this time, which is 5 kB/s, ...
 PART_S = 10.0
 # ... and all of it within this one. /probe answers within 30 s.
 RESPONSE_S = 60.0
@@ -45,7 +45,7 @@ _PART_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Limits:
-    """What all connections share."""
+    """The limits that all connections share."""
 
     connections: "Places[Connection]"
     waiting: "Places[Connection]" = field(default_factory=lambda: Places(MAX_WAITING))

@@ -33,7 +33,7 @@ def waterfall(recent: Sequence[RequestRecord], objectives: Objectives) -> dict[s
     return {
         "rows": [_row(record, _missed(record, objectives)) for record in shown],
         "limit": objectives.ttft.within_s if objectives.ttft else None,
-        "words": f"{words}. The table below has each.",
+        "words": f"{words}. The table below lists each.",
     }
 
 
@@ -88,9 +88,9 @@ def _facts(record: RequestRecord) -> Iterator[tuple[str, str]]:
     known = (
         ("sent late", latency.schedule_lag_s(record)),
         ("TTFT", latency.ttft_s(record)),
-        ("of it in the queue", parts.get("queue")),
-        ("of it prefill", parts.get("prefill")),
-        ("of it outside the engine", parts.get("outside")),
+        ("TTFT in the queue", parts.get("queue")),
+        ("TTFT in prefill", parts.get("prefill")),
+        ("TTFT outside the engine", parts.get("outside")),
         ("first token after reasoning", latency.first_answer_s(record)),
         ("TPOT", latency.tpot_s(record)),
         ("longest gap", latency.stall_s(record)),

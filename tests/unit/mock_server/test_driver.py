@@ -269,7 +269,7 @@ def test_tokens_do_not_reach_a_client_that_has_gone(leave: Callable[[Driver, Gen
         leave(driver, generation)
         assert await _times_s(generation) == []
         await asyncio.sleep(2)
-        assert generation.given == 1
+        assert generation.sent == 1
 
     _run(scene())
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from probe.mock_server.listing import most_together, mostly, table
+from probe.mock_server.listing import main_cost, max_running, table
 from probe.mock_server.profiles import PROFILES
 from probe.simulator.cost import FrontEnd, StepCost
 
@@ -19,7 +19,7 @@ BASE = PROFILES["8b-a100"]
     ],
 )
 def test_max_num_seqs_or_blocks_limit_how_many_run_together(name: str, limit: tuple[int, str]) -> None:
-    assert most_together(PROFILES[name]) == limit
+    assert max_running(PROFILES[name]) == limit
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_max_num_seqs_or_blocks_limit_how_many_run_together(name: str, limit: tu
     ],
 )
 def test_the_largest_part_of_a_full_step_is_named(changes: dict[str, StepCost | FrontEnd], part: str) -> None:
-    assert mostly(replace(BASE, **changes), 64) == part  # type: ignore[arg-type]
+    assert main_cost(replace(BASE, **changes), 64) == part  # type: ignore[arg-type]
 
 
 def test_a_request_alone_takes_what_its_steps_take() -> None:

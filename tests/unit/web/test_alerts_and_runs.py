@@ -46,11 +46,11 @@ def test_alerts_are_unknown_where_prometheus_does_not_answer_and_left_out_where_
         assert "alert" not in _text(FakeMonitor([status(name="a")]), path).lower()
 
 
-def test_a_run_under_way_shows_its_load_levels_and_what_it_does_now() -> None:
+def test_a_run_under_way_shows_its_steps_and_what_it_does_now() -> None:
     begun = RunProgress(time.time() - 30, "first requests")
     text = _text(FakeMonitor([status(name="a", run=begun, capacity_state="running")]), "/targets/a")
     assert "A capacity run is in progress first requests; began 30 s ago" in text
-    assert "No load level has ended yet." in text
+    assert "No step has ended yet." in text
     later = RunProgress(time.time() - 90, "8 in flight", (step(4), step(8, broken=("ttft",))))
     text = _text(FakeMonitor([status(name="a", run=later, capacity_state="running")]), "/targets/a")
     assert "4 in flight passed 10" in text

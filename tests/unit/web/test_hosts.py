@@ -6,7 +6,7 @@ import httpx
 import pytest
 from fake_monitor import FakeMonitor
 
-from probe.web.hosts import OPEN, is_allowed
+from probe.web.hosts import ANY_HOST_PATHS, is_allowed
 from probe.web.pages import build_pages
 from probe.web.serve import serve
 
@@ -113,7 +113,7 @@ def test_everything_but_what_probes_and_prometheus_ask_for_wants_one_of_its_name
         assert answer.headers["cache-control"] == "no-store"
     assert _ask(monitor, "/-/reload", host, "POST").status_code == 421
     assert (monitor.asked, monitor.reloads) == ([], 0)
-    for path in OPEN:
+    for path in ANY_HOST_PATHS:
         assert _ask(monitor, path, host).status_code == 200, path
 
 

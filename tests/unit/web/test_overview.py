@@ -18,7 +18,17 @@ from probe.core.snapshot import Gpu, GpuSnapshot, UserLoad
 from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.figures import when
 from probe.report.html import ago, good_share
-from probe.web.overview import CanaryStrip, Overview, failures, headroom_now, href, judged, row, since_words, strip
+from probe.web.overview import (
+    CanaryStrip,
+    Overview,
+    canary_summary,
+    failures,
+    headroom_now,
+    href,
+    row,
+    since_words,
+    strip,
+)
 
 NOTHING = Objectives(name="none", availability=None)
 _BAR = re.compile(r"M(\d+) (-?[\d.]+)h3V28h-3z")
@@ -145,7 +155,7 @@ def test_ago_in_the_largest_unit(seconds: float, words: str) -> None:
 @pytest.mark.slow
 def test_a_known_verdict_makes_the_same_row() -> None:
     for one in fleet(20, recent=10):
-        assert row(one) == row(one, judged(one))
+        assert row(one) == row(one, canary_summary(one))
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.TIMEOUT])

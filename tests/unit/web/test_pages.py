@@ -360,12 +360,12 @@ def test_the_waterfall_has_a_row_for_each_canary() -> None:
 def test_the_waterfall_shows_where_the_first_token_s_time_went_if_the_server_reports_it() -> None:
     timed = replace(record(ttft_s=0.1), server_times=ServerTimes(queue_s=0.02, prefill_s=0.05))
     split, plain = _target(status(up=True, recent=[timed, record()])).data["waterfall"]["rows"]
-    assert [fact for fact in split["facts"] if fact[0].startswith("of it")] == [
-        ["of it in the queue", "20.0 ms"],
-        ["of it prefill", "50.0 ms"],
-        ["of it outside the engine", "30.0 ms"],
+    assert [fact for fact in split["facts"] if fact[0].startswith("TTFT ")] == [
+        ["TTFT in the queue", "20.0 ms"],
+        ["TTFT in prefill", "50.0 ms"],
+        ["TTFT outside the engine", "30.0 ms"],
     ]
-    assert not any(name.startswith("of it") for name, _ in plain["facts"])
+    assert not any(name.startswith("TTFT ") for name, _ in plain["facts"])
 
 
 def test_the_waterfall_shows_which_objective_was_missed() -> None:
@@ -517,7 +517,7 @@ def test_a_forecast_for_what_users_send_stands_beside_the_measured_capacity() ->
     words = _words(_target(shown))
     assert "60 % headroom now, by the measured capacity" in words
     assert re.search(r"for users, forecast \d+ s ago: 5 req/s \(4.5 to 5.5\) for workload users", words)
-    assert ", 20 % of it left; experimental" in words
+    assert ", 20 % left; experimental" in words
     (target,) = _get(FakeMonitor([shown]), "/api/v1/targets").json()
     assert target["forecast_for_users"]["workload"] == "users"
     least = replace(found, capacity=replace(said, upper=None))
