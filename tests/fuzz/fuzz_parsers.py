@@ -43,7 +43,7 @@ from probe.gpu import dcgm  # noqa: E402
 from probe.kubernetes.client import KubernetesError, _checked, _utf8  # noqa: E402
 from probe.prometheus import queries  # noqa: E402
 from probe.scrape import engines, server_info  # noqa: E402
-from probe.web.auth import _given  # noqa: E402
+from probe.web.auth import _credentials  # noqa: E402
 
 # Only modules that are imported while the engine looks are guided by coverage.
 INSTRUMENTED = f"""
@@ -152,7 +152,7 @@ def kubernetes(data: bytes) -> None:
 
 def authorization(data: bytes) -> None:
     """A header that claims to hold a name and a password: both, or None."""
-    given = _given(data.decode("latin-1"))
+    given = _credentials(data.decode("latin-1"))
     assert given is None or all(isinstance(part, bytes | str) for part in given)
 
 
