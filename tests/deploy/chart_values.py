@@ -108,14 +108,14 @@ def rendered(chart: helm_python.Chart, values: Values, name: str = "kneewatch") 
     """Return what `helm install` would send, as one list."""
     files = chart.render(values, name=name, namespace="monitoring")
     texts = [text for path, text in files.items() if not path.endswith("NOTES.txt")]
-    return [manifest for text in texts for manifest in yaml.safe_load_all(text) if manifest]
+    return [manifest for text in texts for manifest in yaml.load_all(text, yaml.CSafeLoader) if manifest]
 
 
 def kustomized(kubectl: str, folder: Path) -> list[dict[str, Any]]:
     """Return what `kubectl apply -k` would send."""
     done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    return list(yaml.load_all(done.stdout, yaml.CSafeLoader))
 
 
 def alike(manifests: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:

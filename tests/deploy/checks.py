@@ -24,9 +24,13 @@ _OPERATOR = "cloudcoil.models.prometheus_operator.v1"
 _VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
 
 
+def is_of_the_operator(manifest: Manifest) -> bool:
+    return str(manifest["apiVersion"]).startswith("monitoring.coreos.com/")
+
+
 def check(manifest: Manifest) -> None:
     """Raise if Kubernetes, the operator or the Gateway API would refuse the object, unknown fields included."""
-    if manifest["apiVersion"].startswith("monitoring.coreos.com/"):
+    if is_of_the_operator(manifest):
         model = getattr(importlib.import_module(_OPERATOR), manifest["kind"])
         # It drops what it does not know, so what comes back tells whether there was such a thing.
         assert model.model_validate(manifest).model_dump(by_alias=True, exclude_none=True, mode="json") == manifest

@@ -8,7 +8,7 @@ from typing import Any
 
 import helm_python
 import pytest
-from chart_values import kustomized
+from chart_values import SHAPES, kustomized, rendered
 
 ROOT = Path(__file__).resolve().parents[2]
 Manifests = Callable[[str], list[dict[str, Any]]]
@@ -35,3 +35,10 @@ def chart_folder(deploy: Path) -> Path:
 def chart(chart_folder: Path) -> Iterator[helm_python.Chart]:
     with helm_python.Chart.load(chart_folder) as loaded:
         yield loaded
+
+
+@pytest.fixture(scope="session")
+def shaped(chart: helm_python.Chart) -> Manifests:
+    """Return what the chart renders in a shape."""
+    once = cache(lambda shape: rendered(chart, SHAPES[shape]))
+    return lambda shape: deepcopy(once(shape))

@@ -1,5 +1,6 @@
 """The chart's two Jobs, a capacity run and vLLM's own benchmark: beside a monitor and alone."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import yaml
 from chart_values import FOUND, LEASE, LOCAL, SHAPES, WEB, Values, rendered
 
 from probe import __version__
+
+Manifests = Callable[[str], list[checks.Manifest]]
 
 pytestmark = pytest.mark.long
 
@@ -34,8 +37,8 @@ def bench(**more: object) -> Values:
 
 
 @pytest.mark.parametrize("shape", [*JOBS, "ramp alone", "bench alone"])
-def test_both_leave_their_results_on_a_volume_that_stays(chart: helm_python.Chart, shape: str) -> None:
-    found = rendered(chart, SHAPES[shape])
+def test_both_leave_their_results_on_a_volume_that_stays(shaped: Manifests, shape: str) -> None:
+    found = shaped(shape)
     claim = checks.named(found, "PersistentVolumeClaim", "kneewatch-results")
     assert claim["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
     volumes = job(found)["spec"]["template"]["spec"]["volumes"]
@@ -75,8 +78,8 @@ def test_a_run_is_asked_for_once_and_ends_before_its_deadline(chart: helm_python
 
 
 @pytest.mark.parametrize("shape", JOBS)
-def test_a_jobs_pod_is_no_part_of_the_monitors_service_and_policy(chart: helm_python.Chart, shape: str) -> None:
-    found = rendered(chart, SHAPES[shape])
+def test_a_jobs_pod_is_no_part_of_the_monitors_service_and_policy(shaped: Manifests, shape: str) -> None:
+    found = shaped(shape)
     labels = job(found)["spec"]["template"]["metadata"]["labels"]
     (service,) = checks.of(found, "Service")
     assert not checks.selects(service["spec"]["selector"], labels)
