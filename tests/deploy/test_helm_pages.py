@@ -98,7 +98,9 @@ def test_both_monitors_scrape_alike(chart: helm_python.Chart) -> None:
     assert by_pod["spec"]["podMetricsEndpoints"] == by_service["spec"]["endpoints"]
     assert by_service["spec"]["endpoints"][0]["scheme"] == "https"
     plain = only(rendered(chart, {"podMonitor": {"enabled": True}}), "PodMonitor")
-    assert [endpoint["interval"] for endpoint in plain["spec"]["podMetricsEndpoints"]] == ["30s"]
+    assert [endpoint["interval"] for endpoint in plain["spec"]["podMetricsEndpoints"]] == ["30s"], (
+        "at most a minute: docs/dashboards.md"
+    )
 
 
 @pytest.mark.parametrize(

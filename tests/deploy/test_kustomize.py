@@ -11,13 +11,10 @@ import checks
 import helm_python
 import kubernetes_validate
 import pytest
-import yaml
 from chart_values import SLICES, Values, alike, kustomized, rendered
 
 from benchmarks import kustomizations
-from benchmarks.alerts.rules import seconds_of
-from benchmarks.kustomizations import DASHBOARDS, KUSTOMIZE, values
-from dashboards.intervals import SCRAPE_S
+from benchmarks.kustomizations import DASHBOARDS, values
 from probe.config.config_file import load_config
 
 Manifest = dict[str, Any]
@@ -159,10 +156,3 @@ def test_the_schemas_know_native_sidecars(manifests: Render) -> None:
     deployment["spec"]["template"]["spec"]["initContainers"][0]["restartPolicyy"] = "Always"
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(deployment, checks.KUBERNETES[-1], strict=True)
-
-
-@pytest.mark.parametrize("file", sorted(KUSTOMIZE.rglob("podmonitor.yaml")), ids=str)
-def test_prometheus_scrapes_as_often_as_rules_and_dashboards_need(file: Path) -> None:
-    """Without an interval it takes the Prometheus' own, which may be longer than a minute."""
-    (endpoint,) = yaml.safe_load(file.read_text())["spec"]["podMetricsEndpoints"]
-    assert 0 < seconds_of(endpoint["interval"]) <= SCRAPE_S
