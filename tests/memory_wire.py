@@ -13,10 +13,9 @@ from pathlib import Path
 
 import httpx
 
-from probe.client.connection import Connection
+from probe.client.connection import Connection, StreamedBody
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import BodyLimits, ResponseBuffer
-from probe.client.streamed_body import StreamedBody
 
 GOLDEN = Path(__file__).parent / "golden" / "vllm-0.32"
 NEVER = (float("inf"), float("inf"))

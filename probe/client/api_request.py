@@ -9,15 +9,6 @@ from probe import __version__
 from probe.core.request import Api, Omittable, RequestSpec
 from probe.core.workload import as_text
 
-PATHS = {
-    Api.COMPLETIONS: "/v1/completions",
-    Api.CHAT: "/v1/chat/completions",
-    Api.RESPONSES: "/v1/responses",
-    Api.MESSAGES: "/v1/messages",
-    Api.EMBEDDINGS: "/v1/embeddings",
-    Api.RERANK: "/v1/rerank",
-    Api.SCORE: "/v1/score",
-}
 HEADERS = {
     "accept": "*/*",
     "accept-encoding": "identity",  # compression would hold events back to pack them together
@@ -77,19 +68,19 @@ def body_of(spec: RequestSpec, model: str, shape: RequestShape) -> dict[str, Any
     the running usage count of completions and chat gives the number of tokens in each event.
     """
     if not spec.api.generates:
-        return {"model": model, **shape.extra, **_texts(spec, shape)}
+        return {"model": model, **shape.extra, **FORMS[spec.api].prompt(spec, shape)}
     body: dict[str, Any] = {
         "model": model,
-        _LIMITS.get(spec.api, "max_tokens"): spec.output_tokens,
+        FORMS[spec.api].limit: spec.output_tokens,
         "temperature": 0,
         "stream": True,
-        **_OWN[spec.api](spec, shape),
+        **FORMS[spec.api].own(spec, shape),
     }
     own = {name: value for name, value in body.items() if name not in shape.omitted}
     body = {**own, **shape.extra}  # which may set the temperature, and nothing else of these
     if spec.expects is not None and "temperature" in own:
         body["temperature"] = 0  # the answer is known only without chance
-    return {**body, **_prompt(spec, shape)}
+    return {**body, **FORMS[spec.api].prompt(spec, shape)}
 
 
 def _openai(spec: RequestSpec, shape: RequestShape) -> dict[str, Any]:
@@ -98,38 +89,71 @@ def _openai(spec: RequestSpec, shape: RequestShape) -> dict[str, Any]:
     return {"ignore_eos": spec.expects is None, "stream_options": options}
 
 
-_LIMITS = {Api.RESPONSES: "max_output_tokens"}
-# What each API has of its own. Messages has no ignore_eos: the model decides where its answer ends.
-_OWN: Mapping[Api, Callable[[RequestSpec, RequestShape], dict[str, Any]]] = {
-    Api.COMPLETIONS: _openai,
-    Api.CHAT: _openai,
-    Api.RESPONSES: lambda spec, _: {"ignore_eos": spec.expects is None, "store": False},
-    Api.MESSAGES: lambda _, __: {},
-}
-
-
-def _prompt(spec: RequestSpec, shape: RequestShape) -> dict[str, Any]:
-    if spec.api is Api.RESPONSES:
-        return {"input": spec.prompt}
-    if spec.api is Api.COMPLETIONS:
-        return {"prompt": _ids_or_text(spec, shape)}
-    return {"messages": [{"role": "user", "content": spec.prompt}]}
-
-
 def _ids_or_text(spec: RequestSpec, shape: RequestShape) -> tuple[int, ...] | str:
     return as_text(spec.prompt) if shape.is_text and not isinstance(spec.prompt, str) else spec.prompt
 
 
-def _texts(spec: RequestSpec, shape: RequestShape) -> dict[str, Any]:
-    """Return what is to be embedded or scored. One text or pair: vLLM counts each as a request of its own."""
-    if spec.api is Api.EMBEDDINGS:
-        return {"input": _ids_or_text(spec, shape)}
+def _nothing(_spec: RequestSpec, _shape: RequestShape) -> dict[str, Any]:
+    return {}
+
+
+def _message(spec: RequestSpec, _: RequestShape) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": spec.prompt}]}
+
+
+def _pair(spec: RequestSpec) -> tuple[str, str]:
+    """Return a query and a document. One pair: vLLM counts each as a request of its own."""
     words = (spec.prompt if isinstance(spec.prompt, str) else as_text(spec.prompt)).split()
     ends = max(len(words) // _QUERY_SHARE, 1)
-    query, document = " ".join(words[:ends]), " ".join(words[ends:]) or words[0]
-    if spec.api is Api.RERANK:
-        return {"query": query, "documents": [document]}
+    return " ".join(words[:ends]), " ".join(words[ends:]) or words[0]
+
+
+def _ranked(spec: RequestSpec, _: RequestShape) -> dict[str, Any]:
+    query, document = _pair(spec)
+    return {"query": query, "documents": [document]}
+
+
+def _scored(spec: RequestSpec, _: RequestShape) -> dict[str, Any]:
+    query, document = _pair(spec)
     return {"text_1": query, "text_2": [document]}
 
 
 _QUERY_SHARE = 4  # a query is a quarter of a pair, and the document the rest
+
+
+@dataclass(frozen=True, slots=True)
+class ApiForm:
+    """What requests to an API and the ends of its answers look like; `answer_reader` of exchange.py has its parser."""
+
+    path: str
+    own: Callable[[RequestSpec, RequestShape], dict[str, Any]]
+    """The fields that only this API has."""
+    prompt: Callable[[RequestSpec, RequestShape], dict[str, Any]]
+    last_event: str = "[DONE]"
+    end: bytes = b"data: [DONE]\n\n"
+    """The last bytes of an answer, as vLLM writes them. One that ends otherwise is judged once it is parsed."""
+    limit: str = "max_tokens"
+    """The field for the most tokens of the answer."""
+
+
+# Messages has no ignore_eos: the model decides where its answer ends.
+FORMS: Mapping[Api, ApiForm] = {
+    Api.COMPLETIONS: ApiForm("/v1/completions", _openai, lambda spec, shape: {"prompt": _ids_or_text(spec, shape)}),
+    Api.CHAT: ApiForm("/v1/chat/completions", _openai, _message),
+    Api.RESPONSES: ApiForm(
+        "/v1/responses",
+        lambda spec, _: {"ignore_eos": spec.expects is None, "store": False},
+        lambda spec, _: {"input": spec.prompt},
+        last_event="response.completed",
+        end=b'"type":"response.completed"}\n\n',
+        limit="max_output_tokens",
+    ),
+    Api.MESSAGES: ApiForm(
+        "/v1/messages", _nothing, _message, last_event="message_stop", end=b'{"type":"message_stop"}\n\n'
+    ),
+    Api.EMBEDDINGS: ApiForm(
+        "/v1/embeddings", _nothing, lambda spec, shape: {"input": _ids_or_text(spec, shape)}, end=b"}"
+    ),
+    Api.RERANK: ApiForm("/v1/rerank", _nothing, _ranked, end=b"}"),
+    Api.SCORE: ApiForm("/v1/score", _nothing, _scored, end=b"}"),
+}

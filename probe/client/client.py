@@ -6,28 +6,56 @@ drops the request.
 """
 
 import asyncio
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import httpx
 import msgspec
 
-from probe.client.api_request import HEADERS, PATHS, body_of
+from probe.client.api_request import FORMS, HEADERS, body_of
 from probe.client.endpoint import Endpoint
 from probe.client.exchange import Ended, Exchange, PreparedRequest
-from probe.client.failures import NETWORK_ERRORS, failure_of
+from probe.client.failures import NETWORK_ERRORS, failure_of, shortage
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import BodyLimits, ResponseBuffer, ResponseMemory, stream_limits
 from probe.client.result_body import LIMITS as RESULT_LIMITS
-from probe.client.served_models import MODELS, ServedModel, is_name, served_models
-from probe.client.shortage import shortage
-from probe.client.transport import Transport
-from probe.client.wire import wire
+from probe.client.transport import Transport, wire
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
+from probe.core.foreign_json import JsonLimits, read_json
 from probe.core.redactor import Redactor
 from probe.core.request import Outcome, RequestRecord, RequestSpec, TraceContext, Traffic
 from probe.core.text import one_line
+
+# A server with a thousand adapters lists them in half a megabyte.
+MODELS = JsonLimits(max_bytes=2**20, max_values=60_000)
+_MAX_NAME = 256
+_MAX_LENGTH = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as the server lists it. `max_model_len`: the most tokens of a prompt and its answer; None: not listed."""
+
+    root: object
+    max_model_len: int | None
+
+
+def served_models(body: bytes) -> dict[object, ServedModel]:
+    """Return the models by name, in the server's order. Raises ValueError, KeyError or TypeError for another answer."""
+    listed = read_json(body, MODELS)["data"]
+    return {model["id"]: ServedModel(model.get("root"), _length(model.get("max_model_len"))) for model in listed}
+
+
+def is_name(name: object) -> bool:
+    """Return whether a served model's name can be used as a label, in a line of text and in a request."""
+    return isinstance(name, str) and 0 < len(name) <= _MAX_NAME and name.isprintable()
+
+
+def _length(value: object) -> int | None:
+    return value if type(value) is int and 0 < value <= _MAX_LENGTH else None
+
 
 # Of all answers in flight or not yet parsed: a thousand streams of 512 tokens hold some 120 MiB on average.
 _MAX_IN_FLIGHT = 160 * 2**20
@@ -146,7 +174,7 @@ class Client:
         """
         body = msgspec.json.encode(body_of(spec, model, self._endpoint.shape))
         limits = stream_limits(spec.output_tokens) if spec.api.generates else RESULT_LIMITS
-        made = self._exchange("POST", PATHS[spec.api], body, limits, trace)
+        made = self._exchange("POST", FORMS[spec.api].path, body, limits, trace)
         return PreparedRequest(
             target=self._endpoint.target,
             model=model,

@@ -1,6 +1,6 @@
 """One HTTP/1.1 connection: requests out as bytes, responses in as stamped reads.
 
-The hot path is `data_received`: it takes the time before anything else; response_parser.py keeps the bytes of the
+The hot path is `data_received`: it takes the time before anything else; response_buffer.py keeps the bytes of the
 body, which are parsed afterwards (stream_parser.py).
 
     start(...) --> data_received* --> the future is done --> idle again, or closed
@@ -9,16 +9,38 @@ Errors are those of httpx, as from every httpx transport.
 """
 
 import asyncio
-from collections.abc import Callable
+import socket
+import struct
+from array import array
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from fcntl import ioctl
+from termios import TIOCOUTQ
 from time import perf_counter_ns
 from typing import cast
 
 import httpx
 
 from probe.client.loop_lateness import LoopLateness
-from probe.client.response_buffer import ResponseBuffer
-from probe.client.response_parser import ResponseParser
-from probe.client.unsent import discard_unsent
+from probe.client.response_buffer import ResponseBuffer, ResponseParser
+
+_RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: close with a reset, and send nothing more
+
+
+def discard_unsent(transport: asyncio.Transport) -> None:
+    """Have the close of an open connection discard what the kernel could not send yet.
+
+    Otherwise a server that reads slowly gets the request, and goes on with it, long after it was given up.
+    """
+    own = transport.get_extra_info("socket")
+    if own is None:
+        return
+    unsent = array("i", [0])
+    with suppress(OSError):  # not every kind of socket has it
+        ioctl(own.fileno(), TIOCOUTQ, unsent)
+        if unsent[0]:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
 
 # Beyond this, reading from the socket pauses until the consumer has taken the buffered reads.
 _HIGH_WATER = 1024 * 1024
@@ -242,3 +264,47 @@ class Connection(asyncio.Protocol):
 
 def _because(error: Exception | None) -> str:
     return f" ({error})" if error else ""
+
+
+class StreamedBody(httpx.AsyncByteStream):
+    """A response body that is read while it arrives. Closing it before its end closes the connection."""
+
+    def __init__(self, connection: Connection, answer: ResponseBuffer) -> None:
+        self._connection = connection
+        self._answer = answer
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        answer = self._answer
+        while True:
+            reads, answer.reads, answer.size = answer.reads, [], 0
+            for _, _, data in reads:
+                yield data
+            if answer.is_complete and not answer.reads:
+                return
+            if not answer.reads:
+                self._connection.more()
+                await self._connection.wait()
+
+    async def aclose(self) -> None:
+        if not self._answer.is_complete:
+            self._connection.abort()
+
+
+async def send_body(connection: Connection, request: httpx.Request, write_s: float) -> None:
+    """Send a streamed request body, chunked unless its length is declared. Stop when the exchange is over."""
+    chunked = "transfer-encoding" in request.headers
+    stream = request.stream
+    if not isinstance(stream, httpx.AsyncByteStream):
+        raise httpx.LocalProtocolError("the request's body cannot be read here", request=request)
+
+    async def write(data: bytes, *, last: bool = False) -> bool:
+        try:
+            async with asyncio.timeout(write_s if write_s < float("inf") else None):
+                return await connection.write(data, last=last)
+        except TimeoutError:
+            raise httpx.WriteTimeout(f"nothing taken within {write_s:g} s", request=request) from None
+
+    async for part in stream:
+        if part and not await write(b"%x\r\n%s\r\n" % (len(part), part) if chunked else part):
+            return
+    await write(b"0\r\n\r\n" if chunked else b"", last=True)

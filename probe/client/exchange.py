@@ -4,24 +4,25 @@ Expensive work is kept out of the timed part. A PreparedRequest only has to be s
 is parsed later in portions (stream_parser.py), so that other streams are served in between.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import httpx
 
 from probe.client.api_json import error_message
-from probe.client.api_request import PLAIN_REQUESTS, RequestShape
-from probe.client.response_buffer import ResponseBuffer, portions
-from probe.client.result_body import judge_result
-from probe.client.stream_parser import stream_reader
-from probe.client.transcript import Transcript, judge, judge_name
+from probe.client.api_request import FORMS, PLAIN_REQUESTS, RequestShape
+from probe.client.judgement import Judgement, Transcript, judge
+from probe.client.response_buffer import Read, ResponseBuffer, portions
+from probe.client.result_body import ResultReader
+from probe.client.stream_parser import ChunkReader, StreamReader, unchanged
+from probe.client.typed_events import TypedEventReader
 from probe.core.clock import Clock
 from probe.core.redactor import Redactor
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, TraceContext, Traffic
 from probe.core.text import LIMIT, one_line
 
 # The outcome of an exchange that did not complete, and its detail.
-Ended = tuple[Outcome, str | None]
+Ended = Judgement
 
 _STATUS_OUTCOMES = {
     401: Outcome.UNAUTHORIZED,
@@ -29,8 +30,6 @@ _STATUS_OUTCOMES = {
     404: Outcome.NOT_FOUND,
     429: Outcome.REJECTED,
 }
-# The last bytes of a stream, as vLLM writes them. A stream that ends otherwise is judged once it is parsed.
-_ENDS = {Api.RESPONSES: b'"type":"response.completed"}\n\n', Api.MESSAGES: b'{"type":"message_stop"}\n\n'}
 _OK, _BAD_REQUEST, _SERVER_ERROR = 200, 400, 500
 
 
@@ -123,7 +122,7 @@ class Response:
     def looks_good(self) -> bool:
         """Return whether the stream ended as it should. Only parsing shows whether it holds what was requested."""
         exchange = self.prepared.exchange
-        end = b"}" if not self.prepared.spec.api.generates else _ENDS.get(self.prepared.spec.api, b"data: [DONE]\n\n")
+        end = FORMS[self.prepared.spec.api].end
         return self.ended is None and exchange is not None and exchange.received.ends_with(end)
 
     @property
@@ -138,7 +137,7 @@ class Response:
         exchange = prepared.exchange
         received = exchange.received if exchange is not None else ResponseBuffer()
         if exchange is not None and received.status == _OK:
-            reader = stream_reader(
+            reader = answer_reader(
                 prepared.spec.api, exchange.redactor.hide, keeps_text=prepared.spec.expects is not None
             )
             for portion in portions(received.reads):
@@ -149,7 +148,15 @@ class Response:
             transcript = reader.transcript(received.reads[-1] if received.reads else None)
             transcript = transcript.completed(prepared.spec, prepared.shape)
             answered_as = self._answered_as(exchange, transcript)
-            ended = ended or _judge(prepared, exchange, transcript, answered_as)
+            ended = ended or judge(
+                prepared.spec,
+                transcript,
+                prepared.shape,
+                content_type=exchange.safe(received.header(b"content-type")),
+                model=prepared.model,
+                answered_as=answered_as,
+                aliases=prepared.aliases,
+            )
         received.release()
         outcome, detail = ended or (Outcome.UNREACHABLE, None)
         if ended is None and exchange is not None:
@@ -224,21 +231,19 @@ def aborted(
     )
 
 
-def _judge(prepared: PreparedRequest, exchange: Exchange, transcript: Transcript, answered_as: str | None) -> Ended:
-    kind = exchange.safe(exchange.received.header(b"content-type"))
-    if not prepared.spec.api.generates:
-        outcome, detail = judge_result(prepared.spec, transcript, prepared.shape)
-        return _judge_name(prepared, outcome, detail, answered_as)
-    if "event-stream" not in kind and not transcript.is_done:
-        return (
-            Outcome.BROKEN_STREAM,
-            f"the answer is {kind.split(';')[0][:60] or 'no content type'!r}, expected an event stream",
-        )
-    outcome, detail = judge(prepared.spec, transcript, prepared.shape)
-    return _judge_name(prepared, outcome, detail, answered_as)
+def answer_reader(
+    api: Api, hide: Callable[[bytes], bytes] = unchanged, *, keeps_text: bool = False
+) -> StreamReader | ResultReader:
+    """Return the parser of an answer of this API. `hide`, `keeps_text`: see StreamReader."""
+    if not api.generates:
+        return ResultReader(api, hide)
+    if api in (Api.RESPONSES, Api.MESSAGES):
+        return TypedEventReader(hide, keeps_text=keeps_text)
+    return ChunkReader(hide, keeps_text=keeps_text, chat=api is Api.CHAT)
 
 
-def _judge_name(prepared: PreparedRequest, outcome: Outcome, detail: str | None, answered_as: str | None) -> Ended:
-    if outcome is Outcome.OK and answered_as is not None and prepared.aliases is not None:
-        return judge_name(prepared.model, answered_as, prepared.aliases)
-    return outcome, detail
+def read_answer(reads: Sequence[Read], api: Api) -> Transcript:
+    """Parse a whole response at once."""
+    reader = answer_reader(api)
+    reader.read(reads)
+    return reader.transcript(reads[-1] if reads else None)

@@ -1,11 +1,65 @@
-"""Why an exchange with a server failed: an exception as an Outcome and a line of text."""
+"""Why an exchange with a server failed: an exception as an Outcome and a line of text, and what this machine lacks."""
+
+import errno
+import os
+import resource
 
 import httpx
 
 from probe.client.exchange import Ended, Exchange
-from probe.client.shortage import shortage
 from probe.client.transport import LookupTimeoutError
 from probe.core.request import Outcome
+
+_WORDS = {
+    errno.EMFILE: "Kneewatch has used up its {limit} file descriptors; raise the limit (ulimit -n)",
+    errno.ENFILE: "this machine has used up its file descriptors; raise fs.file-max",
+    errno.ENOBUFS: "this machine has no memory for a connection; free some, or raise net.ipv4.tcp_mem",
+    errno.ENOMEM: "this machine has no memory for a connection; free some, or raise the container's memory limit",
+    errno.EADDRNOTAVAIL: "this machine has no address or port for the connection; widen net.ipv4.ip_local_port_range",
+}
+
+# What the network answers. A socket existed by then, so no descriptor was missing.
+_ANSWERS = {
+    None,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.ETIMEDOUT,
+    errno.EPIPE,
+}
+
+
+def shortage(error: BaseException) -> str | None:
+    """Return what this machine lacks, with the fix, if that caused an error; None for any other cause.
+
+    Several addresses of a server can fail for several causes. asyncio joins those errors in one without a number, which
+    is no shortage here.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, OSError) and found.errno in _WORDS:
+            return _words(found.errno)
+        # glibc's lookup leaves the number of whatever error of the system it met last: EINVAL, EBUSY, others.
+        if isinstance(found, OSError) and found.errno not in _ANSWERS and (lacking := _shortage_now()):
+            return lacking
+        found = found.__cause__ or found.__context__
+    return None
+
+
+def _shortage_now() -> str | None:
+    """Return what keeps a file from being opened now: a name lookup does not say that it lacked descriptors."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return _words(error.errno) if error.errno in _WORDS else None
+    return None
+
+
+def _words(number: int | None) -> str:
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _WORDS[number or 0].format(limit=limit)
+
 
 # The errors that an exchange may raise: httpx's own, and those it lets through from sockets, TLS and the event loop.
 NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)

@@ -14,12 +14,11 @@ from typing import Any
 import msgspec
 
 from probe.client.api_json import error_in
-from probe.client.api_request import RequestShape
+from probe.client.judgement import Numbers, Transcript
 from probe.client.response_buffer import BodyLimits, Read
-from probe.client.stream_reader import MAX_TOKENS, unchanged
-from probe.client.transcript import Numbers, Transcript
+from probe.client.stream_parser import MAX_TOKENS, unchanged
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, check_json, read_json
-from probe.core.request import Api, Outcome, RequestSpec, TokenEvents
+from probe.core.request import Api, TokenEvents
 from probe.core.text import one_line
 
 # A vector of 16,384 numbers of 22 characters has 352 KiB; no model in use has a longer one.
@@ -63,25 +62,6 @@ class ResultReader:
             model=model if isinstance(model, str) else None,
             numbers=found,
         )
-
-
-def judge_result(spec: RequestSpec, answer: Transcript, shape: RequestShape) -> tuple[Outcome, str | None]:
-    """Return the outcome of an answer, with a line of explanation unless it is what was requested."""
-    found = answer.numbers
-    if answer.error is not None:
-        return Outcome.SERVER_ERROR, f"error in the answer: {answer.error}"
-    if found is None:
-        return Outcome.BROKEN_STREAM, f"the answer is no result of {spec.api.value}: {answer.malformed}"
-    corrupt = found.corrupt
-    if found.results != 1:
-        corrupt = f"{found.results} results, 1 was asked for"
-    elif spec.api is Api.EMBEDDINGS and shape.vector_length not in (None, found.length):
-        corrupt = f"the vector has {found.length} numbers, request.vector_length is {shape.vector_length}"
-    if corrupt is not None:
-        return Outcome.CORRUPT, corrupt
-    if spec.api.takes_ids and not shape.is_text and answer.prompt_tokens not in (None, spec.prompt_tokens):
-        return Outcome.WRONG_ANSWER, f"the server counted {answer.prompt_tokens} prompt tokens of {spec.prompt_tokens}"
-    return Outcome.OK, None
 
 
 def _object(body: bytes) -> dict[str, Any] | None:

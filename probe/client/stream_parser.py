@@ -1,5 +1,11 @@
-"""Parses the chunks of a stream of completions or chat, and chooses the parser of a stream by its API. Pure."""
+"""Parses a stream of completions or chat after it has arrived: stamped reads of a body in, a Transcript out. Pure.
 
+Kept out of the receive path on purpose: while tokens arrive, the client only stamps and stores bytes,
+so parsing one stream cannot delay the timestamps of another. A long stream is parsed in portions.
+"""
+
+from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,14 +22,200 @@ from probe.client.api_json import (
     text_in,
     usage_in,
 )
+from probe.client.judgement import Transcript
 from probe.client.response_buffer import Read
-from probe.client.result_body import ResultReader
-from probe.client.server_times import server_times
-from probe.client.stream_reader import StreamReader, unchanged
-from probe.client.transcript import Transcript
-from probe.client.typed_events import TypedEventReader
 from probe.core.foreign_json import check_json
-from probe.core.request import Api
+from probe.core.request import ServerTimes, TokenEvents
+from probe.core.text import one_line
+
+
+class EventSplitter:
+    """A buffer that returns the joined `data:` lines of each event once it is complete.
+
+    Lines end in LF or CRLF; comments and other fields are skipped.
+    """
+
+    __slots__ = ("_lines", "_pending")
+
+    def __init__(self) -> None:
+        self._pending: list[bytes] = []
+        self._lines: list[bytes] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the events that this piece completes."""
+        if not self._pending and not self._lines and data.startswith(b"data: ") and data.endswith(b"\n\n"):
+            # As servers send them: whole events of one line each. Anything else is split line by line.
+            blocks = data[6:-2].split(b"\n\ndata: ")
+            if data.count(b"\n") == 2 * len(blocks) and b"\r" not in data:
+                return blocks
+        *complete, rest = data.split(b"\n")
+        events: list[bytes] = []
+        for line in complete:
+            # Pieces of a long line are joined once, not at each read: a hostile line costs no more than its length.
+            self._take(b"".join((*self._pending, line)).removesuffix(b"\r"), events)
+            self._pending.clear()
+        if rest:
+            self._pending.append(rest)
+        return events
+
+    def finish(self) -> list[bytes]:
+        """Return the events left when the body ends. One that was cut off is included."""
+        events: list[bytes] = []
+        self._take(b"".join(self._pending).removesuffix(b"\r"), events)
+        self._take(b"", events)
+        self._pending.clear()
+        return events
+
+    def _take(self, line: bytes, events: list[bytes]) -> None:
+        """Keep a data line. At an empty line, append the event to `events`."""
+        if line.startswith(b"data:"):
+            self._lines.append(line[5:].removeprefix(b" "))
+        elif not line and self._lines:
+            events.append(b"\n".join(self._lines))
+            self._lines.clear()
+
+
+_MAX_MS = 86_400_000.0  # a day; no request takes as long
+
+
+class _Metrics(msgspec.Struct):
+    """`time_to_first_token_ms` begins when the request is scheduled (0.32, build_per_request_timing_metrics)."""
+
+    queue_time_ms: float | None = None
+    time_to_first_token_ms: float | None = None
+
+
+_decode_metrics = msgspec.json.Decoder(_Metrics).decode
+
+
+def server_times(metrics: msgspec.Raw) -> ServerTimes | None:
+    """Return the times, or None if they are not all there, or cannot be."""
+    if not metrics:
+        return None
+    try:
+        found = _decode_metrics(metrics)
+    except (ValueError, RecursionError):
+        return None
+    queue_ms, prefill_ms = found.queue_time_ms, found.time_to_first_token_ms
+    if queue_ms is None or prefill_ms is None or not (0 <= queue_ms <= _MAX_MS and 0 <= prefill_ms <= _MAX_MS):
+        return None
+    return ServerTimes(queue_ms * 1e-3, prefill_ms * 1e-3)
+
+
+MAX_TOKENS = 10_000_000  # no context is longer; a larger count is an error of the server
+
+
+def unchanged(data: bytes) -> bytes:
+    """Return the data: for responses without secrets."""
+    return data
+
+
+class StreamReader(ABC):
+    """A parser of one stream, a portion at a time. It never raises: errors are in the transcript.
+
+    An event carries tokens when the server's running usage count grows, or, from a server that sends no running
+    count, when it has content (then counted as one token). `hide` removes secrets from text of the response.
+    """
+
+    def __init__(self, hide: Callable[[bytes], bytes] = unchanged, *, keeps_text: bool = False) -> None:
+        """`keeps_text`: whether the transcript has the text: the answer's, or that of a reasoning without an answer."""
+        self._hide = hide
+        self._keeps_text = keeps_text
+        self._answer: list[str] = []
+        self._reasoning: list[str] = []
+        self._splitter = EventSplitter()
+        self._at_ns, self._late_ns, self._tokens = array("q"), array("q"), array("i")
+        self._first_visible: int | None = None
+        self._first_answer: int | None = None
+        self._prompt: int | None = None
+        self._output: int | None = None
+        self._finish: str | None = None
+        self._model: str | None = None
+        self._server_times: ServerTimes | None = None
+        self._counted = 0
+        self._ended = self._done = False
+        self._error: str | None = None
+        self._malformed: str | None = None
+
+    @abstractmethod
+    def _take(self, event: bytes, at_ns: int, late_ns: int) -> None:
+        """Parse one event; nothing once the stream has ended."""
+
+    def read(self, reads: Sequence[Read]) -> None:
+        """Parse the next reads of the body."""
+        for at_ns, since_ns, data in reads:
+            for event in self._splitter.feed(data):
+                self._take(event, at_ns, at_ns - since_ns)
+
+    @property
+    def events(self) -> int:
+        """Return the number of events with tokens so far."""
+        return len(self._at_ns)
+
+    def transcript(self, last: Read | None) -> Transcript:
+        """Return the transcript; `last` is the last read of the stream."""
+        for event in self._splitter.finish():
+            self._take(event, last[0] if last else 0, last[0] - last[1] if last else 0)
+        return Transcript(
+            TokenEvents(self._at_ns, self._late_ns, self._tokens, self._first_visible, self._first_answer),
+            self._prompt,
+            self._output,
+            self._finish,
+            self._done,
+            self._error,
+            self._malformed,
+            "".join(self._answer) if "".join(self._answer).strip() else "".join(self._reasoning),
+            self._model,
+            self._server_times,
+        )
+
+    def _keep(self, answer: str | None, reasoning: str | None = None) -> None:
+        if self._keeps_text:
+            self._answer.append(answer or "")
+            self._reasoning.append(reasoning or "")
+
+    def _end_reason(self, reason: str) -> None:
+        """Keep why the answer ended, in the server's word."""
+        self._finish = self._safe(reason.encode("utf-8", "replace"), 40)
+
+    def _count(
+        self,
+        event: bytes,
+        counts: tuple[int, int] | None,
+        at_ns: int,
+        late_ns: int,
+        *,
+        content: str,
+        has_choice: bool,
+    ) -> None:
+        """Count an event: `counts`, prompt and output tokens so far; `has_choice`: whether it can carry tokens."""
+        if counts is not None:
+            if not (0 <= counts[0] <= MAX_TOKENS and 0 <= counts[1] <= MAX_TOKENS):
+                self._give_up(event)
+                return
+            self._prompt, self._output = counts
+        if not has_choice:
+            return
+        grown = max(counts[1] - self._counted, 0) if counts is not None else int(bool(content))
+        if grown > 0 or content:
+            if content and self._first_visible is None:
+                self._first_visible = len(self._at_ns)
+            if content == ANSWER and self._first_answer is None:
+                self._first_answer = len(self._at_ns)
+            self._add_event(at_ns, late_ns, grown)
+
+    def _add_event(self, at_ns: int, late_ns: int, tokens: int) -> None:
+        self._at_ns.append(at_ns)
+        self._late_ns.append(late_ns)
+        self._tokens.append(tokens)
+        self._counted += tokens
+
+    def _give_up(self, event: bytes) -> None:
+        self._malformed, self._ended = self._safe(event), True
+
+    def _safe(self, data: bytes, limit: int = 200) -> str:
+        return one_line(self._hide(data), limit)
+
 
 # A token's event has some 300 bytes. Up to this size, what it unfolds to is bounded by its length.
 _SHORT = 8192
@@ -59,7 +251,7 @@ class _Chunk(msgspec.Struct):
     metrics: msgspec.Raw = msgspec.Raw()  # in a union with None it accepts None only
 
 
-_decode = msgspec.json.Decoder(_Chunk).decode
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
 
 
 class ChunkReader(StreamReader):
@@ -80,7 +272,7 @@ class ChunkReader(StreamReader):
         try:
             if len(event) > _SHORT:
                 check_json(event, MESSAGE)
-            chunk = _decode(event)
+            chunk = _decode_chunk(event)
         except (ValueError, RecursionError):  # msgspec's errors, of the limits, and of UTF-8
             self._take_unusual(event, at_ns, late_ns)
             return
@@ -127,21 +319,3 @@ class ChunkReader(StreamReader):
         if choice is not None:
             self._keep(*text_in(choice, chat=self._chat))
         self._count(event, counts, at_ns, late_ns, content=content, has_choice=choice is not None)
-
-
-def stream_reader(
-    api: Api, hide: Callable[[bytes], bytes] = unchanged, *, keeps_text: bool = False
-) -> StreamReader | ResultReader:
-    """Return the parser of an answer of this API. `hide`, `keeps_text`: see StreamReader."""
-    if not api.generates:
-        return ResultReader(api, hide)
-    if api in (Api.RESPONSES, Api.MESSAGES):
-        return TypedEventReader(hide, keeps_text=keeps_text)
-    return ChunkReader(hide, keeps_text=keeps_text, chat=api is Api.CHAT)
-
-
-def read_stream(reads: Sequence[Read], api: Api) -> Transcript:
-    """Parse a whole response at once."""
-    reader = stream_reader(api)
-    reader.read(reads)
-    return reader.transcript(reads[-1] if reads else None)

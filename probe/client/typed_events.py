@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from probe.client.api_json import ANSWER, MESSAGE, REASONING, error_in, parse_object
-from probe.client.server_times import server_times
-from probe.client.stream_reader import StreamReader
+from probe.client.stream_parser import StreamReader, server_times
 from probe.core.foreign_json import check_json
 
 # Up to this size, what an event unfolds to is bounded by its length.

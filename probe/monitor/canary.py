@@ -16,11 +16,9 @@ from dataclasses import replace
 import structlog
 
 from probe.client.client import Client
-from probe.client.transcript import judge_name
+from probe.client.judgement import excused, judge_name
 from probe.config.canaries import KnownAnswerConfig
 from probe.config.targets import TargetConfig
-from probe.core import latency
-from probe.core import objectives as slo
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.failure_log import FailureLog
@@ -32,23 +30,6 @@ from probe.load.loop_lag import watch_lag
 from probe.load.step_executor import StepExecution
 
 _log = structlog.get_logger()
-# A failure may be the client's if it did not run just before: what arrived earlier was read once it ran again. The
-# failure is known within this many hundredths of a second.
-_LAST_SAMPLES = 10
-
-
-def excuse_stop(record: RequestRecord, lag: Sequence[float]) -> RequestRecord:
-    """Return the record, as client-bound if it may have failed because this process did not run.
-
-    `lag`: samples (s) of how late the system ran this process meanwhile.
-    """
-    stopped_s = max(lag[-_LAST_SAMPLES:], default=0.0)
-    if not slo.may_be_client_stop(record, stopped_s):
-        return record
-    words = f"{record.detail or record.outcome.value}, but Kneewatch itself did not run for {stopped_s:.1f} s"
-    return replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)
-
-
 WORKLOAD = "known_answer"
 
 
@@ -113,7 +94,7 @@ class KnownAnswer:
         async with self._sending(self._workload):
             async with watch_lag(self._clock) as lag:
                 sent = await self._client.send(self._spec, model, Traffic.ANSWER, self._clock.monotonic_ns())
-            record = excuse_stop(sent, lag)
+            record = excused(sent, lag)
             self._on_record(record)
         return record
 
@@ -196,7 +177,7 @@ class Canary:
             async with watch_lag(self._clock) as lag:
                 await self._learn_model()
         except TargetError as error:
-            return self._excused(self._unsent(spec, scheduled, error), lag)
+            return excused(self._unsent(spec, scheduled, error), lag, self._objectives)
         return await self._ask(spec)
 
     async def _is_alias(self, answered: str) -> bool:
@@ -224,19 +205,7 @@ class Canary:
         ready = self._client.prepare(spec, self.model, self._traffic, trace=trace)
         step = StepExecution(_ONE, iter((ready,)), self._clock, lateness=self._client.lateness)
         run = await step.run(asyncio.Event())
-        return self._excused(run.records[0], run.loop_lag_s)
-
-    def _excused(self, record: RequestRecord, lag: Sequence[float]) -> RequestRecord:
-        """Return the record as client-bound if Kneewatch's own delay may explain what is wrong with it.
-
-        `lag`: samples (s) of how late the system ran this process meanwhile.
-        """
-        waking_s = max(lag, default=0.0)
-        if not slo.may_be_client_delay(record, self._objectives, waking_s):
-            return excuse_stop(record, lag)
-        late_ms = 1000 * (max(latency.ttft_error_s(record) or 0.0, latency.stall_error_s(record)) + waking_s)
-        words = f"a latency missed its objective, but Kneewatch itself was up to {late_ms:.0f} ms late"
-        return replace(record, outcome=Outcome.CLIENT_BOUND, detail=words)
+        return excused(run.records[0], run.loop_lag_s, self._objectives)
 
     async def _learn_model(self) -> None:
         """For "auto", request the served model, again after each failure: a server may come back with another model."""

@@ -8,8 +8,7 @@ from http import HTTPStatus
 import httpx
 
 from probe.client.endpoint import Endpoint
-from probe.client.failures import NETWORK_ERRORS
-from probe.client.shortage import shortage
+from probe.client.failures import NETWORK_ERRORS, shortage
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.foreign_json import JsonLimits, read_json

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.client.answers import HEAD, Ask, answer, read_ask
-from probe.client.stream_parser import read_stream
-from probe.client.transcript import judge
+from probe.client.exchange import read_answer
+from probe.client.judgement import judge
 from probe.core.request import Api, Outcome, RequestSpec
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vllm-0.32"
@@ -61,7 +61,7 @@ def test_kneewatch_reads_every_token_of_it(chat: bool, tokens: int) -> None:  # 
     }
     asked = read_ask("/v1/chat/completions" if chat else "/v1/completions", json.dumps(body).encode())
     sent = b"".join(re.findall(rb"data: .*?\n\n", body_of(asked), re.DOTALL))
-    said = read_stream([(1, 1, sent)], api)
+    said = read_answer([(1, 1, sent)], api)
     assert judge(RequestSpec("w", api, (), 3, tokens), said) == (Outcome.OK, None)
     assert len(said.events) == tokens
 

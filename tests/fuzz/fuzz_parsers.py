@@ -27,9 +27,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import msgspec  # noqa: E402 - after the path to what follows
 
-from probe.client.server_times import server_times  # noqa: E402
-from probe.client.sse import EventSplitter  # noqa: E402
-from probe.client.stream_parser import read_stream  # noqa: E402
+from probe.client.exchange import read_answer  # noqa: E402
+from probe.client.stream_parser import EventSplitter, server_times  # noqa: E402
 from probe.core.errors import TargetError  # noqa: E402
 from probe.core.foreign_json import ForeignJsonError, read_json  # noqa: E402
 from probe.core.request import Api  # noqa: E402
@@ -68,7 +67,7 @@ def stream(data: bytes) -> None:
     events = whole.feed(data) + whole.finish()
     assert events == cut.feed(data[:at]) + cut.feed(data[at:]) + cut.finish()
     for api in Api:
-        said = read_stream([(1, 0, data)] if data else [], api)
+        said = read_answer([(1, 0, data)] if data else [], api)
         assert all(0 <= tokens <= 10_000_000 for tokens in said.events.tokens)
 
 

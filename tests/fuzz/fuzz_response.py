@@ -32,11 +32,9 @@ from memory_wire import EOF, GOLDEN, OPEN, RESET, Exchanged, cut_at, exchange, r
 from plain_records import spec  # noqa: E402
 
 from probe.client.api_json import error_message  # noqa: E402
-from probe.client.api_request import PLAIN_REQUESTS  # noqa: E402
+from probe.client.exchange import read_answer  # noqa: E402
+from probe.client.judgement import Transcript, judge  # noqa: E402
 from probe.client.response_buffer import BodyLimits, ResponseBuffer  # noqa: E402
-from probe.client.result_body import judge_result  # noqa: E402
-from probe.client.stream_parser import read_stream  # noqa: E402
-from probe.client.transcript import Transcript, judge  # noqa: E402
 from probe.core.request import Api  # noqa: E402
 
 MAX_BYTES = 20_000
@@ -148,11 +146,11 @@ def agree(one: Exchanged, cut: Exchanged, case: Case) -> None:
 def read_all_apis(received: ResponseBuffer) -> None:
     whole_body = [(1, 0, received.body)] if received.reads else []
     for api in Api:
-        said = read_stream(received.reads, api)
+        said = read_answer(received.reads, api)
         asked = spec(8, 3, api)
-        outcome, detail = judge(asked, said) if api.generates else judge_result(asked, said, PLAIN_REQUESTS)
+        outcome, detail = judge(asked, said)
         assert detail is None or (detail.isprintable() and len(detail) < 400), outcome
-        assert without_times(said) == without_times(read_stream(whole_body, api))
+        assert without_times(said) == without_times(read_answer(whole_body, api))
         assert all(0 <= tokens <= 10_000_000 for tokens in said.events.tokens)
     assert len(error_message(received.body)) <= 200
 

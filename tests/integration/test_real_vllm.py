@@ -22,7 +22,7 @@ from process import eventually
 from real_vllm import MODEL, QUEUE, RealVllm
 from stub_server import stub_server
 
-from probe.client.stream_parser import read_stream
+from probe.client.exchange import read_answer
 from probe.core.request import Api
 from probe.core.snapshot import ServerSnapshot
 from probe.scrape.metrics_parser import samples
@@ -93,7 +93,7 @@ def test_the_times_of_a_request_are_read_from_its_answer(vllm: RealVllm, api: Ap
         timeout=60,
         trust_env=False,
     ) as answer:
-        found = read_stream([(0, 0, data) for data in answer.iter_raw()], api).server_times
+        found = read_answer([(0, 0, data) for data in answer.iter_raw()], api).server_times
     assert found is not None
     assert 0 <= found.queue_s + found.prefill_s < time.monotonic() - began
     assert found.prefill_s > 0

@@ -14,9 +14,8 @@ from test_stream_parser import GOLDEN
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape, body_of
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.client.result_body import judge_result
-from probe.client.stream_parser import read_stream
-from probe.client.transcript import Transcript
+from probe.client.exchange import read_answer
+from probe.client.judgement import Transcript, judge
 from probe.core import latency
 from probe.core.clock import SystemClock
 from probe.core.objectives import Objective, Objectives, met
@@ -35,7 +34,7 @@ def body(name: str) -> bytes:
 def said(data: object, api: Api = Api.EMBEDDINGS) -> Transcript:
     encoded = data if isinstance(data, bytes) else json.dumps(data).encode()
     half = len(encoded) // 2
-    return read_stream([(90 * MS, 89 * MS, encoded[:half]), (100 * MS, 98 * MS, encoded[half:])], api)
+    return read_answer([(90 * MS, 89 * MS, encoded[:half]), (100 * MS, 98 * MS, encoded[half:])], api)
 
 
 def vectors(*each: object, prompt: Any = 3) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def scored(api: Api, *scores: object) -> dict[str, Any]:
 
 
 def verdict(answer: Transcript, api: Api = Api.EMBEDDINGS, shape: RequestShape = PLAIN_REQUESTS) -> tuple[Outcome, str]:
-    outcome, detail = judge_result(spec(3, 0, api), answer, shape)
+    outcome, detail = judge(spec(3, 0, api), answer, shape)
     return outcome, detail or ""
 
 

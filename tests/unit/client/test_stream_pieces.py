@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from memory_wire import cut_at, recorded
 from property_examples import examples
 
-from probe.client.stream_parser import stream_reader
-from probe.client.transcript import Transcript
+from probe.client.exchange import answer_reader
+from probe.client.judgement import Transcript
 from probe.core.request import Api
 
 STREAMS = {
@@ -44,7 +44,7 @@ def body(name: str) -> bytes:
 
 def said(pieces: list[bytes], api: Api, portion: int = 1000) -> Transcript:
     reads = [(10 * i, 10 * i - 1, piece) for i, piece in enumerate(pieces)]
-    reader = stream_reader(api)
+    reader = answer_reader(api)
     for first in range(0, len(reads), portion):
         reader.read(reads[first : first + portion])
     return reader.transcript(reads[-1] if reads else None)
@@ -132,7 +132,7 @@ def both(events: list[bytes], api: Api, monkeypatch: pytest.MonkeyPatch) -> tupl
         raise RecursionError
 
     with monkeypatch.context() as patch:
-        patch.setattr("probe.client.stream_parser._decode", refuse)
+        patch.setattr("probe.client.stream_parser._decode_chunk", refuse)
         patch.setattr("probe.client.typed_events._decode", refuse)
         return quick, said(pieces, api)
 

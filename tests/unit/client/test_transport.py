@@ -175,7 +175,7 @@ def test_an_invalid_port_reaches_no_server(run: Run, port: int) -> None:
 
 def test_the_name_that_is_looked_up_is_the_one_in_the_url() -> None:
     """Python's own idna makes another name of it."""
-    from probe.client.wire import origin_of  # noqa: PLC0415
+    from probe.client.transport import origin_of  # noqa: PLC0415
 
     assert origin_of(httpx.URL("https://faß.example/")) == ("https", "xn--fa-hia.example", 443)
     assert origin_of(httpx.URL("http://[::1]/")) == ("http", "::1", 80)

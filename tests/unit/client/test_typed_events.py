@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from plain_records import record, spec
 
+from probe.client.exchange import answer_reader, read_answer
+from probe.client.judgement import Transcript, judge
 from probe.client.response_buffer import Read
-from probe.client.stream_parser import read_stream, stream_reader
-from probe.client.transcript import Transcript, judge
 from probe.core import latency
 from probe.core.request import Api, Outcome, ServerTimes
 
@@ -56,7 +56,7 @@ def reads(*events: tuple[int, Any]) -> list[Read]:
 
 
 def said(api: Api, *events: tuple[int, Any]) -> Transcript:
-    return read_stream(reads(*events), api)
+    return read_answer(reads(*events), api)
 
 
 def tokens(answer: Transcript) -> list[tuple[int, int]]:
@@ -165,7 +165,7 @@ def test_the_servers_own_times_are_read() -> None:
 
 @BOTH
 def test_a_question_keeps_the_text_and_not_the_thoughts(api: Api) -> None:
-    reader = stream_reader(api, keeps_text=True)
+    reader = answer_reader(api, keeps_text=True)
     reader.read(reads((1, thought(api, "hm")), (2, text(api, "Par")), (3, text(api, "is"))))
     assert reader.transcript(None).text == "Paris"
 
@@ -180,7 +180,7 @@ def test_a_question_keeps_the_text_and_not_the_thoughts(api: Api) -> None:
     ],
 )
 def test_an_error_inside_the_stream_is_said_in_one_line(api: Api, event: dict[str, Any]) -> None:
-    answer = read_stream([(1, 0, b"data: " + json.dumps(event).encode() + b"\n\n")], api)
+    answer = read_answer([(1, 0, b"data: " + json.dumps(event).encode() + b"\n\n")], api)
     outcome, detail = judge(spec(4, 3, api), answer)
     assert outcome is Outcome.SERVER_ERROR
     assert "engine died" in str(detail)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from probe.client.answer_text import corruption
+from probe.client.judgement import corruption
 
 PARIS = "(?i)paris"
 

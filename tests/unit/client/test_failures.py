@@ -13,7 +13,7 @@ from plain_records import spec
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.client.shortage import shortage
+from probe.client.failures import shortage
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
 from probe.core.request import Outcome, RequestRecord, Traffic
