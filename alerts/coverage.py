@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from alerts.budget import BUDGET_WINDOWS_S
 from alerts.capacity import RAREST_SCHEDULE_S
 from alerts.windows import DAY_S, HOUR_S, MIN_BAD_EVENTS, PAIRS, can_fire, duration, multiple
-from probe.config.canary_checks import canary_keys
 from probe.config.config import Config
+from probe.config.cross_key_checks import canary_keys
 from probe.config.messages import dotted
 from probe.config.targets import TargetConfig, WatchConfig
 from probe.core import objectives as slo

@@ -21,14 +21,14 @@ from probe.cli.parameters import (
     ServerOptions,
     given_options,
 )
-from probe.config.addresses import Url
 from probe.config.config import Config
 from probe.config.config_file import load_config
 from probe.config.headers import names_secret
 from probe.config.messages import value_at, value_problems
 from probe.config.objectives import DEFAULT_OBJECTIVES, RESULT_OBJECTIVES, USUAL_RATIO
 from probe.config.path_checks import authorities_problem
-from probe.config.presets import PRESETS
+from probe.config.types import Url
+from probe.config.workloads import PRESETS
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
 from probe.core.objectives import LATENCIES

@@ -8,8 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from probe.capacity.model.hardware_bounds import KvShape
 from probe.cli.result_commands import KvOptions, Lengths
-from probe.config.presets import PRESETS
 from probe.config.types import GpuName, Parameters
+from probe.config.workloads import PRESETS
 from probe.core.errors import ConfigError
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
 from probe.core.step import StepSummary

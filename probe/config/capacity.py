@@ -1,6 +1,6 @@
-"""The `capacity` section of a target."""
+"""The `capacity` section of a target, and its checks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag
@@ -136,15 +136,6 @@ class ServerLimitsConfig(ConfigSection):
         limits = self.model_dump(include=set(_LIMITS), exclude_none=True)
         return {**self.flags, **{name: str(value) for name, value in limits.items()}}
 
-    @property
-    def missing_key(self) -> str | None:
-        """Return the keys that have no effect without another key, as a message, or None."""
-        if self.parameters is None and (self.weight_bits, self.gpus) != (16, 1):
-            return "weight_bits and gpus have no effect without parameters; add parameters"
-        if self.parameters is not None and self.gpu is None:
-            return "parameters has no effect without gpu; add gpu"
-        return None
-
 
 class GammaConfig(ConfigSection):
     """Arrivals with gamma-distributed gaps."""
@@ -214,3 +205,26 @@ class CapacityConfig(ConfigSection):
     """Startup flags and hardware of the server that vLLM's metrics do not show."""
     budget: BudgetConfig = BudgetConfig()
     """Maximum cost of one capacity run, and of all runs of a day."""
+
+
+def capacity_problems(capacity: CapacityConfig) -> Iterator[str]:
+    """Yield problems, each with what follows the section in its path."""
+    if capacity.concurrency is not None and capacity.rates is not None:
+        yield ": concurrency and rates are both set; keep one of them"
+    if capacity.rates is None:
+        for key, is_set in (
+            ("arrivals", capacity.arrivals != "poisson"),
+            ("max_concurrency", capacity.max_concurrency),
+        ):
+            if is_set:
+                yield f".{key}: has no effect without rates; add rates, or remove it"
+    server, budget = capacity.server, capacity.budget
+    if server.parameters is None and (server.weight_bits, server.gpus) != (16, 1):
+        yield ".server: weight_bits and gpus have no effect without parameters; add parameters"
+    if server.parameters is not None and server.gpu is None:
+        yield ".server: parameters has no effect without gpu; add gpu"
+    if budget.daily_tokens < budget.tokens_per_run:
+        yield (
+            f".budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
+            f" {budget.tokens_per_run}; raise it"
+        )

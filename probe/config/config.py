@@ -1,25 +1,109 @@
-"""The whole configuration, as frozen models: its top-level keys, and lookups by name."""
+"""The whole configuration, as frozen models: its top-level keys with their small sections, and lookups by name."""
 
+import importlib.util
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from probe.config.addresses import ExternalUrl, Listen, Url
-from probe.config.discovery import DiscoverConfig
-from probe.config.discovery_types import ObjectName
-from probe.config.load import LoadConfig
-from probe.config.messages import did_you_mean
+from probe.config.discovery import DiscoverConfig, ObjectName
+from probe.config.headers import AnyHeadersConfig, SecretHeader, header_problems
+from probe.config.messages import did_you_mean, shown
 from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
-from probe.config.otlp import OtlpConfig
-from probe.config.presets import PRESETS
+from probe.config.path_checks import authorities_problem
 from probe.config.targets import AnyTarget, TargetConfig, TemplateConfig, WatchConfig, only_located
-from probe.config.types import ConfigSection, Name
-from probe.config.web import HostName
-from probe.config.workloads import DEFAULT_WORKLOAD, USERS, WorkloadConfig
+from probe.config.types import (
+    ConfigSection,
+    Duration,
+    ExternalUrl,
+    HostName,
+    Listen,
+    Name,
+    NotASwitch,
+    Url,
+    default_duration,
+)
+from probe.config.workloads import DEFAULT_WORKLOAD, PRESETS, USERS, WorkloadConfig
 from probe.core.errors import ConfigError
 from probe.core.objectives import Objectives
+
+_AUTO = "auto"
+_ADDRESS = re.compile(r"(ray://)?([A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})")
+_MAX_PORT = 65535
+
+
+def _address(text: str) -> str:
+    found = _ADDRESS.fullmatch(text)
+    if text != _AUTO and (found is None or not 0 < int(found[4]) <= _MAX_PORT):
+        raise ValueError(
+            "expected HOST:PORT of a Ray cluster, ray://HOST:PORT, or auto for the cluster on this machine"
+        )
+    return text
+
+
+RayAddress = Annotated[str, AfterValidator(_address), Field(title="address of a Ray cluster")]
+# No run can keep more workers busy.
+WorkerCount = Annotated[int, Field(ge=1, le=256), NotASwitch]
+
+
+class RayConfig(ConfigSection):
+    """A Ray cluster whose nodes generate the load."""
+
+    address: RayAddress
+    """`HOST:PORT`, or `auto` for the cluster of this node; `ray://HOST:PORT` from elsewhere."""
+    workers: WorkerCount | None = None
+    """Number of worker processes, one CPU each. Default: one per 128 streams."""
+    start_timeout: Duration = default_duration("60s")
+    """How long the cluster may take to start them."""
+
+
+class LoadConfig(ConfigSection):
+    """Where the load workers run."""
+
+    ray: RayConfig | None = None
+    """A Ray cluster that sends step-up load instead of this machine
+    ([integrations.md](integrations.md#load-from-a-ray-cluster)). Without the section this machine sends the load.
+    """
+
+
+def load_problems(load: LoadConfig | None) -> Iterator[str]:
+    """Yield problems that begin with the key's path."""
+    if load is not None and load.ray is not None and importlib.util.find_spec("ray") is None:
+        yield "load.ray: the package ray is not installed; pip install 'kneewatch[ray]'"
+
+
+class OtlpConfig(ConfigSection):
+    """An OpenTelemetry collector, or any other receiver of OTLP over HTTP. Without the section nothing is sent."""
+
+    endpoint: Url
+    """Address of the receiver, such as `http://collector:4318`; `/v1/traces` and `/v1/metrics` are added."""
+    headers: AnyHeadersConfig = {}  # noqa: RUF012 - pydantic copies it
+    """Headers of the requests to it, at most 16, `Authorization` included; secrets as in `targets[].headers`."""
+    ca_file: Path | None = None
+    """CA certificates that sign its certificate, in a readable PEM file; read again when it changes. Default: the usual
+    authorities.
+    """
+
+    def plain_headers(self) -> dict[str, str]:
+        """Return the headers that are no secrets."""
+        return {name: value for name, value in self.headers.items() if isinstance(value, str)}
+
+    def secret_headers(self) -> dict[str, str]:
+        """Return the secret headers, read again from their files. Raises OSError or UnicodeError."""
+        return {name: value.value() for name, value in self.headers.items() if isinstance(value, SecretHeader)}
+
+
+def otlp_problems(otlp: OtlpConfig | None, raw: object) -> Iterator[str]:
+    """Yield problems, each with the path of its key."""
+    if otlp is None:
+        return
+    if otlp.ca_file is not None and (words := authorities_problem(otlp.ca_file)):
+        yield f"otlp.ca_file: {shown(['otlp', 'ca_file'], raw)} {words}"
+    for name, words in header_problems(otlp.headers, ""):
+        yield f"otlp.headers.{name}: {words}"
 
 
 class LeaseConfig(ConfigSection):

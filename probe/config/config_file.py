@@ -5,9 +5,10 @@ line each, with file, key path, expectation and fix. `${NAME}` in a value is rep
 YAML is parsed, so a value cannot change the structure. Messages show the text as written, so values do not leak.
 """
 
+import asyncio
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import yaml
@@ -18,6 +19,7 @@ from probe.config.cross_key_checks import cross_key_problems
 from probe.config.messages import value_problems
 from probe.config.yaml_file import expand, read_yaml
 from probe.core.errors import ConfigError
+from probe.core.file_signature import file_signature
 from probe.core.text import one_line
 
 # The one in C, where PyYAML has it: that in Python takes a second for 200 targets.
@@ -56,3 +58,18 @@ def show(config: Config) -> str:
 def config_hash(config: Config) -> str:
     """Return a short digest of the effective configuration; it does not depend on secrets."""
     return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]
+
+
+INTERVAL_S = 15.0
+
+
+async def changes(path: Path, interval_s: float = INTERVAL_S) -> AsyncIterator[None]:
+    """Yield whenever the file has changed, or was removed, since the last check. Never ends."""
+    last = file_signature(path)
+    while True:
+        await asyncio.sleep(interval_s)
+        now = file_signature(path)
+        if now == last:
+            continue
+        last = now
+        yield

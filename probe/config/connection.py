@@ -7,14 +7,13 @@ import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from probe.config.addresses import Proxy, SocketPath
 from probe.config.path_checks import (
     authorities_problem,
     client_certificate_problem,
     credentials_problem,
     socket_problem,
 )
-from probe.config.types import ConfigSection, Duration, default_duration
+from probe.config.types import ConfigSection, Duration, Proxy, SocketPath, default_duration
 from probe.core.durations import format_duration
 
 

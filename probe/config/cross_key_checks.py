@@ -2,23 +2,21 @@
 
 import importlib.util
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from probe.config.canary_checks import canary_keys, canary_problems
-from probe.config.config import Config
+from probe.config.canaries import MAX_CANARIES
+from probe.config.capacity import capacity_problems
+from probe.config.config import Config, load_problems, otlp_problems
 from probe.config.connection import connection_problems
 from probe.config.discovery import discover_problems, replica_problems
 from probe.config.gpu import gpu_problems
 from probe.config.headers import header_problems
-from probe.config.load import load_problems
 from probe.config.messages import did_you_mean, dotted, shown
-from probe.config.otlp import otlp_problems
 from probe.config.path_checks import authorities_problem, file_problem, folder_problem
-from probe.config.presets import PRESETS
-from probe.config.targets import AnyTarget, TemplateConfig
-from probe.config.web import web_problems
-from probe.config.workload_checks import workload_problems
-from probe.config.workloads import USERS
+from probe.config.targets import AnyTarget, TemplateConfig, WatchConfig
+from probe.config.web_file import web_problems
+from probe.config.workloads import PRESETS, USERS, workload_problems
 
 # The names that exist without being configured.
 _BUILT_IN: Mapping[str, Sequence[str]] = {"objectives": ("default",), "workloads": (*PRESETS, USERS)}
@@ -49,7 +47,7 @@ def cross_key_problems(config: Config, raw: object) -> list[str]:
                 f"targets[{i}].name: {shown(['targets', i, 'name'], raw)} is in the group of the discovery"
                 f" targets[{names.index(group)}]; use another name before the slash"
             )
-    return [*problems, *(f"workloads.{line}" for line in workload_problems(config))]
+    return [*problems, *(f"workloads.{line}" for line in workload_problems(config.workloads))]
 
 
 def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> list[str]:
@@ -72,7 +70,8 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
         problems.append(f"{at}: api_key and api_key_file are both set; keep api_key_file")
     if target.api_key_file and (words := file_problem(target.api_key_file)):
         problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
-    problems += [f"{at}{line}" for line in _capacity_problems(target)]
+    problems += [f"{at}.capacity{line}" for line in capacity_problems(target.capacity)]
+    problems += [f"{at}{line}" for line in _load_problems(target)]
     load = target.capacity.workload or target.canary.workload
     problems += [f"{at}.capacity{line}" for line in _search_problems(target, load, config)]
     if target.capacity.guard == "stream" and config.objectives_of(target).ttft is None:
@@ -85,31 +84,14 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
     return problems + [f"{at}.{line}" for line in more]
 
 
-def _capacity_problems(target: AnyTarget) -> Iterator[str]:
-    """Yield problems, each with what follows the target in its path."""
-    capacity, budget = target.capacity, target.capacity.budget
-    if capacity.concurrency is not None and capacity.rates is not None:
-        yield ".capacity: concurrency and rates are both set; keep one of them"
-    if capacity.rates is None:
-        for key, is_set in (
-            ("arrivals", capacity.arrivals != "poisson"),
-            ("max_concurrency", capacity.max_concurrency),
-        ):
-            if is_set:
-                yield f".capacity.{key}: has no effect without rates; add rates, or remove it"
-    if target.passive and capacity.mode == "verify":
+def _load_problems(target: AnyTarget) -> Iterator[str]:
+    """Yield problems of a target that no load may be sent to, each with what follows the target in its path."""
+    if target.passive and target.capacity.mode == "verify":
         yield ": passive allows no load, but capacity.mode is verify; use forecast, or remove passive"
-    if target.role and capacity.mode == "verify":
+    if target.role and target.capacity.mode == "verify":
         yield (
             f".capacity.mode: verify has no effect on a server that does only {target.role}; run it on the router's"
             " target, or remove role"
-        )
-    if (missing_key := capacity.server.missing_key) is not None:
-        yield f".capacity.server: {missing_key}"
-    if budget.daily_tokens < budget.tokens_per_run:
-        yield (
-            f".capacity.budget.tokens_per_day: {budget.daily_tokens} is less than tokens_per_run,"
-            f" {budget.tokens_per_run}; raise it"
         )
 
 
@@ -157,3 +139,86 @@ def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
         written=written,
     )
     yield from gpu_problems(target.gpu)
+
+
+Keys = tuple[str | int, ...]
+
+
+def canary_keys(target: WatchConfig) -> list[tuple[Keys, WatchConfig]]:
+    """Return each kind of canary with the keys of its section below the target."""
+    return [(("canary",) if target.canaries is None else ("canaries", j), kind) for j, kind in enumerate(target.kinds)]
+
+
+def canary_problems(i: int, target: WatchConfig, config: Config, raw: object) -> Iterator[str]:
+    """Yield problems, each with the key's path below target `i`."""
+    if target.canaries is not None and "canary" in target.model_fields_set:
+        yield "canary: canaries is set too; move it to the first place of canaries"
+    first: dict[tuple[str, str], str] = {}
+    for keys, kind in canary_keys(target):
+        yield from _kind_problems(keys, i, kind, config, raw)
+        where, pair = dotted(keys), (kind.canary.workload, kind.model)
+        if (other := first.setdefault(pair, where)) != where:
+            yield (
+                f"{where}: has workload {pair[0]!r} and model {pair[1]!r}, as {other} has, so their series would be"
+                " one; use another workload, whose lengths may be the same"
+            )
+    for j, canary in enumerate(target.canaries or ()):
+        for name, words in header_problems({**target.headers, **canary.headers}, target.auth_header):
+            if name in canary.headers:
+                yield f"canaries[{j}].headers.{name}: {words}"
+    yield from _cost_problems(target, config)
+
+
+def _kind_problems(keys: Keys, i: int, kind: WatchConfig, config: Config, raw: object) -> Iterator[str]:
+    canary, where = kind.canary, dotted(keys)
+    if config.is_learnt(canary.workload):
+        written = shown(["targets", i, *keys, "workload"], raw)
+        yield (
+            f"{where}.workload: {written} is for capacity.workload only, since canaries are compared over time;"
+            " use default, or a workload under workloads"
+        )
+    if config.has_workload(canary.workload):
+        yield from _result_problems(where, kind, config)
+    asked = canary.known_answer
+    if asked is not None and "prompt" in asked.model_fields_set and "expect" not in asked.model_fields_set:
+        yield f"{where}.known_answer: prompt is set without expect; add expect, what the answer has to match"
+    if not kind.passive and canary.timeout > MAX_CANARIES * canary.every:
+        written = shown(["targets", i, *keys, "timeout"], raw)
+        yield (
+            f"{where}.timeout: {written} is more than {MAX_CANARIES} times every, {canary.every:g}s; lower it, or set"
+            f" every to at least {math.ceil(canary.timeout / MAX_CANARIES)}s"
+        )
+
+
+def _result_problems(where: str, kind: WatchConfig, config: Config) -> Iterator[str]:
+    """Yield problems with objectives and questions about tokens, where the API generates none."""
+    api = config.workload(kind.canary.workload).api
+    if api.generates:
+        return
+    objectives = config.objectives_of(kind)
+    limits = [name for name in objectives.latencies() if name != "e2e"]
+    if limits:
+        yield (
+            f"{where}.workload: its api, {api.value}, generates no tokens, and objectives {kind.objectives} promise"
+            f" {', '.join(limits)}; use objectives with availability and e2e alone"
+        )
+    if kind.canary.known_answer is not None:
+        yield f"{where}.known_answer: the workload's api, {api.value}, has no text; use a kind of canary of its own"
+
+
+def _cost_problems(target: WatchConfig, config: Config) -> Iterator[str]:
+    most = target.canary_tokens_per_day
+    if most is None or target.passive:
+        return
+    needed = [
+        (dotted(keys), math.ceil(kind.canary.most_tokens_per_day(config.workload(kind.canary.workload))))
+        for keys, kind in canary_keys(target)
+        if config.has_workload(kind.canary.workload)
+    ]
+    total = sum(tokens for _, tokens in needed)
+    if total > most:
+        each = ", ".join(f"{where} {tokens}" for where, tokens in needed)
+        yield (
+            f"canary_tokens_per_day: {most} is less than the {total} tokens that canaries may need a day ({each});"
+            " raise it, or make canaries rarer or shorter"
+        )

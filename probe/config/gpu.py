@@ -3,9 +3,8 @@
 import importlib.util
 from collections.abc import Iterator
 
-from probe.config.addresses import Url
 from probe.config.messages import did_you_mean
-from probe.config.types import ConfigSection, Duration, default_duration
+from probe.config.types import ConfigSection, Duration, Url, default_duration
 from probe.gpu.fields import LABELS
 
 

@@ -14,7 +14,6 @@ from pydantic import (
     model_serializer,
 )
 
-from probe.config.addresses import BaseUrl, Replicas, Url
 from probe.config.canaries import MAX_KINDS, CanaryConfig, CanaryKindConfig, ModelName
 from probe.config.capacity import CapacityConfig
 from probe.config.connection import ConnectionConfig, TlsConfig
@@ -23,12 +22,15 @@ from probe.config.gpu import GpuConfig
 from probe.config.headers import AuthHeaderText, HeadersConfig, SecretHeader
 from probe.config.requests import RequestConfig
 from probe.config.types import (
+    BaseUrl,
     ConfigSection,
     Count,
     Duration,
     EngineName,
     Name,
+    Replicas,
     ServerName,
+    Url,
     default_duration,
 )
 from probe.core.errors import ConfigError

@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 
+from probe.config.messages import shown
+from probe.config.path_checks import file_problem
 from probe.config.types import ConfigSection
 from probe.config.yaml_file import read_yaml
 from probe.core.durations import parse_duration
@@ -132,6 +134,19 @@ def load_web_config(file: Path) -> WebConfig:
         if problems := list(_tls_problems(config.tls_server_config or TlsServer())):
             raise ConfigError("\n".join(f"{file}: tls_server_config.{line}" for line in problems))
     return config
+
+
+def web_problems(file: Path | None, raw: object) -> list[str]:
+    """Return the problems of the web configuration file, so that they are known before a restart."""
+    if file is None:
+        return []
+    if words := file_problem(file):
+        return [f"web_config_file: {shown(['web_config_file'], raw)} {words}"]
+    try:
+        load_web_config(file)
+    except ConfigError as error:
+        return [f"web_config_file: {line}" for line in str(error).splitlines()]
+    return []
 
 
 def _beside(tls: TlsServer, folder: Path) -> TlsServer:

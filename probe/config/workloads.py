@@ -1,10 +1,11 @@
-"""The `workloads` section: shapes of requests by name."""
+"""The `workloads` section: shapes of requests by name, those that exist without being configured, and its checks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
 
+from probe.config.messages import did_you_mean
 from probe.config.types import ConfigSection, Name, NotASwitch, Tokens, arm
 from probe.core.request import Api
 
@@ -118,3 +119,78 @@ class WorkloadConfig(ConfigSection):
 
 DEFAULT_WORKLOAD = WorkloadConfig()
 USERS = "users"  # the lengths that users send, for capacity only
+
+
+def _varying(median: int, sigma: float, longest: int) -> LognormalTokens:
+    return LognormalTokens(lognormal=Lognormal(median=median, sigma=sigma, max=longest))
+
+
+# The two with a prefix differ only in what the prefix cache has. All requests fit into a context of 4352 tokens.
+PRESETS: Mapping[str, WorkloadConfig] = {
+    "default": DEFAULT_WORKLOAD,
+    "short-chat": WorkloadConfig(prompt_tokens=256, output_tokens=128),
+    "long-prefill": WorkloadConfig(prompt_tokens=2048, output_tokens=128),
+    "long-decode": WorkloadConfig(prompt_tokens=256, output_tokens=1024),
+    "mixed": WorkloadConfig(prompt_tokens=2048, output_tokens=1024),
+    "prefix-cold": WorkloadConfig(prompt_tokens=4096, output_tokens=256),
+    "prefix-warm": WorkloadConfig(prompt_tokens=4096, output_tokens=256, prefix=SharedPrefix(shared_tokens=3840)),
+    "varied-chat": WorkloadConfig(
+        prompt_tokens=_varying(400, 0.9, 3000),
+        output_tokens=_varying(150, 0.8, 1000),
+        prefix=SharedPrefix(shared_tokens=256, ratio=0.7),
+        correlation=0.4,
+    ),
+    "conversation": WorkloadConfig(
+        prompt_tokens=_varying(80, 0.7, 300),
+        output_tokens=_varying(150, 0.6, 400),
+        prefix=SharedPrefix(shared_tokens=256),
+        turns=5,
+    ),
+    "production": WorkloadConfig(
+        mixture={"varied-chat": 6.0, "conversation": 2.0, "long-prefill": 1.0, "long-decode": 1.0}
+    ),
+}
+
+
+_MOST = 1_000_000  # tokens of a request, as for a single length
+_OWN = ("prompt_tokens", "output_tokens", "prefix", "correlation", "turns", "conversations")
+
+
+def workload_problems(workloads: Mapping[str, WorkloadConfig]) -> Iterator[str]:
+    """Yield problems, each with what follows the section's name in its path."""
+    for name, workload in workloads.items():
+        yield from (f"{name}.{line}" for line in _without_effect(workload))
+        shared = workload.shared_tokens
+        if isinstance(workload.prompt_tokens, int) and workload.turns == 1 and shared > workload.prompt_tokens:
+            most = workload.prompt_tokens
+            yield f"{name}.prefix.shared_tokens: {shared} is more than prompt_tokens, {most}; lower it"
+        if workload.turns > 1 and workload.most_tokens > _MOST:
+            yield (
+                f"{name}.turns: the last request may have {workload.most_tokens} tokens, expected at most {_MOST};"
+                " lower turns or the lengths"
+            )
+        for part in workload.mixture or {}:
+            known = {**PRESETS, **workloads}
+            if part not in known:
+                hint = did_you_mean(part, [*known])
+                yield f"{name}.mixture.{part}: is not in workloads and no preset{hint}; add it under workloads"
+            elif known[part].mixture is not None:
+                yield f"{name}.mixture.{part}: is a mixture itself; name its workloads instead"
+
+
+def _without_effect(workload: WorkloadConfig) -> Iterator[str]:
+    """Yield problems with keys that have no effect, each from its key on."""
+    if not workload.api.generates:
+        for key in ("output_tokens", "correlation", "turns", "conversations", "mixture"):
+            if key in workload.model_fields_set:
+                yield f"{key}: has no effect with api: {workload.api.value}, which generates no tokens; remove it"
+        return
+    if workload.mixture is not None:
+        others = [key for key in _OWN if getattr(workload, key) != getattr(DEFAULT_WORKLOAD, key)]
+        if others:
+            yield f"mixture: its workloads have their own {', '.join(others)}; remove what stands beside it"
+        return
+    if workload.turns == 1 and workload.conversations != DEFAULT_WORKLOAD.conversations:
+        yield "conversations: has no effect without turns; add turns, or remove it"
+    if workload.correlation and (isinstance(workload.prompt_tokens, int) or isinstance(workload.output_tokens, int)):
+        yield "correlation: has no effect unless both lengths vary; set both to lognormal, or remove it"

@@ -17,7 +17,7 @@ import structlog
 
 from probe.client.endpoint import Endpoint, no_headers, no_secret
 from probe.client.secrets import Secrets
-from probe.config.load import LoadConfig
+from probe.config.config import LoadConfig
 from probe.core.clock import Clock
 from probe.core.errors import LoadError
 from probe.core.request import RequestRecord

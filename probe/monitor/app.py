@@ -20,8 +20,7 @@ from exporters.metrics_page import MetricsPage
 from probe import __version__
 from probe.capacity.run.other_probers import follow_others
 from probe.config.config import Config, PrometheusConfig
-from probe.config.config_file import config_hash, load_config, show
-from probe.config.file_watch import changes
+from probe.config.config_file import changes, config_hash, load_config, show
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError, TargetError
 from probe.core.firing_alerts import FiringAlerts

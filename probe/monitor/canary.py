@@ -4,7 +4,7 @@ Canaries overlap: each is sent when it is due, whether or not those before it ha
 get fewer of them, and count for less the slower it is (coordinated omission).
 
 After an answered canary the server is asked a question with a known answer (KnownAnswer), where one is configured. What
-failed while this process did not run is the client's fault (excuse_stop).
+failed while this process did not run is the client's fault (`excused`).
 """
 
 import asyncio

@@ -12,8 +12,7 @@ from urllib.parse import urljoin
 from pydantic import BaseModel
 
 from probe.config.capacity import POD
-from probe.config.config import Config, LeaseConfig, PrometheusConfig
-from probe.config.load import LoadConfig
+from probe.config.config import Config, LeaseConfig, LoadConfig, PrometheusConfig
 from probe.config.targets import TargetConfig, TemplateConfig
 from probe.config.workloads import WorkloadConfig
 from probe.core.objectives import Objectives

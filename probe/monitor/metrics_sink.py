@@ -22,7 +22,7 @@ from probe import __version__
 from probe.capacity.trend.change_detection import detect_shift, needs_confirmation
 from probe.capacity.trend.fingerprint import capacity_sample, fingerprint
 from probe.capacity.trend.track_record import correct, prior_forecast, track_record
-from probe.config.otlp import OtlpConfig
+from probe.config.config import OtlpConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives

@@ -16,7 +16,7 @@ import structlog
 from exporters.otlp import Attributes, Histograms, metrics_request, server_of, span, traces_request
 from probe import __version__
 from probe.client.tls_files import client_context
-from probe.config.otlp import OtlpConfig
+from probe.config.config import OtlpConfig
 from probe.core.clock import Clock
 from probe.core.redactor import Redactor
 from probe.core.request import RequestRecord, Traffic

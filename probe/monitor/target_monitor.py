@@ -6,8 +6,7 @@ from functools import partial
 import structlog
 
 from probe.capacity.run.request import RunRequest, configured_run
-from probe.config.config import Config
-from probe.config.load import LoadConfig
+from probe.config.config import Config, LoadConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import TargetError

@@ -11,7 +11,7 @@ from benchmarks.capacity.play import Played, play
 from probe.capacity.run.request import Budget
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.capacity import BudgetConfig, CapacityConfig
-from probe.config.presets import PRESETS
+from probe.config.workloads import PRESETS
 from probe.core.objectives import Objective, Objectives
 from probe.core.step import StepPlan
 from probe.load.step_summary import MIN_REQUESTS

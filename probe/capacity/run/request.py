@@ -16,7 +16,7 @@ from probe.capacity.search.knee import OVER_OBJECTIVE
 from probe.capacity.search.unverified import Spending
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.config.capacity import CapacityConfig, GammaConfig, ServerLimitsConfig
-from probe.config.load import LoadConfig
+from probe.config.config import LoadConfig
 from probe.config.targets import TargetConfig
 from probe.core.objectives import Objectives
 from probe.core.provenance import Provenance

@@ -11,7 +11,7 @@ import pytest
 from example_records import result, step
 
 from probe.cli.main import main
-from probe.config.presets import PRESETS
+from probe.config.workloads import PRESETS
 from probe.core.workload import lengths
 from probe.monitor.wiring import workload
 from probe.report.result_json import dumps

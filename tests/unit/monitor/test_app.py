@@ -787,7 +787,7 @@ def test_the_file_is_still_watched_after_a_folder_that_cannot_be_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        monkeypatch.setattr("probe.config.file_watch.changes.__defaults__", (0.05,))
+        monkeypatch.setattr("probe.config.config_file.changes.__defaults__", (0.05,))
         file = _file(tmp_path / "kneewatch.yml", _target("http://127.0.0.1:9", "a"))
         app = App(load_config(file), SystemClock(), file)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.config.file_watch import changes
+from probe.config.config_file import changes
 
 INTERVAL_S = 0.01
 
