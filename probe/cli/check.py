@@ -19,7 +19,7 @@ from probe.core.request import Api, Outcome, RequestRecord, Traffic
 from probe.core.workload import Workload, requests
 from probe.monitor.canary import Canary, KnownAnswer
 from probe.monitor.wiring import endpoint, workload
-from probe.report.record_json import record_json, unmeasured_json
+from probe.report.result_json import record_json, unmeasured_json
 from probe.report.terminal import canary_words
 from probe.runtime import event_loop
 

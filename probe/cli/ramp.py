@@ -41,8 +41,8 @@ from probe.report.progress import following
 from probe.report.result_json import dumps
 from probe.report.result_text import result_words
 from probe.runtime import event_loop
-from probe.runtime.descriptors import raise_descriptor_limit
 from probe.runtime.helper_process import HelperError
+from probe.runtime.process import raise_descriptor_limit
 from probe.scrape.scraper import Scraper
 
 _SCRAPE_S = 1.0

@@ -87,7 +87,7 @@ def table(
     from probe.report.files import append_file
     from probe.report.measured_file import read_result, result_files
     from probe.report.result_columns import GpuPrice
-    from probe.report.result_markdown import result_section
+    from probe.report.result_table import result_section
 
     if sum((as_csv, as_bench, append is not None)) > 1:
         raise ConfigError("--csv, --bench-json, --append: expected one of them; remove the others")
@@ -159,9 +159,8 @@ def plan(
     """
     from probe.cli.planning import check_options, peak_of, plan_replicas, sources
     from probe.core.errors import ConfigError
-    from probe.report.plan_markdown import plan_markdown
     from probe.report.progress import following
-    from probe.report.replica_plan import plan_json, plan_words
+    from probe.report.replica_plan import plan_json, plan_markdown, plan_words
 
     if as_markdown and as_json:
         raise ConfigError("--markdown, --json: expected one of them; remove the other")
@@ -260,7 +259,7 @@ def trace(
     """
     from probe.load.trace_file import read_trace, trace_lines
     from probe.report.files import write_file
-    from probe.report.trace_text import trace_words
+    from probe.report.workload_text import trace_words
 
     found = read_trace(file, "FILE")
     if out is not None:

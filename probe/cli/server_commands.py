@@ -43,8 +43,8 @@ def run(
     from probe.core.clock import SystemClock
     from probe.monitor.app import App
     from probe.runtime import event_loop
-    from probe.runtime.descriptors import raise_descriptor_limit
     from probe.runtime.logs import configure_logs
+    from probe.runtime.process import raise_descriptor_limit
 
     configure_logs()
     raise_descriptor_limit()

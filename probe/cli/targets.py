@@ -10,7 +10,7 @@ from probe.config.targets import TargetConfig, TemplateConfig, only_located
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError, TargetError
 from probe.core.request import Outcome
-from probe.discovery.factory import source
+from probe.discovery.manager import source
 from probe.discovery.types import State
 from probe.monitor.desired_targets import DesiredTarget, DesiredTargets, replica_pages
 from probe.monitor.wiring import scraper_of

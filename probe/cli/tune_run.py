@@ -49,8 +49,8 @@ from probe.report.result_text import capacity_words
 from probe.report.tune_markdown import plan_words, tune_markdown
 from probe.report.tune_record import SKIPPED, KnobDecision, TuneRecord, tune_json
 from probe.runtime import event_loop
-from probe.runtime.descriptors import raise_descriptor_limit
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
+from probe.runtime.process import raise_descriptor_limit
 
 MARKDOWN, JSON = "decision.md", "decision.json"
 

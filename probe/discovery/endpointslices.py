@@ -16,7 +16,7 @@ import msgspec
 from probe.core.provenance import MAX_VALUE
 from probe.core.text import one_line
 from probe.discovery.types import DiscoveredServer, State, authority, state_of
-from probe.kubernetes.objects import KubernetesObject
+from probe.kubernetes.client import KubernetesObject
 
 SERVICE_NAME = "kubernetes.io/service-name"  # the label with the name of a slice's Service
 _FIRST = "IPv4"

@@ -16,8 +16,8 @@ import yaml
 from probe.config.discovery import FileDiscovery
 from probe.core.foreign_json import ForeignJsonError, read_json
 from probe.discovery import target_groups as groups
-from probe.discovery.documents import LIMITS, read_yaml
 from probe.discovery.polling import ProblemReporter, polled
+from probe.discovery.target_groups import LIMITS, read_yaml
 from probe.discovery.types import State, state_of
 
 # Longer than the pause between two writes of a program that rewrites a file in place.

@@ -16,8 +16,8 @@ from probe.config.discovery import HttpDiscovery
 from probe.core.foreign_json import ForeignJsonError, read_json, size_text
 from probe.core.redactor import Redactor
 from probe.discovery import target_groups as groups
-from probe.discovery.documents import LIMITS
 from probe.discovery.polling import PollError, ProblemReporter, polled
+from probe.discovery.target_groups import LIMITS
 from probe.discovery.types import State
 
 _TIMEOUT_S = 10.0

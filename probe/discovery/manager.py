@@ -1,4 +1,4 @@
-"""The discoveries of one process. Each runs while the configuration has it."""
+"""The discovery of a `discover` section, and all discoveries of a process: each runs while the configuration has it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,11 +8,43 @@ from functools import partial
 import structlog
 
 from probe.config.discovery import DiscoverConfig
-from probe.discovery.types import DiscoveredServer
+from probe.discovery.polling import ProblemReporter
+from probe.discovery.types import DiscoveredServer, Discovery, OnProblem, OnWell
 
 _log = structlog.get_logger()
 # Before a discovery that raised is started again: it may raise at once.
 _AGAIN_S = 10.0
+
+
+def _ignore() -> None:
+    """Do nothing: the default `on_well`."""
+
+
+def source(config: DiscoverConfig, on_problem: OnProblem, on_well: OnWell = _ignore) -> Discovery:
+    """Return the discovery of a valid section (config/discovery.py).
+
+    `on_problem` is called with one line when servers cannot be listed or some are left out, not twice in a row with the
+    same line; `on_well` when that is over.
+    """
+    # Each kind is imported where it is used: its libraries are memory that only this kind needs.
+    reporter, scheme, path = ProblemReporter(on_problem, on_well), config.scheme, config.path
+    if (pods := config.kubernetes) is not None:
+        from probe.discovery.kubernetes_sd import KubernetesSource  # noqa: PLC0415
+
+        return KubernetesSource(pods, scheme, path, reporter)
+    if (dns := config.dns) is not None:
+        from probe.discovery.dns_sd import DnsSource  # noqa: PLC0415
+
+        return DnsSource(dns, scheme, path, reporter)
+    if (file := config.file) is not None:
+        from probe.discovery.file_sd import FileSource  # noqa: PLC0415
+
+        return FileSource(file, scheme, path, reporter)
+    if (http := config.http) is not None:
+        from probe.discovery.http_sd import HttpSource  # noqa: PLC0415
+
+        return HttpSource(http, scheme, path, reporter)
+    raise ValueError("the discover section names no kind of discovery")
 
 
 class DiscoveryManager:
@@ -48,8 +80,6 @@ class DiscoveryManager:
         self._followed.clear()
 
     async def _run(self, name: str, config: DiscoverConfig) -> None:
-        from probe.discovery.factory import source  # noqa: PLC0415 - memory that only this option needs
-
         while True:
             try:
                 # Drop the problem of a former discovery of that name, or of this one before it raised.

@@ -15,7 +15,7 @@ from probe.core.provenance import MAX_VALUE
 from probe.core.text import one_line
 from probe.core.vllm_command import vllm_flags
 from probe.discovery.types import DiscoveredServer, State, authority, state_of
-from probe.kubernetes.objects import KubernetesObject
+from probe.kubernetes.client import KubernetesObject
 
 REVISIONS = ("pod-template-hash", "controller-revision-hash")
 

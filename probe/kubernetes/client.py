@@ -23,6 +23,25 @@ import yaml
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, check_json, size_text
 from probe.core.text import one_line
 
+
+class OwnerReference(msgspec.Struct):
+    kind: str = ""
+    name: str = ""
+
+
+class ObjectMeta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class KubernetesObject(msgspec.Struct):
+    metadata: ObjectMeta
+
+
 if TYPE_CHECKING:
     from httpx2 import AsyncClient, Response
     from lightkube.config.kubeconfig import SingleConfig

@@ -36,7 +36,7 @@ from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_set import TargetSet
 from probe.monitor.target_tasks import TargetTasks
-from probe.runtime.interpreter import tune_interpreter
+from probe.runtime.process import tune_interpreter
 from probe.runtime.scheduler import Scheduler, TaskId
 from probe.web.pages import build_pages
 from probe.web.serve import serve

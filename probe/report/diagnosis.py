@@ -15,10 +15,9 @@ from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.observe.user_mix import USERS
 from probe.report.cross_check_text import Finding, findings
-from probe.report.figures import number, percent
+from probe.report.figures import cell, number, percent, table
 from probe.report.forecast_text import forecast_rate
-from probe.report.markdown import cell, table
-from probe.report.record_json import record_json
+from probe.report.result_json import record_json
 from probe.report.setting_findings import RequestLengths, setting_findings
 from probe.report.terminal import canary_words
 from probe.report.workload_text import workload_words

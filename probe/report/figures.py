@@ -1,9 +1,11 @@
-"""Numbers formatted for people, the same in terminal and pages. Pure."""
+"""Numbers and tables formatted for people, the same in terminal, pages and Markdown. Pure."""
 
 import math
 import time
+from collections.abc import Iterable, Sequence
 
 from probe.core.objectives import Objectives
+from probe.core.text import one_line
 
 MISSING = "-"
 
@@ -68,3 +70,18 @@ def _moment(form: str, wall_s: float) -> str:
         return time.strftime(form, time.gmtime(wall_s))
     except (OverflowError, ValueError, OSError):  # out of range for a calendar
         return MISSING
+
+
+_CELL = 500
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table."""
+    lines = [head, ["---"] * len(head), *([cell(each) for each in row] for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def cell(text: str) -> str:
+    """Return text for a cell: on one line, without what would be markup, a link or an image."""
+    text = one_line(text, _CELL).replace("\\", "\\\\").replace("|", "\\|").replace("[", "\\[")
+    return text.replace("<", "&lt;") or MISSING

@@ -9,7 +9,7 @@ from probe.capacity.trend.replica_count import Demand, Price, Replicas, good_sha
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity, CapacityResult
 from probe.core.text import one_line
-from probe.report.figures import number, percent, promises
+from probe.report.figures import cell, number, percent, promises, table
 from probe.report.provenance_text import provenance_lines
 from probe.report.result_text import capacity_words
 from probe.report.workload_text import workload_lines, workload_words
@@ -206,3 +206,30 @@ def _cost_words(plan: ReplicaPlan) -> str:
 
 def _signed(ratio: float) -> str:
     return f"{ratio * 100:+.0f}"
+
+
+def plan_markdown(plan: ReplicaPlan) -> str:
+    """Return the decision record of one plan."""
+    rate = number(plan.demand.requests_per_second)
+    conditions = list(condition_lines(plan))
+    decision = [line for line in plan_lines(plan) if line not in conditions]
+    return "\n".join(
+        [
+            f"# Replicas of {cell(plan.result.model)} for {rate} requests/s",
+            "",
+            f"**{cell(replica_words(plan))}.**",
+            "",
+            *table(("", "value"), decision),
+            "",
+            f"## A setting {TIMES} times as large",
+            "",
+            "By the simulated copy of the server; intervals hold in nine cases of ten.",
+            "",
+            *table(("setting", "capacity"), [(knob_setting(knob), gain_words(knob)) for knob in plan.knobs]),
+            "",
+            "## Conditions",
+            "",
+            *table(("", "value"), conditions),
+            "",
+        ]
+    )

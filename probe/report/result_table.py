@@ -1,19 +1,24 @@
-"""Capacity results as tables: a row for each result, or for each load level. Pure.
+"""Capacity results as tables, a row for each result or load level, and as sections of a Markdown file. Pure.
 
-As Markdown, to read and to keep in a repository; as CSV in base units (seconds, ratios), to compute with.
+As Markdown, to read and to keep in a repository; as CSV in base units (seconds, ratios), to compute with. A section is
+for a file that benchmarks are collected in: the result's conditions, then its load levels.
 """
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from pydantic import ValidationError
 
 from probe.core.result import CapacityResult
 from probe.core.step import StepSummary
 from probe.core.text import one_line
-from probe.report.figures import MISSING, number
-from probe.report.markdown import cell
+from probe.report.figures import MISSING, cell, number, promises, table
+from probe.report.provenance_text import provenance_lines
 from probe.report.result_columns import CAPACITY, PROVENANCE, RUN, STEP, Cell, Column, GpuPrice, Row, priced
+from probe.report.result_json import objectives_of
+from probe.report.result_text import result_lines
 
 _FORMULA = ("=", "+", "-", "@", "\t")
 
@@ -76,3 +81,37 @@ def _plain(value: Cell) -> str | float:
 def _highest_held(result: CapacityResult) -> StepSummary | None:
     held = [step for step in result.steps if step.valid and not step.broken and not step.plan.is_pulse]
     return max(held, key=lambda step: step.plan.load, default=None)
+
+
+_KEPT = frozenset(
+    ("Knee", "No knee", "Capacity", "Note", "Limited by", "Bottleneck", "Roofline", "Failure", "Ended by")
+)
+
+
+def result_section(result: CapacityResult, price: GpuPrice | None = None) -> str:
+    """Return the section, with an empty line before it."""
+    title = f"{result.started:%Y-%m-%d %H:%M} UTC, {result.model}, {result.context.workload['name']}"
+    levels = as_markdown(step_table([result], price)) if result.steps else "No load level was measured.\n"
+    return "\n".join(["", f"## {cell(title)}", "", *table(("", ""), _conditions(result)), "", levels])
+
+
+def _conditions(result: CapacityResult) -> Iterator[tuple[str, str]]:
+    context = result.context
+    yield "Engine", f"{context.engine} {context.version}{f' on {context.gpu}' if context.gpu else ''}"
+    if context.flags:
+        yield "Flags", _pairs(context.flags)
+    yield "Workload", _pairs({key: value for key, value in context.workload.items() if key != "name"})
+    yield "Objectives", _promised(context.objectives)
+    yield from (line for line in result_lines(result) if line[0] in _KEPT)
+    yield from provenance_lines(result)
+
+
+def _pairs(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items())
+
+
+def _promised(objectives: Mapping[str, object]) -> str:
+    try:
+        return promises(objectives_of(objectives))
+    except ValidationError:  # written by another version
+        return _pairs(objectives)

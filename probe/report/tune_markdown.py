@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from probe.capacity.model.knobs import Knob
 from probe.capacity.trend.tuning import change_of
 from probe.core.result import CapacityResult
-from probe.report.figures import number, percent, promises
-from probe.report.markdown import cell, table
+from probe.report.figures import cell, number, percent, promises, table
 from probe.report.provenance_text import provenance_lines
 from probe.report.replica_plan import gain_words, knob_setting
 from probe.report.result_json import objectives_of

@@ -1,13 +1,161 @@
-"""The event loop of the commands: uvloop's, with lookups of names that do not hold up each other."""
+"""The event loop of the commands: uvloop's, with lookups of names that do not hold up each other.
 
+An event loop looks names up in a small pool of threads (libuv: four in a process). A lookup that hangs keeps its thread
+after its caller has given up, so a few dead names stop all others. Here each lookup has a thread of its own, which
+holds up neither other names nor the process's end. The lookup itself stays getaddrinfo's: it knows /etc/hosts,
+nsswitch.conf, and the search domains and ndots of a pod.
+"""
+
+import asyncio
 import socket
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import uvloop
 
-from probe.runtime.name_lookups import NameLookups
+Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
+LookUp = Callable[[str], Sequence[Address]]
+
+# An answer serves all connections of these seconds; then the name is looked up again.
+_FRESH_S = 3.0
+# It serves longer, up to a minute, while a lookup takes longer than half a second or fails: the server may be well.
+_STALE_S, _PATIENCE_S = 60.0, 0.5
+# The limit for a name without an answer. Most callers give up earlier.
+_DEADLINE_S = 10.0
+# A lookup that takes longer hangs. Names whose last lookup hung share some of the threads, so that others find one.
+_HANGS_S = 1.0
+_MAX_HUNG, _MAX_THREADS = 64, 256
+# Names come from discoveries, too, and go again.
+_MAX_NAMES = 4096
+
+
+@dataclass(slots=True)
+class _Answer:
+    """The addresses of a name, which its callers take in turn, as from a DNS server that rotates them."""
+
+    addresses: Sequence[Address]
+    at_s: float
+    turn: int = 0
+
+    def take(self) -> list[Address]:
+        """Return the addresses. Those of the preferred family begin with another one each time."""
+        family = self.addresses[0][0]
+        same = next((i for i, found in enumerate(self.addresses) if found[0] != family), len(self.addresses))
+        first = self.turn % same
+        self.turn += 1
+        return [*self.addresses[first:same], *self.addresses[:first], *self.addresses[same:]]
+
+
+class NameLookups:
+    """The lookups of one event loop, at most one for a name at a time, and their last answers."""
+
+    def __init__(self, look_up: LookUp | None = None) -> None:
+        self._look_up = look_up or _system_lookup
+        self._answers: dict[str, _Answer] = {}
+        self._pending: dict[str, asyncio.Task[_Answer | OSError]] = {}
+        self._began_s: dict[str, float] = {}
+        self._running: set[str] = set()
+        self._hung: set[str] = set()  # names whose current or last lookup took too long
+        self._changed = asyncio.Condition()
+
+    async def addresses(self, host: str) -> list[Address]:
+        """Return the addresses of a name for TCP, with port 0. Raises OSError."""
+        now_s = asyncio.get_running_loop().time()
+        known = self._answers.get(host)
+        if known is not None and now_s - known.at_s < _FRESH_S:
+            return known.take()
+        if known is not None and now_s - known.at_s > _STALE_S:
+            known = None
+        pending = self._pending.get(host) or self._begin(host, now_s)
+        limit_s = _DEADLINE_S if known is None else max(self._began_s[host] + _PATIENCE_S - now_s, 0)
+        await asyncio.wait({pending}, timeout=limit_s)
+        found = (
+            pending.result()
+            if pending.done()
+            else socket.gaierror(socket.EAI_AGAIN, f"the lookup of {host} has not ended within {limit_s:g} s")
+        )
+        if isinstance(found, _Answer):
+            return found.take()
+        if known is not None and found.errno != socket.EAI_NONAME:
+            return known.take()
+        raise found
+
+    def _begin(self, host: str, now_s: float) -> asyncio.Task[_Answer | OSError]:
+        self._forget_old(now_s)
+        self._began_s[host] = now_s
+        pending = self._pending[host] = asyncio.create_task(self._ask(host), name=f"lookup of {host}")
+        pending.add_done_callback(lambda _: self._pending.pop(host, None))
+        return pending
+
+    def _forget_old(self, now_s: float) -> None:
+        if len(self._began_s) >= _MAX_NAMES:
+            old = [
+                host for host, at_s in self._began_s.items() if now_s - at_s > _STALE_S and host not in self._pending
+            ]
+            for host in old:
+                del self._began_s[host]
+                self._answers.pop(host, None)
+                self._hung.discard(host)
+
+    async def _ask(self, host: str) -> _Answer | OSError:
+        """Look a name up once there is room. Return the error instead of raising it: callers may have given up."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._has_room(host))
+            self._running.add(host)
+        try:
+            thread = self._thread(host)
+            await asyncio.wait({thread}, timeout=_HANGS_S)
+            if thread.done():
+                self._hung.discard(host)
+            else:
+                self._hung.add(host)
+            found = await thread
+        finally:
+            self._running.discard(host)
+            async with self._changed:
+                self._changed.notify_all()
+        if isinstance(found, OSError):
+            return found
+        answer = self._answers[host] = _Answer(found, asyncio.get_running_loop().time())
+        return answer
+
+    def _has_room(self, host: str) -> bool:
+        is_hung_full = host in self._hung and len(self._running & self._hung) >= _MAX_HUNG
+        return len(self._running) < _MAX_THREADS and not is_hung_full
+
+    def _thread(self, host: str) -> asyncio.Future[Sequence[Address] | OSError]:
+        """Look a name up in a new thread, which the process's end does not wait for."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Sequence[Address] | OSError] = loop.create_future()
+
+        def answer(found: Sequence[Address] | OSError) -> None:
+            if not future.done():
+                future.set_result(found)
+
+        def look_up() -> None:
+            found: Sequence[Address] | OSError
+            try:
+                found = self._look_up(host) or socket.gaierror(socket.EAI_NONAME, "the name has no address")
+            except OSError as error:
+                found = error
+            except ValueError as error:  # a label that is empty or too long
+                found = socket.gaierror(socket.EAI_NONAME, str(error))
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(answer, found)
+
+        try:
+            threading.Thread(target=look_up, name=f"lookup of {host}", daemon=True).start()
+        except RuntimeError as error:  # no more threads
+            answer(socket.gaierror(socket.EAI_AGAIN, str(error)))
+        return future
+
+
+def _system_lookup(host: str) -> Sequence[Address]:
+    return socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+
 
 _T = TypeVar("_T")
 

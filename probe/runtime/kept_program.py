@@ -3,7 +3,7 @@
 A keeper process, `python -m probe.runtime.kept_program WORD ...`, starts the program in a session of its own and waits
 for the end of its own standard input, which the starting process holds: the kernel closes it, even after a SIGKILL.
 Then the keeper ends the program and all its descendants, also those that have left its session: it is their subreaper.
-Should the keeper itself be killed, the kernel kills the program.
+Should the keeper itself be killed, the kernel kills the program. `free_port` finds a port for such a program.
 """
 
 import asyncio
@@ -11,12 +11,14 @@ import ctypes
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Self
 
 GRACE_S = 20.0  # between SIGTERM and SIGKILL
@@ -155,6 +157,20 @@ def _children() -> list[int]:
 def _private(path: str, flags: int) -> int:
     """Open a file that only its owner may read: what servers print may hold secrets."""
     return os.open(path, flags, 0o600)
+
+
+# Below those that Linux gives to outgoing connections (ip_local_port_range): one of these may take a port that was free
+# a moment before.
+_PORTS = range(10_000, 32_768)
+
+
+def free_port() -> int:
+    """Return a TCP port that is free on 127.0.0.1."""
+    while True:
+        port = SystemRandom().choice(_PORTS)
+        with socket.socket() as sock, suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 if __name__ == "__main__":

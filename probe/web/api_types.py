@@ -12,7 +12,7 @@ from probe.core.result import CapacityResult, Correction, Roofline
 from probe.core.snapshot import CrossChecks, Gpu, ServerSnapshot, UserLoad
 from probe.report.cross_check_text import Finding
 from probe.report.figures import iso
-from probe.report.record_json import RecordJson, record_json
+from probe.report.result_json import RecordJson, record_json
 from probe.web import overview
 from probe.web.history import PERIODS, budgets_left, uptime
 

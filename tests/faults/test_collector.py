@@ -10,7 +10,7 @@ import pytest
 from monitor import Monitor, Sim
 from process import eventually
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 _SENT = re.compile(r'^kneewatch_requests_total\{[^}]*traffic="canary"[^}]*\} (\S+)$', re.MULTILINE)
 _FAILED = re.compile(r"^kneewatch_otlp_failures_total (\S+)$", re.MULTILINE)

@@ -16,7 +16,7 @@ from kneewatch_command import COMMAND, Finished, kneewatch
 from monitor import Monitor, Sim, answers
 from process import Process, eventually
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 _QUICK = (
     "--concurrency",

@@ -16,7 +16,7 @@ from kneewatch_command import COMMAND
 from monitor import Sim
 from process import CLIENT_CORE, Process, eventually, pinned
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0,

@@ -22,7 +22,7 @@ from kneewatch_command import COMMAND
 from monitor import Sim
 from process import CLIENT_CORE, Process, eventually, pinned
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 _LIMIT_MIB = 384  # of the manifests
 _VECTOR = b'{"status":"success","data":{"resultType":"vector","result":['

@@ -13,7 +13,7 @@ import pytest
 from kneewatch_command import COMMAND
 
 from probe.cli.tuned_server import is_taken
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = pytest.mark.alone
 

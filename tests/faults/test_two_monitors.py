@@ -15,7 +15,7 @@ import yaml
 from faulty_sim import FaultySim
 from process import CLIENT_CORE, Process, eventually, pinned
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = pytest.mark.alone
 

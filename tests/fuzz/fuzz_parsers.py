@@ -33,11 +33,11 @@ from probe.core.errors import TargetError  # noqa: E402
 from probe.core.foreign_json import ForeignJsonError, read_json  # noqa: E402
 from probe.core.request import Api  # noqa: E402
 from probe.core.vllm_command import MAX_VALUE, count, served_port, vllm_flags  # noqa: E402
-from probe.discovery import kubernetes_watch, target_groups  # noqa: E402
-from probe.discovery.documents import LIMITS, read_yaml  # noqa: E402
+from probe.discovery import kubernetes_sd, target_groups  # noqa: E402
 from probe.discovery.endpointslices import EndpointSlice, Slices  # noqa: E402
-from probe.discovery.kubernetes_watch import ObjectWatch, WatchedResource  # noqa: E402
+from probe.discovery.kubernetes_sd import ObjectWatch, WatchedResource  # noqa: E402
 from probe.discovery.pods import Pod, Pods  # noqa: E402
+from probe.discovery.target_groups import LIMITS, read_yaml  # noqa: E402
 from probe.gpu import dcgm  # noqa: E402
 from probe.kubernetes.client import KubernetesError, _checked, _utf8  # noqa: E402
 from probe.prometheus import queries  # noqa: E402
@@ -142,7 +142,7 @@ def kubernetes(data: bytes) -> None:
         watch: Any = ObjectWatch(cast(Any, resource), "app=x", cast(Any, cache), **parts)
         for line in data.split(b"\n"):
             try:
-                watch._take(msgspec.json.decode(_utf8(_checked(line)), type=kubernetes_watch._Event))
+                watch._take(msgspec.json.decode(_utf8(_checked(line)), type=kubernetes_sd._Event))
                 watch._report()
             except (msgspec.DecodeError, RecursionError, KubernetesError):
                 continue

@@ -11,7 +11,7 @@ from typing import Any
 from api_server import ApiServer
 
 from probe.config.discovery import DiscoverConfig
-from probe.discovery.factory import source
+from probe.discovery.manager import source
 from probe.discovery.types import State
 
 SEEN_S = 2.0

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from probe.mock_server.driver import Faults
 from probe.mock_server.profiles import PROFILES
 from probe.mock_server.server import build_app, serve_app
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 from probe.simulator.cost import scaled
 
 _SLOWER = 4

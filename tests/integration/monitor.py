@@ -10,7 +10,7 @@ import yaml
 from kneewatch_command import start_kneewatch
 from process import Process
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 
 class Monitor:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from monitor import answers
 from process import Process
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 
 @contextmanager

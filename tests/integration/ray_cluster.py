@@ -12,7 +12,7 @@ from pathlib import Path
 
 from process import Process, eventually
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 HEAD, OTHER = "127.0.0.2", "127.0.0.3"
 AHEAD_S = 1000

@@ -17,7 +17,7 @@ from process import Process
 from threaded_server import Request, threaded_server
 
 from benchmarks.alerts.rules import seconds_of
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 Labels = Mapping[str, str]
 EXAMPLE = Path(__file__).parents[2] / "deploy/examples/alertmanager.yml"

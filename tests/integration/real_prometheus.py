@@ -9,7 +9,7 @@ import httpx
 import yaml
 from process import Process
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 Sample = tuple[dict[str, str], float]
 

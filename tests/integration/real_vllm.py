@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 from process import SERVER_CORE, Process, eventually, pinned
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

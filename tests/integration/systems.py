@@ -19,7 +19,7 @@ from monitor import answers
 from process import Process
 from real_vllm import RealVllm
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("KNEEWATCH_SYSTEMS", ROOT / ".systems"))

@@ -8,7 +8,7 @@ from kneewatch_command import Finished, kneewatch
 from monitor import Sim
 from stub_server import stub_server
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 COMMANDS = ("check", "ramp")
 UNAUTHORIZED = {"error": {"message": "Unauthorized", "type": "authentication_error", "code": 401}}

@@ -14,7 +14,7 @@ from monitor import Sim, answers
 from process import eventually
 
 from probe import __version__
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = [
     pytest.mark.long,

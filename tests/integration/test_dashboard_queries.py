@@ -31,7 +31,7 @@ from probe.core.result import CapacityResult
 from probe.monitor.store import Store
 from probe.prometheus.queries import Prometheus
 from probe.report.result_json import loads
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.long]
 

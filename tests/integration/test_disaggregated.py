@@ -16,7 +16,7 @@ from monitor import Monitor
 from process import eventually
 from real_vllm import MODEL, RealVllm
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long]
 

@@ -191,7 +191,7 @@ def test_pages_are_of_one_version_or_the_list_starts_again(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story() -> None:
-        monkeypatch.setattr("probe.discovery.kubernetes_watch._PAGE", "2")
+        monkeypatch.setattr("probe.discovery.kubernetes_sd._PAGE", "2")
         async with api_server() as api:
             for i in range(5):
                 api.put(pod(f"qwen-{i}"))

@@ -18,7 +18,7 @@ from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.result import CapacityResult, Stopped
 from probe.mock_server.driver import Faults
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = pytest.mark.alone
 

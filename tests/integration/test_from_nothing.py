@@ -17,7 +17,7 @@ import httpx
 import pytest
 from process import Process, eventually
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.alone, pytest.mark.long]
 

@@ -20,7 +20,7 @@ from monitor import Sim
 from nginx_proxy import nginx_before
 from process import Process, eventually
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = [
     pytest.mark.alone,

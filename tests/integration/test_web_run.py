@@ -19,7 +19,7 @@ from monitor import Monitor, Sim
 from process import eventually
 from real_prometheus import RealPrometheus
 
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 DOCS = Path(__file__).parents[2] / "docs/pages.md"
 TARGET, WORD = "mock-server-a", "wonderland"

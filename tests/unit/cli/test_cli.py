@@ -258,7 +258,7 @@ def test_config_check_names_what_no_alert_covers(tmp_path: Path) -> None:
 def test_run_logs_what_no_alert_covers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what a daemon does to its process: its logs, its limits, its loop."""
     monkeypatch.setattr("probe.runtime.logs.configure_logs", lambda: None)
-    monkeypatch.setattr("probe.runtime.descriptors.raise_descriptor_limit", lambda: None)
+    monkeypatch.setattr("probe.runtime.process.raise_descriptor_limit", lambda: None)
     monkeypatch.setattr("probe.runtime.event_loop.run", lambda serving: serving.close())
     file = tmp_path / "rare.yml"
     rare = {"mode": "verify", "schedule": {"cron": "0 3 1 * *"}}

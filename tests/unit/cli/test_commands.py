@@ -26,7 +26,7 @@ from probe.core.step import StepSummary
 from probe.mock_server.driver import Faults
 from probe.report.result_json import dumps
 from probe.report.result_text import result_words
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = pytest.mark.slow
 

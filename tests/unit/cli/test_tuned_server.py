@@ -12,7 +12,7 @@ from mock_servers import mock_server
 from probe.cli.tuned_server import AppliedServer, Readiness, StartedServer, StartError, words_of
 from probe.core.errors import ConfigError
 from probe.core.redactor import Redactor
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 pytestmark = pytest.mark.slow
 

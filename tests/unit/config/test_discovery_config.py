@@ -10,10 +10,10 @@ from probe.config.config_file import config_from
 from probe.config.discovery import DiscoverConfig, discover_problems
 from probe.config.messages import value_problems
 from probe.discovery.dns_sd import DnsSource
-from probe.discovery.factory import source
 from probe.discovery.file_sd import FileSource
 from probe.discovery.http_sd import HttpSource
 from probe.discovery.kubernetes_sd import KubernetesSource
+from probe.discovery.manager import source
 from probe.discovery.types import Discovery
 
 PODS = {"selector": "app=qwen", "port": 8000}
@@ -180,7 +180,7 @@ def test_nothing_of_an_extra_is_imported_before_it_is_needed() -> None:
     import sys  # noqa: PLC0415
 
     code = (
-        "import sys, probe.discovery.factory, probe.capacity.run.lease_lock;"
+        "import sys, probe.discovery.manager, probe.capacity.run.lease_lock;"
         "print(sorted({'lightkube', 'httpx2', 'dns'} & {name.partition('.')[0] for name in sys.modules}))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

@@ -12,7 +12,7 @@ from probe.core.errors import ConfigError
 from probe.core.trace import Trace, TraceRequest, trace_of
 from probe.load import trace_file
 from probe.load.trace_file import read_trace, trace_lines
-from probe.report.trace_text import trace_words
+from probe.report.workload_text import trace_words
 
 # Each format as its publisher documents it, cut to a few records.
 MOONCAKE = """\

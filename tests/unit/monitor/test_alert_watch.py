@@ -10,7 +10,7 @@ from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.firing_alerts import FiringAlerts
 from probe.monitor.app import AlertWatch
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 ALERT = {"metric": {"alertname": "KneewatchTTFTBurn", "severity": "page", "target": "a"}, "value": [1.0, "1795402140"]}
 

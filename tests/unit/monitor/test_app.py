@@ -34,7 +34,7 @@ from probe.core.result import Capacity, CapacityResult
 from probe.monitor.app import App
 from probe.monitor.store import Store
 from probe.monitor.target_monitor import TargetMonitor
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 
 def _config(

@@ -35,7 +35,7 @@ from probe.mock_server.driver import Faults
 from probe.monitor.target_context import TargetContext
 from probe.monitor.target_monitor import TargetMonitor
 from probe.observe.server_observer import GpuReader
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 from probe.scrape.page_scraper import REASONS
 
 

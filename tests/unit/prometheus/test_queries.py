@@ -23,7 +23,7 @@ from probe.core.shift import CapacitySample
 from probe.core.snapshot import ServerSnapshot
 from probe.prometheus import queries
 from probe.prometheus.queries import Prometheus
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 
 CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://x:1"}]}, "test")
 

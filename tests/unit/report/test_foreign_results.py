@@ -19,12 +19,10 @@ from probe.core.snapshot import UserLoad
 from probe.report.bench_json import bench_lines
 from probe.report.comparison import comparison_json, comparison_table, comparison_words
 from probe.report.measured_file import read_measured, read_result
-from probe.report.plan_markdown import plan_markdown
-from probe.report.replica_plan import plan_json, plan_words
+from probe.report.replica_plan import plan_json, plan_markdown, plan_words
 from probe.report.result_columns import GpuPrice
 from probe.report.result_json import dumps
-from probe.report.result_markdown import result_section
-from probe.report.result_table import as_csv, as_markdown, capacity_table, step_table
+from probe.report.result_table import as_csv, as_markdown, capacity_table, result_section, step_table
 
 GONE = object()
 HOSTILE: tuple[object, ...] = (

@@ -8,8 +8,7 @@ from example_records import result
 from probe.capacity.model.knobs import Knob
 from probe.capacity.trend.replica_count import Demand, replicas_for
 from probe.core.result import Capacity
-from probe.report.plan_markdown import plan_markdown
-from probe.report.replica_plan import ReplicaPlan, gain_words, knob_setting, plan_json, plan_words
+from probe.report.replica_plan import ReplicaPlan, gain_words, knob_setting, plan_json, plan_markdown, plan_words
 
 SEQS = Knob("max_num_seqs", 64, 128, gain=0.183, lower=0.12, upper=0.244)
 KV = Knob("kv_cache", 400_000.0, 800_000.0, gain=0.001, lower=-0.03, upper=0.03)

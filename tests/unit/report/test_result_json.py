@@ -3,16 +3,19 @@
 import json
 import math
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
-from example_records import no_knee, result, step
+from example_records import WALL_S, no_knee, record, result, spec, step
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from probe.core.errors import TargetError
+from probe.core.request import Outcome
 from probe.core.result import Capacity, Cost, Roofline, Stopped
 from probe.core.step import Distribution, ServerPeaks
-from probe.report.result_json import dumps, loads
+from probe.report.result_json import dumps, loads, record_json, unmeasured_json
 
 _NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
 
@@ -78,3 +81,37 @@ def test_a_result_from_before_there_were_flags_second_runs_and_rooflines_still_l
     del old["confirms"], old["context"]["flags"]
     del old["capacity"]["bottleneck_gain"], old["capacity"]["roofline"]
     assert loads(json.dumps(old)) == result()
+
+
+def test_latencies_in_seconds_and_what_the_server_counted() -> None:
+    written = record_json(record(ttft_s=0.1, gap_s=0.01))
+    assert written["outcome"] == "ok"
+    assert written["ttft_s"] == pytest.approx(0.1)
+    assert written["tpot_s"] == pytest.approx(0.01)
+    assert written["e2e_s"] == pytest.approx(0.12)
+    assert (written["prompt_tokens"], written["output_tokens"]) == (8, 3)
+    assert written["detail"] is None
+
+
+@pytest.mark.parametrize("one", [record(outcome=Outcome.TIMEOUT), record(asked=spec(output_tokens=1))])
+def test_undefined_latencies_are_null_and_not_zero(one: object) -> None:
+    written = record_json(one)  # type: ignore[arg-type]
+    assert written["tpot_s"] is None
+    json.dumps(written, allow_nan=False)
+
+
+def test_the_prompt_stays_out() -> None:
+    assert "1003" not in json.dumps(record_json(record()))
+
+
+def test_the_moment_is_one_that_programs_read() -> None:
+    written = record_json(record())["at"]
+    assert datetime.fromisoformat(written) == datetime.fromtimestamp(WALL_S, UTC)
+
+
+def test_an_unmeasured_record_has_the_same_keys_and_the_reason() -> None:
+    written = unmeasured_json(TargetError("http://a: cannot be reached", Outcome.UNREACHABLE), WALL_S)
+    assert written.keys() == record_json(record()).keys()
+    assert (written["outcome"], written["detail"]) == ("unreachable", "http://a: cannot be reached")
+    assert written["ttft_s"] is None
+    json.dumps(written, allow_nan=False)

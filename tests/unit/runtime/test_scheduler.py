@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from virtual_time import VirtualClock, virtually
 
-from probe.runtime.due_times import Interval
-from probe.runtime.scheduler import Scheduler, TaskId
+from probe.runtime.scheduler import Interval, Scheduler, TaskId
 
 CANARY = TaskId("canary", "a")
 NEVER = "0 0 29 2 *"

@@ -9,7 +9,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from probe.core.errors import ConfigError
-from probe.runtime.free_port import free_port
+from probe.runtime.kept_program import free_port
 from probe.web.serve import serve
 
 HELLO = PlainTextResponse("hello")

@@ -1,7 +1,22 @@
-"""Settings of the Python interpreter that keep the event loop responsive."""
+"""Settings of the process: its file descriptors, and what keeps the event loop responsive."""
 
 import gc
+import resource
 import sys
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the limit as far as the system allows without privileges.
+
+    The usual soft limit, 1024, is low for the sake of programs that call select(2), which this one does not.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # macOS refuses "unlimited"; a sandbox may refuse any change
+            return
+
 
 # Allocations between two garbage collections. With Python's default of 700, a metrics page of two hundred targets
 # causes a hundred collections, every tenth of which scans the whole heap.
