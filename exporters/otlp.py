@@ -11,19 +11,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from probe.core.latency import e2e_s, itl_s, tpot_s, ttft_s
-from probe.core.request import NO_FAILURES, Api, Outcome, RequestRecord, TraceContext
+from probe.core.request import NO_FAILURES, Outcome, RequestRecord, TraceContext
 
 SCOPE = "kneewatch"
 _CLIENT, _ERROR, _CUMULATIVE = 3, 2, 2  # SpanKind, StatusCode and AggregationTemporality
-_OPERATIONS = {
-    Api.CHAT: "chat",
-    Api.COMPLETIONS: "text_completion",
-    Api.RESPONSES: "chat",
-    Api.MESSAGES: "chat",
-    Api.EMBEDDINGS: "embeddings",
-    Api.RERANK: "rerank",
-    Api.SCORE: "score",
-}
 _PORTS = {"http": 80, "https": 443}
 # What the client knows: which API the server speaks. No price list has such a provider.
 _PROVIDER = "openai_compatible"
@@ -87,7 +78,7 @@ def span(record: RequestRecord, server: Attributes) -> dict[str, Any]:
     return {
         "traceId": trace.trace_id,
         "spanId": trace.span_id,
-        "name": f"{_OPERATIONS[record.spec.api]} {record.model}",
+        "name": f"{record.spec.api.operation} {record.model}",
         "kind": _CLIENT,
         "startTimeUnixNano": str(began_ns),
         "endTimeUnixNano": str(ended_ns),
@@ -186,7 +177,7 @@ def _of(resource: Attributes) -> dict[str, Any]:
 def _common(record: RequestRecord, server: Attributes) -> dict[str, Value]:
     failed = {"error.type": record.outcome.value} if record.outcome not in NO_FAILURES else {}
     return {
-        "gen_ai.operation.name": _OPERATIONS[record.spec.api],
+        "gen_ai.operation.name": record.spec.api.operation,
         "gen_ai.provider.name": _PROVIDER,
         "gen_ai.request.model": record.model,
         "kneewatch.target": record.target,

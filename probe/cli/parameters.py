@@ -10,6 +10,9 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from probe.core import request
+
+_APIS = [api.value for api in request.Api]
 ConfigFile = Annotated[Path, typer.Option("-c", "--config", help="Configuration file (YAML).")]
 MaybeConfigFile = Annotated[Path | None, typer.Option("-c", "--config", help="Configuration file (YAML).")]
 BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Server to use instead of a configuration.")]
@@ -23,8 +26,7 @@ Api = Annotated[
     str | None,
     typer.Option(
         "--api",
-        help="completions, chat, responses, messages, embeddings, rerank or score, with --base-url."
-        " Default: completions.",
+        help=f"{', '.join(_APIS[:-1])} or {_APIS[-1]}, with --base-url. Default: completions.",
     ),
 ]
 Engine = Annotated[

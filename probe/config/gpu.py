@@ -3,9 +3,13 @@
 import importlib.util
 from collections.abc import Iterator
 
+from pydantic import Field
+
 from probe.config.messages import did_you_mean
 from probe.config.types import ConfigSection, Duration, Url, default_duration
 from probe.gpu.fields import LABELS
+
+_NAMED = f"{', '.join(f'`{name}`' for name in LABELS[:-1])} and `{LABELS[-1]}`"
 
 
 class GpuConfig(ConfigSection):
@@ -19,10 +23,12 @@ class GpuConfig(ConfigSection):
     """`true` reads the driver of this machine, for a sidecar that shares the server's GPUs. Needs `pip install
     'kneewatch[nvml]'`.
     """
-    labels: dict[str, str] = {}  # noqa: RUF012 - pydantic copies it
-    """Selects the target's GPUs: those with all of these labels, of `gpu`, `UUID`, `device`, `modelName`, `Hostname`,
-    `GPU_I_ID`, `GPU_I_PROFILE`, `pod`, `namespace` and `container`. Without labels, all GPUs that are read.
-    """
+    labels: dict[str, str] = Field(
+        default_factory=dict,
+        description=f"Selects the target's GPUs: those with all of these labels, of {_NAMED}. Without labels, all GPUs"
+        " that are read.",
+        json_schema_extra={"default": {}},
+    )
     every: Duration = default_duration("15s")
     """Read interval; dcgm-exporter itself updates every 30 s by default."""
 

@@ -1,6 +1,6 @@
-"""What the JSON Schema of a model says of a key: its arms, its sections, and its type and limits as words. Pure.
+"""A model's JSON Schema, and the types and limits in it as words. Pure.
 
-The tables of docs/configuration.md (reference.py) and the messages for wrong values (messages.py) are made of it.
+The tables of docs/configuration.md (reference.py) and the messages for wrong values (messages.py) use the same words.
 """
 
 import re
@@ -76,7 +76,7 @@ def _inside(part: dict[str, Any], step: str | int) -> Iterator[object]:
 
 def type_words(part: dict[str, Any]) -> str:
     """Return the type of a value as words, such as `whole number from 1 to 64`."""
-    return _either(dict.fromkeys(_type_of_arm(arm) for arm in arms(part)))
+    return either(dict.fromkeys(_type_of_arm(arm) for arm in arms(part)))
 
 
 def number_words(part: dict[str, Any]) -> str:
@@ -99,7 +99,8 @@ def limits(part: dict[str, Any]) -> str:
     return "" if least is None else f" of at least {least}"
 
 
-def _either(words: Iterable[str]) -> str:
+def either(words: Iterable[str]) -> str:
+    """Return the words as a list with `or`."""
     *others, last = words
     return f"{', '.join(others)} or {last}" if others else last
 
@@ -109,7 +110,7 @@ def _type_of_arm(part: dict[str, Any]) -> str:
     if "properties" in part:
         return "section"
     if "enum" in part or "const" in part:
-        return _either(f"`{value}`" for value in part.get("enum") or [part["const"]])
+        return either(f"`{value}`" for value in part.get("enum") or [part["const"]])
     if "title" in part:
         return str(part["title"])
     if kind == "array":

@@ -32,17 +32,41 @@ class Api(StrEnum):
     @property
     def generates(self) -> bool:
         """Whether answers are tokens, in a stream; else they are numbers, at once."""
-        return self not in (Api.EMBEDDINGS, Api.RERANK, Api.SCORE)
+        return _APIS[self].generates
 
     @property
     def takes_ids(self) -> bool:
         """Whether a prompt can be token ids, so that its length is exact; else it is text."""
-        return self in (Api.COMPLETIONS, Api.EMBEDDINGS)
+        return _APIS[self].takes_ids
 
     @property
     def has_template(self) -> bool:
         """Whether the server puts the prompt into a chat template, which adds tokens."""
-        return self in (Api.CHAT, Api.RESPONSES, Api.MESSAGES)
+        return _APIS[self].has_template
+
+    @property
+    def operation(self) -> str:
+        """The operation's name in OpenTelemetry's conventions for generative AI."""
+        return _APIS[self].operation
+
+
+@dataclass(frozen=True, slots=True)
+class _ApiFacts:
+    operation: str
+    generates: bool = True
+    takes_ids: bool = False
+    has_template: bool = False
+
+
+_APIS = {
+    Api.COMPLETIONS: _ApiFacts("text_completion", takes_ids=True),
+    Api.CHAT: _ApiFacts("chat", has_template=True),
+    Api.RESPONSES: _ApiFacts("chat", has_template=True),
+    Api.MESSAGES: _ApiFacts("chat", has_template=True),
+    Api.EMBEDDINGS: _ApiFacts("embeddings", generates=False, takes_ids=True),
+    Api.RERANK: _ApiFacts("rerank", generates=False),
+    Api.SCORE: _ApiFacts("score", generates=False),
+}
 
 
 class Omittable(StrEnum):

@@ -1,26 +1,37 @@
 """Requests to servers that do not take all fields of vLLM's API, and how their answers are judged."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hostile_server import DONE, STREAM_HEAD, Asked, Script, chunked, event, hostile, whole
 from plain_records import spec
 
-from probe.client.api_request import PLAIN_REQUESTS, RequestShape, body_of
+from probe.client.api_request import FORMS, PLAIN_REQUESTS, RequestShape, body_of
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
 from probe.core.latency import tpot_s
 from probe.core.request import Api, Omittable, Outcome, RequestRecord, RequestSpec, Traffic
+from probe.mock_server import forms as mock_server
 
 CLOCK = SystemClock()
 SPEC = spec(8, 3)
 # What Hugging Face's `transformers serve` takes; it answers 422 to any other field.
 FEW_FIELDS = {"model", "prompt", "messages", "max_tokens", "temperature", "stream"}
 OMITS = frozenset({Omittable.IGNORE_EOS, Omittable.STREAM_OPTIONS})
+
+
+def test_an_api_has_a_row_in_the_client_the_mock_server_and_the_docs() -> None:
+    assert FORMS.keys() == set(Api)
+    assert {form.path for form in FORMS.values()} == {*mock_server.FORMS, *mock_server.RESULT_FORMS}
+    page = (Path(__file__).parents[3] / "docs/engines.md").read_text()
+    for api, form in FORMS.items():
+        assert re.search(rf"^\|.*`{api.value}`.*`{form.path}`", page, re.MULTILINE), api
 
 
 def picky(*texts: str, finish: str = "stop", usage: dict[str, int] | None = None) -> Any:

@@ -15,6 +15,7 @@ import probe.config
 from probe.config import web_file
 from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
 from probe.config.reference import json_schema, keys, page
+from probe.config.workloads import PRESETS
 
 TEXT = (Path(__file__).parents[3] / "docs/configuration.md").read_text()
 KEYS = {key.path: key for key in keys()}
@@ -104,3 +105,14 @@ def test_a_heading_without_a_table_is_refused() -> None:
 def test_the_default_objectives_are_the_real_ones() -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
     assert ObjectivesConfig.model_validate(yaml.safe_load(block)["default"]) == DEFAULT_OBJECTIVES
+
+
+def test_a_preset_is_in_the_docs_and_in_the_help_of_ramp() -> None:
+    root = Path(__file__).parents[3]
+    page, help_texts = (
+        (root / "docs/workloads.md").read_text(),
+        "".join(f.read_text() for f in root.glob("probe/cli/*.py")),
+    )
+    for name in set(PRESETS) - {"default"}:
+        assert f"| `{name}` |" in page, name
+        assert name in help_texts, name
