@@ -1,4 +1,4 @@
-"""Reads JSON of the API that does not follow its schema: errors, and fields of another type. Pure; never raises."""
+"""Reads JSON that does not follow the API's schema: errors, and fields of another type. Pure; never raises."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -67,7 +67,7 @@ def content_of(choice: Mapping[str, Any], *, chat: bool) -> str:
 
 
 def text_in(choice: Mapping[str, Any], *, chat: bool) -> tuple[str, str]:
-    """Return the text of a choice, and that of its reasoning."""
+    """Return the text and the reasoning of a choice."""
     part = choice.get("delta") if chat else choice
     fields = part if isinstance(part, dict) else {}
     answer = fields.get("content" if chat else "text")

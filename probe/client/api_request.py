@@ -37,7 +37,7 @@ class RequestShape:
 
     @property
     def conditions(self) -> dict[str, object]:
-        """Return what a capacity depends on, by configuration key; nothing for requests as vLLM takes them."""
+        """Return the conditions of a capacity by configuration key; empty for requests as vLLM takes them."""
         every = {
             "extra_body": dict(self.extra),
             "omit": ", ".join(sorted(self.omitted)),
@@ -64,8 +64,10 @@ def omit_hint(*names: Omittable) -> str:
 
 
 def body_of(spec: RequestSpec, model: str, shape: RequestShape) -> dict[str, Any]:
-    """Return the body of a request. `ignore_eos` makes the output length exact, but for an answer whose text is judged;
-    the running usage count of completions and chat gives the number of tokens in each event.
+    """Return the body of a request.
+
+    `ignore_eos` makes the output length exact; an answer whose text is judged does without. The running usage count of
+    completions and chat gives the number of tokens in each event.
     """
     if not spec.api.generates:
         return {"model": model, **shape.extra, **FORMS[spec.api].prompt(spec, shape)}

@@ -78,7 +78,7 @@ class Client:
         self._transport = transport or endpoint.transport()
         self._urls: dict[str, httpx.URL] = {}
         self._headers: tuple[int, dict[str, str]] | None = None
-        self.redactor = Redactor()  # may be that of other clients: a server may repeat to one what another has sent
+        self.redactor = Redactor()  # may be shared with other clients: a server may repeat to one what another has sent
 
     async def __aenter__(self) -> Self:
         return self

@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_usable(self) -> bool:
-        """Return whether the connection is open, as far as is known."""
+        """Return whether the connection seems to be open."""
         return self._transport is not None and not self._transport.is_closing()
 
     def abort(self) -> None:

@@ -35,7 +35,7 @@ _OK, _BAD_REQUEST, _SERVER_ERROR = 200, 400, 500
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request and the buffer for its response. `redactor`: of the secrets sent with it, which a server may repeat."""
+    """A request and the buffer for its response. `redactor` hides the secrets sent with it."""
 
     request: httpx.Request
     received: ResponseBuffer
@@ -187,7 +187,7 @@ class Response:
         )
 
     def _answered_as(self, exchange: Exchange, transcript: Transcript) -> str | None:
-        """Return the name of the model that answered, if it is not the one asked for.
+        """Return the name of the model that answered, or None if it is the one that was asked for.
 
         `transformers serve` adds the revision: of the model NAME it answers as NAME@main.
         """
@@ -204,8 +204,8 @@ class Response:
 
 
 def _events(transcript: Transcript | None, received: ResponseBuffer) -> TokenEvents:
-    """Return the events; of an answer that was cut for want of memory only what tells its tokens and its time to the
-    first one: none is judged, and a flood of them would take the memory of the controller instead.
+    """Return the events. Of an answer that was cut for lack of memory, return only the ends: they tell its tokens and
+    its time to the first one, and a flood of events would fill the controller's memory instead.
     """
     if transcript is None:
         return TokenEvents()

@@ -60,7 +60,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
                 words = "changed credentials cannot be used, the previous ones stay in use"
                 _log.error(words, detail=one_line(str(error)))
                 return self._made
-            # Streams of the previous one may go on; those of the one before have ended.
+            # Streams of the previous transport may go on; older ones have ended.
             older, self._before, self._made = self._before, self._made, made
             if older is not None:
                 await older.aclose()

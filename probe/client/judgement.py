@@ -42,7 +42,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The content of one stream. Token counts are those of the server; None if it sent none."""
+    """The content of one answer. Token counts are the server's; None if it sent none."""
 
     events: TokenEvents = field(default_factory=TokenEvents)
     prompt_tokens: int | None = None
@@ -178,7 +178,7 @@ def _judge_numbers(spec: RequestSpec, answer: Transcript, shape: RequestShape) -
     if answer.error is not None:
         return Outcome.SERVER_ERROR, f"error in the answer: {answer.error}"
     if found is None:
-        return Outcome.BROKEN_STREAM, f"the answer is no result of {spec.api.value}: {answer.malformed}"
+        return Outcome.BROKEN_STREAM, f"the answer is not a result of {spec.api.value}: {answer.malformed}"
     corrupt = found.corrupt
     if found.results != 1:
         corrupt = f"{found.results} results, 1 was asked for"
@@ -201,7 +201,7 @@ def corruption(text: str, expects: str, tokens: int, *, is_cut: bool) -> str | N
         return f"the answer to the question has no text, and the server counted {tokens} tokens"
     # An answer that is cut may end inside a character.
     if _REPLACEMENT in (text.rstrip(_REPLACEMENT) if is_cut else text):
-        return "the answer to the question contains U+FFFD, the mark of bytes that are no text"
+        return "the answer to the question contains U+FFFD, which stands for bytes that are not text"
     if (repeated := _REPEATED.fullmatch(text)) is not None:
         return f"the answer to the question is {len(repeated[1])} characters repeated over all of its {tokens} tokens"
     if re.search(expects, text) is None:

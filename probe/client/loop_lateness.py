@@ -36,7 +36,7 @@ class LoopLateness:
         self.is_open = False
         self.since_ns = 0
         self.marked_ns = perf_counter_ns()
-        # Processor time at the last mark, at the first stamp of the last turn, and at that of the turn before it.
+        # Processor time at the last mark, and at the first stamps of the last turn and of the turn before.
         self._cpu_ns = self._first_ns = self._before_ns = thread_time_ns()
 
     def begin(self, now_ns: int) -> None:

@@ -237,5 +237,5 @@ class ResponseParser:
 def _describe(error: Exception) -> str:
     cause = str(error.__context__ or error) if isinstance(error, httptools.HttpParserCallbackError) else str(error)
     if isinstance(error, httptools.HttpParserUpgrade):
-        cause = "the server wants to speak another protocol"
+        cause = "the server switches to another protocol"
     return f"not HTTP: {cause}"

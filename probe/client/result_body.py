@@ -123,7 +123,7 @@ def _fault(name: str, values: Iterable[object], *, may_be_zero: bool) -> str | N
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return f"the {name} holds NaN"  # some servers write null
         if type(value) not in (int, float):
-            return f"the {name} holds what is no number"
+            return f"the {name} holds a value that is not a number"
         if isinstance(value, float) and math.isinf(value):
             return f"the {name} holds an infinite number"
         is_zero = is_zero and value == 0

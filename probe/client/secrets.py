@@ -14,10 +14,10 @@ class Secrets:
     def check(self) -> None:
         """Raise ValueError with a message for a value that no header can carry."""
         if self.key and not is_sendable(self.key):
-            raise ValueError("the API key is not something a header can carry")
+            raise ValueError("the API key contains characters that a header cannot carry")
         for name, value in self.headers.items():
             if not is_sendable(value):
-                raise ValueError(f"the value of the header {name} is not something a header can carry")
+                raise ValueError(f"the value of the header {name} contains characters that a header cannot carry")
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ class StreamReader(ABC):
     """
 
     def __init__(self, hide: Callable[[bytes], bytes] = unchanged, *, keeps_text: bool = False) -> None:
-        """`keeps_text`: whether the transcript has the text: the answer's, or that of a reasoning without an answer."""
+        """`keeps_text`: the transcript has the answer's text, or the reasoning if there is no answer."""
         self._hide = hide
         self._keeps_text = keeps_text
         self._answer: list[str] = []
@@ -217,7 +217,7 @@ class StreamReader(ABC):
         return one_line(self._hide(data), limit)
 
 
-# A token's event has some 300 bytes. Up to this size, what it unfolds to is bounded by its length.
+# A token's event has some 300 bytes. Up to this size, its length bounds what it unfolds to.
 _SHORT = 8192
 
 

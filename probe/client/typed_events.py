@@ -12,7 +12,7 @@ from probe.client.api_json import ANSWER, MESSAGE, REASONING, error_in, parse_ob
 from probe.client.stream_parser import StreamReader, server_times
 from probe.core.foreign_json import check_json
 
-# Up to this size, what an event unfolds to is bounded by its length.
+# Up to this size, an event's length bounds what it unfolds to.
 _SHORT = 8192
 _decode = msgspec.json.Decoder().decode
 _FAILURES = ("error", "response.failed")
@@ -71,7 +71,7 @@ class TypedEventReader(StreamReader):
             self._counted += rest
 
     def _learn_end(self, said: Mapping[str, Any], response: Mapping[str, Any]) -> None:
-        """Keep why the answer ended, and the server's own times, from the events that have them."""
+        """Keep why the answer ended, and the server's own times."""
         reason = _part(said, "delta").get("stop_reason") or _part(response, "incomplete_details").get("reason")
         if reason is None and response.get("status") == "completed":
             reason = "completed"
@@ -110,7 +110,7 @@ def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _counts(usage: Mapping[str, object], prompt: int) -> tuple[int, int] | None:
     """Return prompt and output tokens, or None if they are not integers. `prompt`: as counted before, if this has none.
 
-    What a prompt had in the cache is not in Messages' `input_tokens`, and is its part in those of Responses.
+    Messages' `input_tokens` leave out the cached part of a prompt; those of Responses include it.
     """
     given = usage.get("input_tokens", prompt)
     cached = [usage.get(name) or 0 for name in _CACHED] if "input_tokens" in usage else []

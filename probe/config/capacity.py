@@ -116,7 +116,7 @@ class ServerLimitsConfig(ConfigSection):
         return {name: self._sources.get(name, CONFIGURATION) for name in self.startup_flags}
 
     def with_flags(self, flags: Mapping[str, str], source: str) -> Self:
-        """Return these limits with the flags of a source, but for those that an earlier one of FLAG_SOURCES states."""
+        """Return these limits with the flags of a source, unless an earlier one of FLAG_SOURCES states them."""
         rank = FLAG_SOURCES.index
         known = self.flag_sources
         new = {name: value for name, value in flags.items() if name not in known or rank(source) < rank(known[name])}
@@ -127,7 +127,7 @@ class ServerLimitsConfig(ConfigSection):
         return changed
 
     def with_facts(self, facts: Mapping[str, str]) -> Self:
-        """Return these limits with more facts, but for those that are configured."""
+        """Return these limits with more facts. Configured facts win."""
         return self.model_copy(update={"facts": {**facts, **self.facts}})
 
     @property
@@ -156,7 +156,7 @@ class CapacityConfig(ConfigSection):
     """How capacity is determined. By default it is forecast from live traffic, without added load.
 
     Step-up load needs mode "verify", because it runs on servers with users. Without `concurrency` and `rates`, a search
-    chooses the load levels.
+    chooses the steps.
     """
 
     mode: Annotated[Literal["off", "forecast", "verify"], SwitchedOff] = "forecast"
@@ -182,22 +182,23 @@ class CapacityConfig(ConfigSection):
     send](capacity.md#capacity-for-what-users-send). Default: the canary's.
     """
     concurrency: Steps | None = None
-    """Fixed load levels of a closed loop: requests in flight, rising. Not together with `rates`."""
+    """Fixed steps of a closed loop: requests in flight, rising. Not together with `rates`."""
     rates: Rates | None = None
-    """Fixed load levels of an open loop: requests per second, rising. Not together with `concurrency`."""
+    """Fixed steps of an open loop: requests per second, rising. Not together with `concurrency`."""
     arrivals: ArrivalPattern = "poisson"
     """When requests of `rates` are sent: at random (`poisson`), at equal distances (`constant`), at random with a rate
-    that rises from 0 in the first sixth of a level, which is not judged (`rising`), or in bursts (`burstiness`).
+    that rises from 0 in the first sixth of a step, which is not judged (`rising`), or in bursts (`burstiness`).
     """
     max_concurrency: Annotated[Count, Field(le=1024)] | None = None
     """With `rates`: with so many in flight, further requests wait for an answer, as behind a gateway with a limit; the
-    wait counts in their TTFT. Default: none wait; 512 in flight end a level.
+    wait counts in their TTFT. Default: none wait; 512 in flight end a step.
     """
     step: Duration = default_duration("15s")
-    """Duration of a fixed load level; extended up to three times until 20 requests have been sent."""
+    """Duration of a fixed step; extended up to three times until 20 requests have been sent."""
     confirm: Duration = default_duration("180s")
-    """For how long, or for 1000 requests, the highest fixed load level that held is repeated, since queues near the
-    knee grow for minutes. If it breaks now, the next lower one is repeated. Not repeated if `step` is as long.
+    """Before reporting, repeat the highest fixed step that met its objectives, for this long or 1000 requests: queues
+    near the knee grow for minutes. If it misses them now, the next lower step is repeated. No repetition if `step` is
+    as long.
     """
     observe: Duration = default_duration("30s")
     """How long a search watches live traffic before it adds load."""

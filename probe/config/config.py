@@ -206,7 +206,7 @@ class Config(ConfigSection):
     def workload(self, name: str) -> WorkloadConfig:
         """Return the workload with this name: a configured one, or a preset. Raises KeyError.
 
-        That of users has lengths that the configuration does not know (monitor/capacity_workload.py).
+        For `users` it is the default: the lengths that users send are learnt (monitor/capacity_workload.py).
         """
         known = {**PRESETS, **self.workloads}
         return (DEFAULT_WORKLOAD if self.is_learnt(name) else known[name]).with_parts(known)

@@ -76,7 +76,7 @@ def connection_problems(
 ) -> Iterator[str]:
     """Yield problems, each with the key's path below the target.
 
-    `timeouts`: those of the canaries by key (s). `written` returns a key's value as in the file.
+    `timeouts`: the canaries' timeouts by key (s). `written` returns a key's value as in the file.
     """
     for key, words in (*_unusable_tls(tls), *_unusable_ways(connection)):
         yield f"{key}: {written(key)} {words}"

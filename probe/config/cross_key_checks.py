@@ -152,15 +152,15 @@ def canary_keys(target: WatchConfig) -> list[tuple[Keys, WatchConfig]]:
 def canary_problems(i: int, target: WatchConfig, config: Config, raw: object) -> Iterator[str]:
     """Yield problems, each with the key's path below target `i`."""
     if target.canaries is not None and "canary" in target.model_fields_set:
-        yield "canary: canaries is set too; move it to the first place of canaries"
+        yield "canary: is set together with canaries; make it the first entry of canaries"
     first: dict[tuple[str, str], str] = {}
     for keys, kind in canary_keys(target):
         yield from _kind_problems(keys, i, kind, config, raw)
         where, pair = dotted(keys), (kind.canary.workload, kind.model)
         if (other := first.setdefault(pair, where)) != where:
             yield (
-                f"{where}: has workload {pair[0]!r} and model {pair[1]!r}, as {other} has, so their series would be"
-                " one; use another workload, whose lengths may be the same"
+                f"{where}: has workload {pair[0]!r} and model {pair[1]!r}, as {other} has, so both would have the"
+                " same series; use another workload (its lengths may be the same)"
             )
     for j, canary in enumerate(target.canaries or ()):
         for name, words in header_problems({**target.headers, **canary.headers}, target.auth_header):
@@ -181,7 +181,7 @@ def _kind_problems(keys: Keys, i: int, kind: WatchConfig, config: Config, raw: o
         yield from _result_problems(where, kind, config)
     asked = canary.known_answer
     if asked is not None and "prompt" in asked.model_fields_set and "expect" not in asked.model_fields_set:
-        yield f"{where}.known_answer: prompt is set without expect; add expect, what the answer has to match"
+        yield f"{where}.known_answer: prompt is set without expect; add expect, a regular expression for the answer"
     if not kind.passive and canary.timeout > MAX_CANARIES * canary.every:
         written = shown(["targets", i, *keys, "timeout"], raw)
         yield (
@@ -203,7 +203,7 @@ def _result_problems(where: str, kind: WatchConfig, config: Config) -> Iterator[
             f" {', '.join(limits)}; use objectives with availability and e2e alone"
         )
     if kind.canary.known_answer is not None:
-        yield f"{where}.known_answer: the workload's api, {api.value}, has no text; use a kind of canary of its own"
+        yield f"{where}.known_answer: its workload's api ({api.value}) generates no text; ask in other canaries"
 
 
 def _cost_problems(target: WatchConfig, config: Config) -> Iterator[str]:

@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from probe.config.path_checks import authorities_problem, file_problem
+from probe.config.schema import either
 from probe.config.types import ConfigSection, Duration, NotASwitch, Url, default_duration
 
 _KEY = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
@@ -142,7 +143,7 @@ class KubernetesDiscovery(ConfigSection):
     """Pods of a namespace by their labels, or the endpoints of a Service."""
 
     namespace: ObjectName | None = None
-    """Namespace of the pods or of the Service. Default: the pod's own, or that of the kubeconfig context."""
+    """Namespace of the pods or of the Service. Default: the pod's own, or the namespace of the kubeconfig context."""
     selector: Selector | None = None
     """Pod labels, in the syntax of `kubectl get pods -l`. This or `endpoints`."""
     endpoints: ObjectName | None = None
@@ -196,6 +197,9 @@ class HttpDiscovery(ConfigSection):
         return f"{address}?(hidden)" if question else address
 
 
+KINDS = ("kubernetes", "dns", "file", "http")
+
+
 class DiscoverConfig(ConfigSection):
     """One kind of discovery, how to form a server's address, and how many servers there must be."""
 
@@ -223,18 +227,18 @@ class DiscoverConfig(ConfigSection):
     @property
     def kinds(self) -> list[str]:
         """The kinds that are set; exactly one in a valid configuration."""
-        kinds = {"kubernetes": self.kubernetes, "dns": self.dns, "file": self.file, "http": self.http}
-        return [kind for kind, section in kinds.items() if section is not None]
+        return [kind for kind in KINDS if getattr(self, kind) is not None]
 
 
 def discover_problems(at: str, discover: DiscoverConfig, written: Callable[[str], str]) -> Iterator[str]:
-    """Yield problems, each with the key's path below the target, where the section is `at`. `written` returns a key's
-    value as in the file.
+    """Yield problems, each with the key's path below the target; `at` is the section's.
+
+    `written` returns a key's value as in the file.
     """
     if not discover.kinds:
-        yield f"{at}: no source is set; add kubernetes, dns, file or http"
+        yield f"{at}: no source is set; add {either(KINDS)}"
     elif len(discover.kinds) > 1:
-        yield f"{at}: {' and '.join(discover.kinds)} are all set; keep one, and add another target for the other"
+        yield f"{at}: {' and '.join(discover.kinds)} are all set; keep one, and use another target for each other"
     for problems in (_pod_problems, _dns_problems, _http_problems):
         yield from (f"{at}.{line}" for line in problems(discover, lambda keys: written(f"{at}.{keys}")))
 

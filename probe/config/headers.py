@@ -1,4 +1,4 @@
-"""The headers of a target's requests: plain ones, secret ones, and that of the API key."""
+"""The headers of a target's requests: plain ones, secret ones, and the API key's header."""
 
 import re
 from pathlib import Path
@@ -88,7 +88,7 @@ def header_problems(headers: dict[str, str | SecretHeader], auth_text: str) -> l
     known: set[str] = set()
     for name, value in headers.items():
         if name.lower() in known:
-            problems.append((name, "is there twice in another spelling; keep one"))
+            problems.append((name, "differs from another header only in case; keep one"))
         known.add(name.lower())
         if name.lower() == auth_text.partition(" ")[0].lower():
             problems.append((name, "is the header of the API key; use api_key_file"))

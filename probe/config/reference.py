@@ -2,7 +2,7 @@
 
 `python -m probe.config.reference FILE` writes the tables.
 
-A table has the keys below the path in its heading, except those of a longer heading.
+A table has the keys below the path in its heading, unless a longer heading has them.
 """
 
 import json
@@ -27,7 +27,7 @@ _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key: its path, and what the schema has of it."""
+    """A key: its path, and its part of the schema."""
 
     path: str
     part: dict[str, Any]
@@ -54,7 +54,7 @@ class Key:
 
 
 def keys() -> Iterator[Key]:
-    """Yield every key of the configuration, sections before what is in them."""
+    """Yield every key of the configuration, each section before its keys."""
     yield from _keys([("", resolved_schema(Config))], "")
 
 
@@ -97,7 +97,7 @@ def page(text: str) -> str:
 
 
 def _keys(sections: list[tuple[str, dict[str, Any]]], prefix: str) -> Iterator[Key]:
-    """Yield the keys of the sections that may stand at one place. Required are those that each of them requires."""
+    """Yield the keys of the sections that one place may hold. A key is required if all of them require it."""
     required = set.intersection(*(set(section.get("required", ())) for _, section in sections)) if sections else set()
     known: set[str] = set()
     for step, section in sections:

@@ -44,7 +44,7 @@ def _extra_body(body: dict[str, Any]) -> dict[str, Any]:
     except ValueError:
         raise ValueError("expected JSON, which has no infinite numbers") from None
     if secret := next(_secrets(body), None):
-        raise ValueError(f"expected no secret, which {secret} seems to be; send it in headers as {{file: PATH}}")
+        raise ValueError(f"expected no secret, but {secret} looks like one; send it in headers as {{file: PATH}}")
     return body
 
 
@@ -65,7 +65,7 @@ class RequestConfig(ConfigSection):
 
     extra_body: Annotated[dict[str, JsonValue], AfterValidator(_extra_body)] = Field(default_factory=dict)
     """Fields that are added to the body of each request, such as `chat_template_kwargs`, `temperature` (default 0) or
-    `response_format`. They are shown, so a name like that of a secret is refused: send it in `headers`. At most 8 KiB
+    `response_format`. They are shown, so a name like a secret's is refused: send it in `headers`. At most 8 KiB
     as JSON, 8 levels deep; no other field that Kneewatch sets itself.
     """
     omit: tuple[Omittable, ...] = ()

@@ -77,7 +77,7 @@ class WatchConfig(NamedEntry):
     """The header that carries the API key, and the word before the key; `api-key` for Azure, `x-api-key` for Kong."""
     headers: HeadersConfig = Field(default_factory=dict)
     """Further headers of every request below `base_url`, such as a tenant's or a route's: a text, which is shown, or a
-    secret. At most 16, of printable ASCII, none that Kneewatch sets itself. A name like that of a secret needs `file`
+    secret. At most 16, of printable ASCII, none that Kneewatch sets itself. A name like a secret's needs `file`
     or `secret`.
     """
     request: RequestConfig = RequestConfig()
@@ -226,7 +226,7 @@ class TemplateConfig(WatchConfig, DiscoveredEntry):
         return TargetConfig.model_construct(**{**fields, "name": f"{self.name}/{found_id}", "base_url": address})
 
 
-# vLLM's --kv-transfer-config: the one computes KV caches of prompts, the other fetches them.
+# vLLM's --kv-transfer-config: a producer computes the KV caches of prompts, a consumer fetches them.
 _BY_KV_ROLE = {"kv_producer": "prefill", "kv_consumer": "decode"}
 _ADDRESS: TypeAdapter[str] = TypeAdapter(BaseUrl)
 AnyTarget = Annotated[

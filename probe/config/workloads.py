@@ -179,7 +179,7 @@ def workload_problems(workloads: Mapping[str, WorkloadConfig]) -> Iterator[str]:
 
 
 def _without_effect(workload: WorkloadConfig) -> Iterator[str]:
-    """Yield problems with keys that have no effect, each from its key on."""
+    """Yield problems with keys that have no effect. Each begins with its key."""
     if not workload.api.generates:
         for key in ("output_tokens", "correlation", "turns", "conversations", "mixture"):
             if key in workload.model_fields_set:
@@ -188,7 +188,7 @@ def _without_effect(workload: WorkloadConfig) -> Iterator[str]:
     if workload.mixture is not None:
         others = [key for key in _OWN if getattr(workload, key) != getattr(DEFAULT_WORKLOAD, key)]
         if others:
-            yield f"mixture: its workloads have their own {', '.join(others)}; remove what stands beside it"
+            yield f"mixture: its workloads set {', '.join(others)} themselves; remove the keys beside mixture"
         return
     if workload.turns == 1 and workload.conversations != DEFAULT_WORKLOAD.conversations:
         yield "conversations: has no effect without turns; add turns, or remove it"

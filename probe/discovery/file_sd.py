@@ -81,11 +81,11 @@ class FileSource:
         for pattern in self._patterns:
             paths = _matching(pattern)
             if not paths:
-                problems.append(f"{pattern}: there is no such file")
+                problems.append(f"{pattern}: no file matches")
             yield from paths
 
     def _file(self, path: Path, problems: list[str]) -> tuple[_Signature, State]:
-        """Return a file's signature and servers. Append what is left out to `problems`."""
+        """Return a file's signature and servers. Append a line to `problems` for what is left out."""
         # Not blocking: it may meanwhile be a FIFO, which nothing writes to.
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             found = os.fstat(file.fileno())

@@ -95,7 +95,7 @@ class HttpSource:
         if self._token_file is not None:
             token = self._token_file.read_text().strip()
             if not is_sendable(token):
-                raise ValueError("the token is not something a header can carry")
+                raise ValueError("the token contains characters that a header cannot carry")
             self._redactor.add(token)
             headers |= BEARER.of(token)
         async with client.stream("GET", self._url, headers=headers) as answer:

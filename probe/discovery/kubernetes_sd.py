@@ -104,7 +104,7 @@ class ObjectWatch(Generic[_Read]):
         reporter: ProblemReporter,
         connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]],
     ) -> None:
-        """`namespace`: None for the one that `connect` determines."""
+        """`namespace`: None takes the namespace that `connect` determines."""
         self.namespace = namespace or ""
         self._resource, self._selector = resource, selector
         self._cache = cache

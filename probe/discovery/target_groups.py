@@ -26,7 +26,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 def read_yaml(text: bytes, limits: JsonLimits = LIMITS) -> object:
     """Return the document. Raises ValueError or yaml.YAMLError.
 
-    An alias counts as much as what it stands for: nine of them in each of nine lists unfold to gigabytes.
+    An alias counts as its anchor's values: nine aliases in each of nine lists unfold to gigabytes.
     """
     if len(text) > limits.max_bytes:
         raise ValueError(f"it is larger than {size_text(limits.max_bytes)}")

@@ -24,10 +24,10 @@ class DiscoveredServer:
     that begin with two underscores; {} for DNS and a Service.
     `revision`: a pod's pod-template-hash, else its controller-revision-hash; None: not known.
     `is_rolling_out`: a rollout replaces pods of its workload, which has pods of two revisions, ready or not. The
-    endpoints of a Service have no revision: there, that one of them is not ready yet or terminates.
+    endpoints of a Service have no revision: there, one of them is not ready yet or terminates.
     `is_ready`: False for a server that has been ready and no longer is. One that never was is not discovered.
-    `flags`: vLLM's startup flags, as far as its pod states them (core/vllm_command.py).
-    `facts`: what else is known of it and should be with its results: its image and node (core/provenance.py).
+    `flags`: the vLLM startup flags that its pod states (core/vllm_command.py).
+    `facts`: facts for its results, such as its image and node (core/provenance.py).
     """
 
     id: str

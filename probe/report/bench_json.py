@@ -19,7 +19,7 @@ _LATENCIES = (("ttft", "ttft_s"), ("tpot", "tpot_s"), ("itl", "itl_s"), ("e2el",
 
 
 def bench_lines(results: Iterable[CapacityResult]) -> str:
-    """Return a line of JSON for each load level of each result, in their order."""
+    """Return a line of JSON for each step of each result, in their order."""
     return "".join(f"{json.dumps(_level(result, step))}\n" for result in results for step in result.steps)
 
 
@@ -28,7 +28,7 @@ def _level(result: CapacityResult, step: StepSummary) -> dict[str, Any]:
     backend = _BACKENDS.get(str(api))
     latencies = [pair for short, name in _LATENCIES for pair in _percentiles(short, getattr(step, name))]
     burstiness = arrivals.burstiness if arrivals and arrivals.pattern in (Pattern.POISSON, Pattern.GAMMA) else None
-    is_limited = arrivals is None or step.plan.holds  # else it is only where the load level ends
+    is_limited = arrivals is None or step.plan.holds  # else it is only where the step ends
     return {
         "date": f"{result.started:%Y%m%d-%H%M%S}",
         "endpoint_type": backend,

@@ -11,7 +11,7 @@ _GB, _GIB = 1e9, 2**30
 
 
 def bounds_words(bounds: HardwareBounds, steps: Sequence[StepSummary] = ()) -> str:
-    """Return labelled lines and a table: the bounds by requests in flight, or beside the load levels of a result."""
+    """Return labelled lines and a table: the bounds by requests in flight, or beside the steps of a result."""
     lines = [f"{f'{label}:':<10}{words}" for label, words in _lines(bounds)]
     rows = _beside(bounds, steps) if steps else _bounds(bounds)
     return "\n".join([*lines, *(["", *_table(rows)] if len(rows) > 1 else [])])
@@ -55,7 +55,7 @@ def _lines(bounds: HardwareBounds) -> list[tuple[str, str]]:
     on, model = bounds.gpu, bounds.model
     count = f"{model.gpus} x " if model.gpus > 1 else ""
     memory = f", {on.memory_gib:g} GiB" if on.memory_gib is not None else ", memory not known"
-    unsure = "; its maker has not confirmed these" if not on.sure else ""
+    unsure = "; not confirmed by its manufacturer" if not on.sure else ""
     of = f" of {number(bounds.prompt_tokens)} (the rest is shared)" if bounds.shared_tokens else ""
     prompt = f"{number(bounds.computed_tokens)} tokens{of} take"
     peak = number(on.flop_s(fp8=model.size.is_fp8) / 1e12)
@@ -75,12 +75,12 @@ def _lines(bounds: HardwareBounds) -> list[tuple[str, str]]:
 def _kv_words(bounds: HardwareBounds) -> str:
     if bounds.kv_bytes is not None and bounds.kv_bytes <= 0:
         lacking = number(-bounds.kv_bytes / _GIB)
-        return f"none: the weights take {lacking} GiB more than there is; use more GPUs or fewer bits"
+        return f"none: the weights take {lacking} GiB more than the GPUs have; use more GPUs or fewer bits"
     if bounds.kv_bytes_per_token is None:
         return "unknown: give --model-config, or --layers, --kv-heads and --head-dim"
     each = f"{number(bounds.kv_bytes_per_token)} bytes a token"
     if bounds.kv_bytes is None or bounds.kv_tokens is None or bounds.sequences is None:
-        return f"{each}; how much memory this GPU has is not certain, so how many fit is unknown"
+        return f"{each}; this GPU's memory is not confirmed, so how many fit is unknown"
     length = number(bounds.prompt_tokens + bounds.output_tokens)
     return (
         f"{each}; at most {number(bounds.kv_bytes / _GIB)} GiB, or {number(bounds.kv_tokens)} tokens:"
@@ -125,7 +125,7 @@ def _beside(bounds: HardwareBounds, steps: Sequence[StepSummary]) -> list[list[s
 
 
 def _measured(bounds: HardwareBounds, steps: Sequence[StepSummary]) -> list[tuple[StepSummary, LoadBound]]:
-    """Return the load levels of a closed loop with their bounds: how many are in flight in an open one varies."""
+    """Return the steps of a closed loop with their bounds. In an open loop the requests in flight vary."""
     closed = [step for step in steps if step.valid and step.plan.arrivals is None and not step.plan.is_pulse]
     return [(step, bounds.at(step.plan.concurrency)) for step in closed]
 

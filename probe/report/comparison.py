@@ -14,8 +14,8 @@ from probe.core.text import one_line
 from probe.report.figures import MISSING, number, percent
 
 _TOO_FEW = (
-    "Note: unclear percentiles without an upper end are of too few requests: p95 takes 72, p99 368; measure both with"
-    " --requests-per-step, or longer."
+    "Note: an unclear percentile without an upper end has too few requests (p95 needs 72, p99 368); measure both again"
+    " with --requests-per-step, or for longer."
 )
 _COLOURS = {WORSE: "red", BETTER: "green", UNCLEAR: "yellow"}
 

@@ -56,14 +56,14 @@ def _checks(checks: CrossChecks) -> Iterator[Finding]:
     for kind, ratio in checks.counted.items():
         if abs(ratio - 1) > _COUNTED_OFF:
             yield Finding(
-                f"the server counted {percent(ratio)} of the canaries' {kind} tokens: the metrics are those of"
-                " another server, or of one of several",
+                f"the server counted {percent(ratio)} of the canaries' {kind} tokens: metrics_url seems to be"
+                " another server's, or one replica's",
                 is_problem=True,
             )
     if (together := checks.held_back_ratio) is not None and together > HELD_BACK:
         yield Finding(
-            f"{percent(together)} of a canary's tokens come together with the first one, so TPOT is unknown and TTFT is"
-            " too long: a proxy holds streams back (nginx: proxy_buffering off), or the server does not stream",
+            f"{percent(together)} of a canary's tokens arrive with the first one, so TPOT is unknown and TTFT is"
+            " too long: a proxy buffers streams (nginx: proxy_buffering off), or the server does not stream",
             is_problem=True,
         )
     if checks.has_multiple_backends:
@@ -79,7 +79,7 @@ def _checks(checks: CrossChecks) -> Iterator[Finding]:
     elif (gap_s := checks.ttft_gap_s.get("mean")) is not None:
         side = "above" if gap_s >= 0 else "below"
         yield Finding(
-            f"canaries' mean TTFT is {milliseconds(abs(gap_s))} {side} that of all requests by the server",
+            f"the canaries' mean TTFT is {milliseconds(abs(gap_s))} {side} the server's mean over all requests",
             is_problem=False,
         )
 
@@ -103,7 +103,7 @@ def _gpus(snapshot: GpuSnapshot | None) -> Iterator[Finding]:
     if snapshot is None:
         return
     if not snapshot.gpus:
-        yield Finding("no GPU that is read has this target's labels; check gpu.labels", is_problem=True)
+        yield Finding("none of the GPUs that are read has this target's labels; check gpu.labels", is_problem=True)
         return
     parts = [
         *_mean(snapshot.gpus, utilization, "busy"),

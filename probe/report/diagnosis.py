@@ -122,7 +122,7 @@ def _users(found: Diagnosis) -> Iterator[tuple[str, str]]:
     if lengths is not None:
         when = "" if lengths.is_recent else " since the server's start, canaries of other programs included"
         mean = f"{number(round(lengths.prompt_tokens))} + {number(round(lengths.output_tokens))} tokens"
-        words += f"; {mean} in the mean request{when}"
+        words += f"; {mean} in an average request{when}"
     yield "Users", words
 
 
@@ -141,7 +141,7 @@ def _capacity(found: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _forecast(result: CapacityResult, command: str | None) -> str:
-    """Return a forecast and what it is for, or why there is none. `command` measures it; None: nothing does."""
+    """Return a forecast and its workload, or why there is none. `command` measures it; None: no command can."""
     capacity, load = result.capacity, workload_words(result.context.workload)
     if capacity.requests_per_second is None:
         if command is None:

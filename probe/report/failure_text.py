@@ -1,4 +1,4 @@
-"""What to do after a run that ended with failed requests: one sentence that follows from the first of them."""
+"""Advice after a run that ended with failed requests, from the first failure."""
 
 import re
 
@@ -12,7 +12,7 @@ _IN_THE_SERVER = (Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT, Ou
 
 
 def failure_advice(result: CapacityResult) -> str | None:
-    """Return what to do, or None where failed requests are not what left the run without a capacity."""
+    """Return what to do, or None unless failed requests left the run without a capacity."""
     failure, reason = result.first_failure, result.stopped.reason
     is_unanswered = bool(result.steps) and not any(step.requests.ok for step in result.steps)
     if failure is None or reason == RATE_LIMITED or not (reason in FAILED_REQUESTS or is_unanswered):

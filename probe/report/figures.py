@@ -27,7 +27,7 @@ def number(value: float | None) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """Format a ratio as a percentage. Near 1, two digits of what is missing: 0.9999 is not 100 %."""
+    """Format a ratio as a percentage. Near 1, keep two digits of the rest: 0.9999 is not 100 %."""
     if ratio is None:
         return MISSING
     if 0.99 < ratio < 1:  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""A forecast as text: its interval, what it took from earlier ones, and how it compares with a measurement."""
+"""A forecast as text: its interval, its correction by earlier forecasts, and a comparison with a measurement."""
 
 from probe.capacity.trend.fingerprint import is_comparable
 from probe.capacity.trend.track_record import is_worth_saying
@@ -39,7 +39,7 @@ def forecast_rate(found: Capacity, unit: str) -> str:
 
 
 def correction_words(found: Correction | None) -> str:
-    """Return what a forecast took from earlier ones; "" if that moved it by less than 1 %."""
+    """Return the correction by earlier forecasts; "" if it is below 1 %."""
     if found is None or not is_worth_saying(found):
         return ""
     error, change = ("high", "lowered") if found.ratio < 0 else ("low", "raised")
@@ -49,7 +49,7 @@ def correction_words(found: Correction | None) -> str:
 
 
 def beside_measured(forecast: CapacityResult, measured: CapacityResult | None, now_s: float) -> str:
-    """Compare a forecast with the last measurement of the same server and workload; "" if one of them is missing."""
+    """Compare a forecast with the last measurement of the same server and workload; "" without both."""
     predicted = forecast.capacity.requests_per_second
     found = measured.capacity.requests_per_second if measured is not None else None
     if measured is None or not predicted or not found or not is_comparable(forecast, measured):

@@ -1,4 +1,4 @@
-"""The knee of a capacity result as text: where it is, whether a load level reached it, and what limits it."""
+"""The knee of a capacity result as text: where it is, whether a step reached it, and what limits it."""
 
 from probe.core.objectives import AVAILABILITY, LATENCIES
 from probe.core.result import Capacity, CapacityResult
@@ -9,12 +9,12 @@ _OBJECTIVES = (AVAILABILITY, *LATENCIES)
 
 
 def is_not_reached(capacity: Capacity) -> bool:
-    """Return whether no load broke an objective, so that there is no knee: the capacity is that of the highest load."""
+    """Return whether no load broke an objective. Then there is no knee, and the capacity is the highest load."""
     return capacity.is_lower_bound and capacity.limiting not in _OBJECTIVES
 
 
 def is_predicted(result: CapacityResult) -> bool:
-    """Return whether only the model knows the knee: every load level of the run met the objectives."""
+    """Return whether only the model knows the knee: every step of the run met the objectives."""
     if not result.steps or result.capacity.mode == _EMPIRICAL or result.stopped.by != "done":
         return False
     return not any(step.broken or step.tripped for step in result.steps)
@@ -55,5 +55,5 @@ def limit_words(result: CapacityResult) -> str:
     """Return what limits the capacity; "" if that is unknown."""
     limiting = result.capacity.limiting or ""
     if limiting and is_predicted(result):
-        return f"{limiting} (predicted by the model; no load level broke an objective)"
+        return f"{limiting} (predicted by the model; no step broke an objective)"
     return limiting

@@ -1,4 +1,4 @@
-"""Result files: those of `kneewatch ramp --json`, and for `kneewatch compare` those of other benchmarks.
+"""Result files of `kneewatch ramp --json`, and for `kneewatch compare` of other benchmarks.
 
 A file of another program is recognised by its keys; its reader makes a Measurement of it. Every ConfigError is one
 line with the file and the fix.
@@ -28,7 +28,7 @@ _SUFFIXES = (".json", ".jsonl")
 _MAX_FILES = 1000  # of a folder
 
 Documents = Sequence[Mapping[str, Any]]
-# What recognises the documents of a program, and what makes a measurement of them.
+# How a program's documents are recognised, and read as a measurement.
 _READERS: tuple[tuple[Callable[[Documents], bool], Callable[[str, Documents], Measurement]], ...] = (
     (bench_file.is_bench, bench_file.measurement),
     (guidellm_file.is_guidellm, guidellm_file.measurement),

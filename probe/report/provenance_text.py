@@ -1,4 +1,4 @@
-"""What made a result, and what is known of its server, as text."""
+"""A result's origin and facts about its server, as text."""
 
 from probe.core.provenance import EXPECTED
 from probe.core.result import CapacityResult

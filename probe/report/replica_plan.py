@@ -24,9 +24,9 @@ _NAMES = {"kv_cache": ("KV cache", " tokens"), "memory_bandwidth": ("memory band
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPlan:
-    """What a peak needs of servers like the one that a result is of.
+    """The number of replicas that a peak needs, if each is like the server of a result.
 
-    `source`: file or target that the result is from; `peak`: in words; `objectives`: None where the result lacks them.
+    `source`: the result's file or target; `peak`: in words; `objectives`: None if the result has none.
     """
 
     source: str
@@ -68,7 +68,7 @@ def plan_words(plan: ReplicaPlan) -> str:
 def _knob_lines(knobs: Sequence[Knob]) -> list[str]:
     reasons = {knob.reason for knob in knobs}
     if None not in reasons and len(reasons) == 1:
-        return [one_line(f"What other settings would give is unknown: {knobs[0].reason}.", _LINE)]
+        return [one_line(f"The effect of other settings is unknown: {knobs[0].reason}.", _LINE)]
     words = [f"  {knob_setting(knob):<{_KNOB_WIDTH}} {one_line(gain_words(knob), _LINE)}" for knob in knobs]
     return [f"Capacity with a setting {TIMES} times as large, by the simulated copy of the server:", *words]
 
@@ -94,7 +94,7 @@ def plan_lines(plan: ReplicaPlan) -> Iterator[tuple[str, str]]:
 
 
 def condition_lines(plan: ReplicaPlan) -> Iterator[tuple[str, str]]:
-    """Yield label and text of the conditions that the capacity was found in, as far as the result has them."""
+    """Yield label and text of each condition of the capacity that the result states."""
     result, context = plan.result, plan.result.context
     yield "Server", f"{result.target}, model {result.model}, {context.engine} {context.version}"
     if context.gpu:

@@ -1,4 +1,4 @@
-"""The columns of result tables: what each takes from a result and one of its load levels. Pure."""
+"""The columns of result tables: what each takes from a result and one of its steps. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Cell = str | float | None
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A result, and one of its load levels; None: it has none that could be judged."""
+    """A result, and one of its steps; None: no step could be judged."""
 
     result: CapacityResult
     step: StepSummary | None
@@ -46,7 +46,7 @@ class GpuPrice:
 
 
 def priced(price: GpuPrice | None) -> tuple[Column, ...]:
-    """Return the column with the price of accepted output tokens: those of requests that met every objective."""
+    """Return the column with the price of accepted output tokens, from requests that met every objective."""
 
     def value(row: Row) -> Cell:
         accepted = row.step.accepted_tokens_per_second if row.step is not None else None

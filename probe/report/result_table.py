@@ -1,7 +1,7 @@
-"""Capacity results as tables, a row for each result or load level, and as sections of a Markdown file. Pure.
+"""Capacity results as tables, a row for each result or step, and as sections of a Markdown file. Pure.
 
 As Markdown, to read and to keep in a repository; as CSV in base units (seconds, ratios), to compute with. A section is
-for a file that benchmarks are collected in: the result's conditions, then its load levels.
+for a file that benchmarks are collected in: the result's conditions, then its steps.
 """
 
 import csv
@@ -32,13 +32,13 @@ class ResultTable:
 
 
 def capacity_table(results: Iterable[CapacityResult], price: GpuPrice | None = None) -> ResultTable:
-    """Return a row for each result; latencies and price are those of the highest load level that met the objectives."""
+    """Return a row for each result, with latencies and price at the highest step that met the objectives."""
     columns = (*RUN, *CAPACITY, *priced(price), *PROVENANCE)
     return ResultTable(columns, [Row(each, _highest_held(each)) for each in results])
 
 
 def step_table(results: Iterable[CapacityResult], price: GpuPrice | None = None) -> ResultTable:
-    """Return a row for each load level of each result."""
+    """Return a row for each step of each result."""
     columns = (*RUN, *STEP, *priced(price), *PROVENANCE)
     return ResultTable(columns, [Row(each, step) for each in results for step in each.steps])
 
@@ -91,7 +91,7 @@ _KEPT = frozenset(
 def result_section(result: CapacityResult, price: GpuPrice | None = None) -> str:
     """Return the section, with an empty line before it."""
     title = f"{result.started:%Y-%m-%d %H:%M} UTC, {result.model}, {result.context.workload['name']}"
-    levels = as_markdown(step_table([result], price)) if result.steps else "No load level was measured.\n"
+    levels = as_markdown(step_table([result], price)) if result.steps else "No step was measured.\n"
     return "\n".join(["", f"## {cell(title)}", "", *table(("", ""), _conditions(result)), "", levels])
 
 

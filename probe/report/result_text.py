@@ -76,7 +76,7 @@ def result_lines(result: CapacityResult) -> list[tuple[str, str]]:
     """Return the labels and texts of the result's lines."""
     failure = [("Failure", result.first_failure)] if result.first_failure is not None else []
     differing = differing_flags(result.context.flags)
-    warning = [("Replicas", f"{replicas_words(differing)}; the capacity is that of their mixture")] if differing else []
+    warning = [("Replicas", f"{replicas_words(differing)}; the capacity is for this mix")] if differing else []
     found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]
     conditions = [*workload_lines(result.context.workload), *sent_lines(result)]
     return [*_capacity(result), *_headroom_and_error(result), *conditions, *warning, *failure, *found]
@@ -112,7 +112,7 @@ def roofline_words(found: Roofline) -> str:
             f" {percent(found.flops_ratio)} of its FLOP/s were in use"
         )
     if not found.sure:
-        parts.append("the GPU's maker has not confirmed these limits")
+        parts.append("these limits are not confirmed by the GPU's manufacturer")
     return f"{found.gpu}: {'; '.join(parts)}"
 
 

@@ -1,4 +1,4 @@
-"""What was asked of the load beside what was sent: rate and lengths, for a workload whose lengths vary."""
+"""The rate and lengths that were sent, beside those that were asked for, of a workload whose lengths vary."""
 
 from pydantic import ValidationError
 
@@ -14,7 +14,7 @@ _COUNTED_ALIKE = 0.01  # by how much the server may count more or fewer tokens w
 
 
 def sent_lines(result: CapacityResult) -> list[tuple[str, str]]:
-    """Return label and text: the load level with the most requests, as sent and as asked; none for fixed lengths."""
+    """Return label and text: the step with the most requests, as sent and as asked; nothing for fixed lengths."""
     try:
         workload = workload_of(result.context.workload)
     except ValidationError:  # of another version
@@ -50,7 +50,7 @@ def _lengths(name: str, sent: TokenCounts, asked: TokenLength) -> str:
 
 
 def _counted(counted: float | None, asked: float | None) -> str:
-    """Return what the server counted of the requests that it answered, where that is not what these asked for."""
+    """Return the server's mean count for answered requests, if it differs from what they asked for."""
     if counted is None or asked is None or abs(counted - asked) <= _COUNTED_ALIKE * asked:
         return ""
-    return f", of {asked:,.0f} in the answered ones the server counted {counted:,.0f}"
+    return f"; in answered ones the server counted {counted:,.0f} of {asked:,.0f}"

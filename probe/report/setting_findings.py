@@ -64,7 +64,7 @@ def setting_findings(
     if flags.get("enable_log_requests") == "True":
         yield Finding(
             "vLLM logs a line for each request, and its prompt too with VLLM_LOGGING_LEVEL=DEBUG; remove"
-            " --enable-log-requests unless these lines are read",
+            " --enable-log-requests unless you read these lines",
             is_problem=False,
         )
     if prefill_tokens_per_second:
@@ -72,7 +72,7 @@ def setting_findings(
 
 
 def replicas_words(differing: Mapping[str, str]) -> str:
-    """Return in which flags the replicas of a server differ. A capacity is then that of their mixture."""
+    """Return the flags in which the replicas of a server differ. A capacity then holds for their mix."""
     return f"the replicas differ in {', '.join(f'{name} ({values})' for name, values in differing.items())}"
 
 
@@ -95,13 +95,13 @@ def _prefix_cache(server: ServerSnapshot, flags: Mapping[str, str]) -> Iterator[
     queries, hits = server.prefix_cache_queries, server.prefix_cache_hits
     if flags.get("enable_prefix_caching") == "False":
         yield Finding(
-            "prefix caching is off: a system prompt that requests share is computed for each of them; remove"
+            "prefix caching is off: a shared system prompt is computed again for each request; remove"
             " --no-enable-prefix-caching if yours share one",
             is_problem=False,
         )
     elif queries and hits is not None and queries >= _LEAST_QUERIES and hits / queries < _RARE_HITS:
         yield Finding(
-            "the prefix cache is hardly ever hit: put what prompts have in common at their beginning", is_problem=False
+            "the prefix cache is hardly ever hit: put the part that prompts share at their beginning", is_problem=False
         )
 
 

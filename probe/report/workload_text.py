@@ -8,7 +8,7 @@ from probe.report.figures import number, percent
 
 
 def workload_lines(workload: Mapping[str, object]) -> list[tuple[str, str]]:
-    """Return label and text of the lengths of a workload as they were drawn; none where its keys say all of them."""
+    """Return label and text of a workload's lengths as they were drawn; nothing if its keys state them."""
     lengths = []
     for key, name in (("prompt_tokens", "prompts"), ("output_tokens", "answers")):
         value = workload.get(key)
@@ -27,7 +27,7 @@ def workload_words(workload: Mapping[str, object]) -> str:
     measured = [stored_length(each) for each in stated if isinstance(each, Mapping)]
     lengths = ""
     if len(measured) == len(stated) and all(measured):
-        lengths = f" ({' + '.join(f'{each.mean:,.0f}' for each in measured if each)} tokens in the mean)"
+        lengths = f" ({' + '.join(f'{each.mean:,.0f}' for each in measured if each)} tokens on average)"
     elif all(isinstance(each, int) or (isinstance(each, Mapping) and "median" in each) for each in stated):
         words = [f"median {each.get('median')}" if isinstance(each, Mapping) else f"{each}" for each in stated]
         lengths = f" ({' + '.join(words)} tokens)"
@@ -51,12 +51,12 @@ def trace_words(trace: Trace) -> str:
     prompts = [request.prompt_tokens for request in sent]
     shared = sum(request.shared_tokens for request in sent) / sum(prompts)
     left_out = [f"{trace.skipped} without a prompt or an answer left out"] if trace.skipped else []
-    cut = ["the file has more, which is not read"] if trace.is_cut else []
+    cut = ["the rest of the file is not read"] if trace.is_cut else []
     lines = {
         "Requests": "; ".join([f"{len(sent)}", *left_out, *cut]),
         "Times": when,
         "Prompts": f"{measured_of(prompts)} tokens",
         "Answers": f"{measured_of([request.output_tokens for request in sent])} tokens",
-        "Prefixes": f"{percent(shared)} of the prompt tokens are in blocks that another prompt begins with too",
+        "Prefixes": f"{percent(shared)} of the prompt tokens are in blocks that other prompts begin with",
     }
     return "\n".join(f"{f'{label}:':<10}{words}" for label, words in lines.items())

@@ -1,4 +1,4 @@
-"""A program of somebody else that runs only as long as this process: whatever ends this one, it ends too.
+"""A foreign program that runs only as long as this process: whatever ends this process ends the program too.
 
 A keeper process, `python -m probe.runtime.kept_program WORD ...`, starts the program in a session of its own and waits
 for the end of its own standard input, which the starting process holds: the kernel closes it, even after a SIGKILL.
@@ -159,8 +159,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-# Below those that Linux gives to outgoing connections (ip_local_port_range): one of these may take a port that was free
-# a moment before.
+# Below the ports of outgoing connections (ip_local_port_range), which may take one that was free a moment before.
 _PORTS = range(10_000, 32_768)
 
 

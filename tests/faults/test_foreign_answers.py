@@ -41,9 +41,9 @@ REGISTRIES = {
 }
 FILES: dict[str, tuple[Callable[[Path], object], str]] = {
     "alias bomb": (lambda path: path.write_text(bomb("abcdefgh")), "it holds more than 300000 values"),
-    "FIFO": (os.mkfifo, "there is no such file"),
+    "FIFO": (os.mkfifo, "no file matches"),
     "label bomb": (lambda path: path.write_text(bomb("abc")), "the label 'a' is no text"),
-    "device": (lambda path: path.symlink_to("/dev/zero"), "there is no such file"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "no file matches"),
     "deep": (lambda path: path.write_bytes(b"[" * 100_000), "it is nested deeper than 32"),
 }
 

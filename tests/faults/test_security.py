@@ -153,7 +153,7 @@ def test_a_hostile_registry_that_repeats_its_token_makes_it_show_nowhere(
         with Monitor({"targets": [{"name": "found", "discover": discover}]}, tmp_path) as monitor:
             eventually(lambda: "(hidden)" in monitor.page("/metrics"), within_s=60, what="the label of a target")
             token.write_text(f"{_KEY}\nand more")
-            words = "the token is not something a header can carry"
+            words = "the token contains characters that a header cannot carry"
             eventually(lambda: words in monitor.output, within_s=60, what=words)
             paths = ("/", "/api/v1/targets", "/targets/found/127.0.0.1:9", "/metrics", "/config")
             shown = {path: monitor.page(path) for path in paths}

@@ -77,7 +77,7 @@ def test_a_canary_whose_stream_is_held_back_has_no_tpot_and_says_why(tiny: Sim, 
         with Monitor({"workloads": _WORKLOADS, "targets": [target]}, tmp_path) as monitor:
             series = 'kneewatch_canary_held_back_ratio{target="a"} 1.0'
             eventually(lambda: series in monitor.page("/metrics"), within_s=60, what="the series")
-            assert "come together with the first one" in monitor.page("/targets/a")
+            assert "arrive with the first one" in monitor.page("/targets/a")
             page = monitor.page("/metrics")
             canaries = json.loads(monitor.page("/api/v1/targets/a"))["canaries"]
             done = kneewatch("check", "-c", monitor.config_file)

@@ -288,7 +288,7 @@ def test_a_pattern_without_files_is_reported_and_yields_no_targets(run: Run, tmp
         seen = Listener()
         async with listening(seen, files(seen, f"{tmp_path}/none/*.yml")):
             await seen.until(lambda: seen.states == [()])
-            assert seen.said == [f"{tmp_path}/none/*.yml: there is no such file"]
+            assert seen.said == [f"{tmp_path}/none/*.yml: no file matches"]
 
     run(story())
 

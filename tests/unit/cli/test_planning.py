@@ -76,7 +76,7 @@ def test_a_lower_bound_is_at_most_so_many_replicas(tmp_path: Path) -> None:
 )
 def test_a_setting_is_withheld_with_its_reason(tmp_path: Path, capacity: Capacity, words: str) -> None:
     out = planned(tmp_path, plan_result(capacity=capacity))
-    assert f"What other settings would give is unknown: {words}" in out
+    assert f"The effect of other settings is unknown: {words}" in out
 
 
 @pytest.mark.fault(

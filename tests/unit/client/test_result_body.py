@@ -88,8 +88,8 @@ def test_the_answers_end_is_its_only_event_and_has_no_token() -> None:
         ([0.5, None], "the vector holds NaN"),
         ([0.5, float("nan")], "the vector holds NaN"),
         ([0.5, float("-inf")], "the vector holds an infinite number"),
-        ([0.5, "x"], "the vector holds what is no number"),
-        ([0.5, True], "the vector holds what is no number"),
+        ([0.5, "x"], "the vector holds a value that is not a number"),
+        ([0.5, True], "the vector holds a value that is not a number"),
         (b64encode(array("f", [0.0, float("nan")])).decode(), "the vector holds NaN"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_prompt_of_another_length_is_wrong_unless_it_was_text() -> None:
 def test_what_is_no_result_breaks_the_answer(answer: bytes) -> None:
     outcome, words = verdict(said(answer))
     assert outcome is Outcome.BROKEN_STREAM
-    assert words.startswith("the answer is no result of embeddings: ")
+    assert words.startswith("the answer is not a result of embeddings: ")
     assert words.isprintable()
     assert len(words) < 300
 

@@ -78,7 +78,7 @@ def test_an_invalid_selector_is_refused(selector: str) -> None:
         ({}, "discover: no source is set; add kubernetes, dns, file or http"),
         (
             {"file": FILES, "kubernetes": PODS},
-            "discover: kubernetes and file are all set; keep one, and add another target for the other",
+            "discover: kubernetes and file are all set; keep one, and use another target for each other",
         ),
         (
             {"kubernetes": {"port": 8000}},

@@ -59,7 +59,7 @@ def test_what_cannot_be_told_is_counted_and_says_what_it_takes() -> None:
         return result(steps=[replace(step(4), ttft_s=few, e2e_s=few)])
 
     words = comparison_words(_compared(latencies(0.1), latencies(0.4))[0], 0.05).splitlines()
-    assert "p95 takes 72, p99 368" in words[-2]
+    assert "p95 needs 72, p99 368" in words[-2]
     assert words[-1].startswith("2 worse, ")
     assert "4 unclear (changed by more, but the intervals overlap)" in words[-1]
 

@@ -56,7 +56,7 @@ def test_a_failed_cross_check_is_reported_as_wrong(checks: CrossChecks, words: s
     [
         (CrossChecks(queue_share=0.4), "queue: 40 % of the time to the first token"),
         (CrossChecks(ttft_gap_s={"matched": 0.0031, "mean": 0.5}), "network and gateway: 3.1 ms of a canary's TTFT"),
-        (CrossChecks(ttft_gap_s={"mean": -0.2}), "200 ms below that of all requests"),
+        (CrossChecks(ttft_gap_s={"mean": -0.2}), "200 ms below the server's mean over all requests"),
         (
             CrossChecks(pressure={"usage": True, "preemptions": True, "late": False}, is_kv_cache_too_small=False),
             "requests were preempted in the last minute, but no objective is missed",
@@ -109,7 +109,7 @@ def test_gpus_are_summed_up_and_their_errors_named() -> None:
 
 def test_gpus_that_are_not_found_or_not_read_are_wrong() -> None:
     for target, words in (
-        (_with(gpus=GpuSnapshot(0, 0.0, "dcgm", ())), "no GPU that is read"),
+        (_with(gpus=GpuSnapshot(0, 0.0, "dcgm", ())), "none of the GPUs"),
         (_with(gpu_error="http://node:9400/metrics: does not answer"), "does not answer"),
     ):
         (finding,) = findings(target)

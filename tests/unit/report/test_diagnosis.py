@@ -31,7 +31,7 @@ def test_a_healthy_server() -> None:
     assert "Healthy:    yes: 1 of 1 canaries met every objective" in words
     assert "max_num_seqs=64 (process)" in words
     assert "Unknown:    max_num_batched_tokens:" in words
-    assert "Users:      1.5 requests/s, 30 output tokens/s; 100 + 20 tokens in the mean request" in words
+    assert "Users:      1.5 requests/s, 30 output tokens/s; 100 + 20 tokens in an average request" in words
     assert "Capacity" not in words
 
 

@@ -46,7 +46,7 @@ def test_each_knob_is_a_line_and_one_reason_for_all_is_said_once() -> None:
         f"  {'max_num_seqs 64 -> 128':<40} +18 % (+12 to +24 %)",
     ]
     withheld = plan_words(_plan(replace(SEQS, gain=None, reason="x"), Knob("kv_cache", None, None, reason="x")))
-    assert withheld.splitlines()[-1] == "What other settings would give is unknown: x."
+    assert withheld.splitlines()[-1] == "The effect of other settings is unknown: x."
     assert "| max_num_seqs 64 -> 128 | +18 % (+12 to +24 %) |" in plan_markdown(_plan(SEQS, BANDWIDTH))
 
 

@@ -45,7 +45,7 @@ def test_replicas_with_different_flags_are_named() -> None:
     found = result()
     flags = {"replicas": "2", "block_size": "16", "max_num_seqs": "16 | 8"}
     lines = _lines(replace(found, context=replace(found.context, flags=flags)))
-    assert lines["Replicas"] == ("the replicas differ in max_num_seqs (16 | 8); the capacity is that of their mixture")
+    assert lines["Replicas"] == ("the replicas differ in max_num_seqs (16 | 8); the capacity is for this mix")
     assert "Replicas" not in _lines(found)
 
 
@@ -83,7 +83,7 @@ def test_a_lower_bound_for_unknown_users_does_not_say_that_no_objective_was_brok
 
 def test_a_limit_that_no_load_level_reached_is_the_models() -> None:
     passed = result(capacity=VERIFIED, steps=(step(4), step(8)), stopped=Stopped("done"))
-    assert _lines(passed)["Limited by"] == "tpot (predicted by the model; no load level broke an objective)"
+    assert _lines(passed)["Limited by"] == "tpot (predicted by the model; no step broke an objective)"
     assert _lines(passed)["Knee"] == "not reached: the model predicts it at 12.5 requests/s"
     tripped = replace(passed, steps=(step(4), replace(step(8), tripped="queue")))
     assert _lines(tripped)["Limited by"] == "tpot"
@@ -232,7 +232,7 @@ def test_vllm_s_estimate_is_shown_beside_the_fitted_one() -> None:
 
 def test_limits_that_are_not_confirmed_say_so() -> None:
     lines = _lines(result(capacity=replace(VERIFIED, roofline=ESTIMATED)))
-    assert lines["Roofline"].endswith("; the GPU's maker has not confirmed these limits")
+    assert lines["Roofline"].endswith("; these limits are not confirmed by the GPU's manufacturer")
     assert "Roofline" not in _lines(result(capacity=VERIFIED))
 
 

@@ -36,7 +36,7 @@ def test_a_configured_workload_needs_no_such_line() -> None:
 
 
 def test_which_workload_a_capacity_is_for_is_its_name_and_its_lengths() -> None:
-    assert workload_words(_USERS) == "workload users (707 + 50 tokens in the mean)"
+    assert workload_words(_USERS) == "workload users (707 + 50 tokens on average)"
     assert workload_words({"name": "chat", "prompt_tokens": 256, "output_tokens": 128}) == (
         "workload chat (256 + 128 tokens)"
     )
