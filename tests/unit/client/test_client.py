@@ -1069,10 +1069,10 @@ def _raise(error: Exception) -> str | None:
 @pytest.mark.parametrize(
     ("secret", "words"),
     [
-        (lambda: "two\nlines", "not something a header can carry"),
-        (lambda: "nul\0", "not something a header can carry"),
-        (lambda: "schlüssel", "not something a header can carry"),
-        (lambda: "key\r\nx-injected: 1", "not something a header can carry"),
+        (lambda: "two\nlines", "characters that a header cannot carry"),
+        (lambda: "nul\0", "characters that a header cannot carry"),
+        (lambda: "schlüssel", "characters that a header cannot carry"),
+        (lambda: "key\r\nx-injected: 1", "characters that a header cannot carry"),
         (
             lambda: _raise(FileNotFoundError(2, "No such file or directory")),
             "cannot be read (No such file or directory)",
@@ -1085,7 +1085,7 @@ def _raise(error: Exception) -> str | None:
     "SE7",
     "An API key file with a line break (header injection)",
     area="Security",
-    users_see="`unauthorized`: not something a header can carry",
+    users_see="`unauthorized`: characters that a header cannot carry",
     stays="nothing is sent",
 )
 def test_a_key_that_cannot_be_used_is_said_and_nothing_is_sent(secret: Callable[[], str | None], words: str) -> None:
@@ -1409,7 +1409,7 @@ def test_a_header_that_cannot_be_sent_is_a_failed_request_of_one_line() -> None:
     def removed() -> dict[str, str]:
         raise FileNotFoundError(2, "No such file", "/run/secrets/x")
 
-    for headers, words in ((lambda: {"x-a": "1\nx-b: 2"}, "header x-a is not"), (removed, "cannot be read")):
+    for headers, words in ((lambda: {"x-a": "1\nx-b: 2"}, "header x-a contains"), (removed, "cannot be read")):
         where = Endpoint("llama", "http://127.0.0.1:1", secret_headers=headers, verify=False)
 
         async def main(where: Endpoint = where) -> RequestRecord:
