@@ -18,7 +18,7 @@ from exporters import names
 from exporters.names import PREFIX
 from probe.capacity.trend.change_detection import CONFIRMED_DROP, MANN_WHITNEY, MEDIAN_OF_3
 from probe.capacity.trend.reference import DROP_RATIO
-from probe.observe.guard import ASLEEP
+from probe.core.reasons import REFUSED_ASLEEP
 
 # Verified and empirical samples share a baseline. Which of the two the last run gave must not end an alert.
 _LABELS = ("target", "model", "workload")
@@ -201,12 +201,13 @@ def _unmeasured(schedule: _Schedule, scale: float) -> str:
     stale, hour = duration(stale_s), duration(HOUR_S * scale)
     window = f"{stale}:{duration(_LOOKED_AT_S * scale)}"
     between = f"last_over_time({names.CAPACITY_SCHEDULE.name}[{hour}])"
+    asleep = f'{names.CAPACITY_REFUSALS.name}{{reason="{REFUSED_ASLEEP.word}"}}'
     measured = f'{names.CAPACITY_LAST_SUCCESS.name}{{mode!="forecast"}}'  # a forecast measures nothing
     return (
         f"max {by('target')} ({between} > {schedule.above_s:g} <= {schedule.most_s:g})\n"
         f"and max {by('target')} (max_over_time({names.CAPACITY_RUNS.name}[{hour}] offset {stale}))\n"
         f"unless max {by('target')} (max_over_time({measured}[{window}])) > time() - {stale_s:g}\n"
-        f'unless max {by("target")} (increase({names.CAPACITY_REFUSALS.name}{{reason="{ASLEEP}"}}[{window}])) > 0'
+        f"unless max {by('target')} (increase({asleep}[{window}])) > 0"
     )
 
 

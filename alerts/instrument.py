@@ -8,6 +8,7 @@ from alerts.windows import HOUR_S, duration
 from exporters import names
 from probe.core.latency import HELD_BACK
 from probe.core.objectives import BY_GAPS
+from probe.core.reasons import CLIENT_BOUND
 from probe.load.step_summary import MAX_ERROR_SHARE
 
 _CANARIES_S = HOUR_S
@@ -102,7 +103,7 @@ def _lag(scale: float) -> Alert:
 def _steps(scale: float) -> Alert:
     window = duration(_STEPS_S * scale)
     steps = names.CAPACITY_STEPS.name
-    bound = f'sum {by("target")} (increase({steps}{{verdict="client_bound"}}[{window}]))'
+    bound = f'sum {by("target")} (increase({steps}{{verdict="{CLIENT_BOUND.verdict}"}}[{window}]))'
     every = f"sum {by('target')} (increase({steps}[{window}]))"
     return _client_bound(
         "capacity",

@@ -18,6 +18,7 @@ from pathlib import Path
 from alerts import alertmanager, build
 from alerts.output_options import SEVERITIES
 from alerts.rules import Alert
+from benchmarks import reason_tables
 from benchmarks.fault_table import rows_by_area
 from probe.gpu.peak_specs import NAMES, gpu
 
@@ -92,6 +93,11 @@ TABLES = (
         for file in ("alertmanager.yml", "kube-prometheus-stack.yml")
         for name, text in (("routes", alertmanager.routes), ("inhibitions", alertmanager.inhibit_rules))
     ),
+    Table("docs/guard.md", "refusals", lambda: markdown_table(*reason_tables.refusals())),
+    Table("docs/guard.md", "trips", lambda: markdown_table(*reason_tables.trips())),
+    Table("docs/guard.md", "seen by the stream", reason_tables.seen_by_stream),
+    Table("docs/guard.md", "budgets", lambda: markdown_table(*reason_tables.budgets())),
+    Table("docs/guard.md", "errors", lambda: markdown_table(*reason_tables.errors())),
 )
 
 

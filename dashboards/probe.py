@@ -11,6 +11,7 @@ from dashboards.pieces import GREEN, GREY, RED, YELLOW, PanelRow, PlacedPanel, Q
 from dashboards.queries import RATE, age_when_scraped, counted, largest, pace, percentiles, quantile
 from dashboards.queries import TARGET as ONE
 from exporters import names
+from probe.core.reasons import CLIENT_BOUND
 
 TITLE = "Kneewatch / Probe"
 
@@ -200,7 +201,8 @@ def _task_runs() -> list[PlacedPanel]:
 
 def _load_levels() -> list[PlacedPanel]:
     steps = names.CAPACITY_STEPS.name
-    bound = f'sum(increase({steps}{{{ONE},verdict="client_bound"}}[1d])) / (sum(increase({steps}{{{ONE}}}[1d])) > 0)'
+    late = f'{ONE},verdict="{CLIENT_BOUND.verdict}"'
+    bound = f"sum(increase({steps}{{{late}}}[1d])) / (sum(increase({steps}{{{ONE}}}[1d])) > 0)"
     return [
         panels.timeseries(
             "Steps lost to the client",

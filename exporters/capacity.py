@@ -8,12 +8,11 @@ from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.capacity.trend.change_detection import METHODS
 from probe.capacity.trend.fingerprint import as_number, fingerprint, is_comparable
 from probe.capacity.trend.headroom import headroom
+from probe.core import reasons
 from probe.core.result import Capacity, CapacityResult
 from probe.core.shift import Shift
 from probe.core.snapshot import REPLICAS, UserLoad
 from probe.core.step import StepSummary
-from probe.load.step_summary import CUT_SHORT, HELD_BACK, TOO_FEW
-from probe.observe import guard
 
 # What `capacity_runs_total` may say beside Stopped.by: a run that a pre-flight check did not let start.
 REFUSED = "refused"
@@ -22,16 +21,10 @@ _FORECAST = "forecast"
 # workload, and a forecast for what users send.
 _MEASURED, _FOR_USERS = "measured", "forecast for users"
 _KINDS = (_MEASURED, _FORECAST, _FOR_USERS)
-_OUTCOMES = ("done", "guard", "budget", "interrupt", "error", REFUSED)
-# What a step judges, or why it judges nothing; whatever else a step may have died of is "lost".
-_VALID, _LOST = "valid", "lost"
-_VERDICTS = {
-    None: _VALID,
-    "client_bound": "client_bound",
-    TOO_FEW: "too_few",
-    HELD_BACK: "held_back",
-    CUT_SHORT: "cut_short",
-}
+OUTCOMES = (*(end.word for end in reasons.ENDS), REFUSED)
+# What a step judges, or why it judges nothing; whatever else a step may have died of counts as a lost worker.
+_VALID = "valid"
+VERDICTS = (_VALID, *(reason.verdict for reason in reasons.UNJUDGED))
 
 
 class CapacityExporter:
@@ -75,13 +68,13 @@ class CapacityExporter:
     def expect(self, target: str, schedule_interval_s: float) -> None:
         """Start the counters of a target with capacity runs at zero, and publish how often a run is due."""
         self._schedule.labels(target).set(schedule_interval_s)
-        for outcome in _OUTCOMES:
+        for outcome in OUTCOMES:
             self._runs.labels(target, outcome)
-        for reason in guard.REASONS:
-            self._trips.labels(target, reason)
-        for reason in guard.REFUSALS:
-            self._refusals.labels(target, reason)
-        for verdict in (*_VERDICTS.values(), _LOST):
+        for trip in reasons.TRIPS:
+            self._trips.labels(target, trip.word)
+        for refusal in reasons.REFUSALS:
+            self._refusals.labels(target, refusal.word)
+        for verdict in VERDICTS:
             self._steps.labels(target, verdict)
         self._over.labels(target)
 
@@ -205,7 +198,9 @@ def _trips(result: CapacityResult) -> list[str]:
 
 
 def _verdict(step: StepSummary) -> str:
-    return _VERDICTS.get(step.reason, _LOST)
+    if step.reason is None:
+        return _VALID
+    return (reasons.find(reasons.UNJUDGED, step.reason) or reasons.WORKER_LOST).verdict
 
 
 def _kind(result: CapacityResult) -> str:

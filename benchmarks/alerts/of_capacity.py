@@ -11,11 +11,11 @@ from benchmarks.alerts.scene import Scene
 from benchmarks.alerts.world import OUTPUT_TOKENS, TICK_S, noise
 from benchmarks.backfill import Bools, Floats, Line
 from exporters import names
-from exporters.capacity import REFUSED
+from exporters.capacity import OUTCOMES, REFUSED
 from probe.capacity.trend.change_detection import METHODS
+from probe.core import reasons
 from probe.core.request import Outcome
 from probe.core.shift import CapacitySample, Shift
-from probe.observe import guard
 from probe.observe.user_mix import USERS
 
 # Steps of a run by outcome, on average.
@@ -36,17 +36,17 @@ def capacity(scene: Scene) -> Iterator[Line]:
 
 def _runs(scene: Scene) -> Iterator[Line]:
     page, labels = scene.page, scene.target
-    for outcome in ("done", "guard", "budget", "interrupt", "error", REFUSED):
+    for outcome in OUTCOMES:
         yield from page.counter(names.CAPACITY_RUNS, {**labels, "outcome": outcome}, _ends(scene, outcome))
     if scene.runs:
         yield from page.gauge(names.CAPACITY_SCHEDULE, labels, DAY_S)
     none = np.zeros(len(scene.world.times))
-    for reason in guard.REFUSALS:
-        refused = _ends(scene, REFUSED) if reason == "rollout" else none
-        yield from page.counter(names.CAPACITY_REFUSALS, {**labels, "reason": reason}, refused)
-    for reason in guard.REASONS:
-        tripped = _ends(scene, "guard") if reason == "queue" else none
-        yield from page.counter(names.GUARD_TRIPS, {**labels, "reason": reason}, tripped)
+    for refusal in reasons.REFUSALS:
+        refused = _ends(scene, REFUSED) if refusal is reasons.ROLLOUT else none
+        yield from page.counter(names.CAPACITY_REFUSALS, {**labels, "reason": refusal.word}, refused)
+    for trip in reasons.TRIPS:
+        tripped = _ends(scene, "guard") if trip is reasons.QUEUE else none
+        yield from page.counter(names.GUARD_TRIPS, {**labels, "reason": trip.word}, tripped)
     done = _ends(scene, "done")
     yield from page.counter(names.OVER_OBJECTIVE, labels, 1.5 * done)
     for verdict, share in _STEPS.items():

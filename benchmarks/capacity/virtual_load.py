@@ -5,10 +5,10 @@ from array import array
 from collections.abc import Callable, Iterator
 
 from probe.core.arrivals import due_ns
+from probe.core.reasons import MIN_REQUESTS
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.step import StepPlan, StepRun
 from probe.core.workload import Workload, lengths
-from probe.load.step_summary import MIN_REQUESTS
 from probe.simulator.virtual_server import SimulatedRequest, VirtualServer
 
 _SLICE_S = 0.05  # how often ended requests are collected and `stop` is checked

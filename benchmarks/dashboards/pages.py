@@ -17,12 +17,13 @@ from alerts.windows import DAY_S
 from benchmarks.alerts.rules import rules_of
 from benchmarks.backfill import Floats
 from exporters import names
+from exporters.capacity import OUTCOMES, VERDICTS
 from exporters.names import Series
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.capacity.trend.change_detection import METHODS
+from probe.core import reasons
 from probe.core.objectives import LATENCIES
 from probe.core.request import Outcome
-from probe.observe import guard
 from probe.scrape.page_scraper import REASONS
 from probe.simulator import buckets
 
@@ -31,7 +32,7 @@ GPUS = 4  # of a target
 _ENGINES = 2
 _LABELS: Mapping[str, Sequence[str]] = {
     "model": (MODEL,), "workload": ("chat",), "traffic": ("canary", "capacity"), "objective": LATENCIES,
-    "outcome": tuple(Outcome), "verdict": ("valid", "client_bound", "too_few", "cut_short", "lost"),
+    "outcome": tuple(Outcome), "verdict": VERDICTS,
     "bottleneck": BOTTLENECKS, "kind": ("prompt", "output"), "source": ("histogram",), "engine": ("vllm",),
     "version": ("0.32.0",), "engine_index": tuple(map(str, range(_ENGINES))), "adapter": ("sql", "chat"),
     "sign": ("usage", "waiting", "preemptions", "rejections"), "mode": ("verified", "forecast"),
@@ -41,11 +42,11 @@ _LABELS: Mapping[str, Sequence[str]] = {
 _OF: Mapping[tuple[Series, str], Sequence[str]] = {
     (names.GOOD_REQUESTS, "objective"): ("availability", *LATENCIES, "all"),
     (names.OBJECTIVE_RATIO, "objective"): ("availability", *LATENCIES),
-    (names.CAPACITY_RUNS, "outcome"): ("done", "guard", "budget", "interrupt", "error", "refused"),
+    (names.CAPACITY_RUNS, "outcome"): OUTCOMES,
     (names.SERVER_WAITING, "reason"): ("capacity", "deferred"),
     (names.SERVER_SCRAPE_ERRORS, "reason"): REASONS,
-    (names.CAPACITY_REFUSALS, "reason"): guard.REFUSALS,
-    (names.GUARD_TRIPS, "reason"): guard.REASONS,
+    (names.CAPACITY_REFUSALS, "reason"): tuple(row.word for row in reasons.REFUSALS),
+    (names.GUARD_TRIPS, "reason"): tuple(row.word for row in reasons.TRIPS),
     (names.TTFT_GAP, "method"): ("matched", "mean"),
     (names.KNEE_SHIFTED, "method"): METHODS,
 }

@@ -21,6 +21,7 @@ from probe.cli.targets import open_scraper
 from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
+from probe.core import reasons
 from probe.core.clock import Clock, SystemClock
 from probe.core.errors import ConfigError, KneewatchError, LockError, TargetError
 from probe.core.request import Outcome
@@ -34,7 +35,7 @@ from probe.monitor.capacity_workload import named_workload, workload_since_start
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, lock
-from probe.observe.guard import ASLEEP, GO, NO_SERVER_METRICS, REPLICAS_CHANGED
+from probe.observe.guard import GO
 from probe.observe.guard_limits import GuardLimits
 from probe.report.files import STDOUT, check_writable, write_file
 from probe.report.progress import following
@@ -201,17 +202,11 @@ async def _with_model(
 
 
 def _not_admitted(target: TargetConfig, refused: RefusedError) -> TargetError:
-    if refused.verdict.reason == ASLEEP:
+    reason = reasons.find(reasons.REFUSALS, refused.verdict.reason)
+    if reason is reasons.REFUSED_ASLEEP:
         return asleep_error(target)
-    hint = "retry when the server is idle, or use --no-guard if it has no other users"
-    if refused.verdict.reason == "no_prometheus":
-        hint = "fix it, or remove prometheus from the configuration"
-    if refused.verdict.reason == NO_SERVER_METRICS:
-        hint = (
-            "set metrics_url (--metrics-url) to its page; without one, --stream-guard guards by the run's own answers,"
-            " and --no-guard not at all"
-        )
-    return TargetError(f"{target.base_url}: no load was sent, {refused}; {hint}", Outcome.REJECTED)
+    hint = f"; {reason.advice}" if reason is not None else ""
+    return TargetError(f"{target.base_url}: no load was sent, {refused}{hint}", Outcome.REJECTED)
 
 
 async def _admit(config: Config, target: TargetConfig, scraper: Scraper, request: RunRequest) -> Admission:
@@ -221,7 +216,7 @@ async def _admit(config: Config, target: TargetConfig, scraper: Scraper, request
     """
     firing = firing_pages(config, target.name)
     verdict, server = await preflight(scraper.read, GuardLimits(), firing, by_stream=request.by_stream)
-    return Admission(verdict if request.is_guarded or verdict.reason == ASLEEP else GO, server)
+    return Admission(verdict if request.is_guarded or verdict.reason == reasons.REFUSED_ASLEEP.word else GO, server)
 
 
 def on_signals(act: Callable[[], None]) -> None:
@@ -256,4 +251,4 @@ class Stops:
     def replicas_changed(self, _: str) -> None:
         """End the run, if it has begun: what was measured is of two servers."""
         if self._run is not None:
-            self._run.stop("guard", REPLICAS_CHANGED)
+            self._run.stop("guard", reasons.REPLICAS_CHANGED.word)

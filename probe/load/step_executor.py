@@ -21,12 +21,12 @@ from typing import Any
 from probe.client.loop_lateness import LoopLateness
 from probe.core.arrivals import due_ns
 from probe.core.clock import Clock
+from probe.core.reasons import MIN_REQUESTS
 from probe.core.request import Outcome, RequestRecord
 from probe.core.step import Arrivals, StepPlan, StepRun
 from probe.load.loop_lag import watch_lag
 from probe.load.messages import WHOLE, WorkerShare
 from probe.load.sent_request import RequestStock, SendableRequest, SentRequest, UnreadResponses, pack
-from probe.load.step_summary import MIN_REQUESTS
 
 # A timed step that has sent too few requests to be judged is extended, at most by this many times its length.
 _MAX_EXTENSION = 2

@@ -16,6 +16,7 @@ from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.percentiles import Cluster, clustered_distribution, distribution, percentile
+from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, HELD_BACK, MIN_REQUESTS, TOO_FEW
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
 from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepRun, StepSummary
@@ -24,12 +25,6 @@ from probe.gpu.utilization import use
 from probe.load.loop_lag import lag_of_most_moments
 from probe.observe import guard
 
-# Fewer answered requests than this say nothing about a 95th percentile: one of 20 is the 95th.
-MIN_REQUESTS = 20
-TOO_FEW = "too_few_requests"
-HELD_BACK = "held_back"  # most answers arrived at once, so the times between their tokens are unknown
-CLIENT_BOUND = "client_bound"  # this machine was too late
-CUT_SHORT = "cut_short"  # the reason of a step that guard, budget or caller stopped early
 _PARTS = 10  # of a step: batches whose means show how exact a statistic is (Schmeiser, 1982, recommends 10 to 30)
 # The client may be wrong by at most this share of an objective it judges.
 MAX_ERROR_SHARE = 0.1
@@ -55,7 +50,7 @@ def summarize(
     aborted = sum(r.outcome is Outcome.ABORTED for r in records)
     ratios = slo.good_ratio(records, objectives)
     bound = _error_bound(ok, run.loop_lag_s, seconds)
-    reason = run.problem or (CUT_SHORT if run.is_cut_short else _void(records, bound, objectives))
+    reason = run.problem or (CUT_SHORT.word if run.is_cut_short else _void(records, bound, objectives))
     return StepSummary(
         plan=run.plan.without_times,
         valid=reason is None,
@@ -158,22 +153,22 @@ def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], secon
 def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objectives) -> str | None:
     """Return why a step cannot be judged, or None. Late stamps move TTFT, E2E and gaps in full, TPOT by a share."""
     if any(record.outcome is Outcome.CLIENT_BOUND for record in records):
-        return CLIENT_BOUND
+        return CLIENT_BOUND.word
     judged = [record for record in records if record.outcome is not Outcome.ABORTED]
     if len(judged) < MIN_REQUESTS:
-        return TOO_FEW
+        return TOO_FEW.word
     ok = [record for record in judged if record.outcome is Outcome.OK]
     answered = sorted(record.output_tokens for record in ok)
     if not answered:
         return None  # nothing has a latency; what remains to be judged needs no stamp
     if objectives.judges_gaps and 2 * sum(map(latency.is_held_back, ok)) > len(ok):
-        return HELD_BACK
+        return HELD_BACK.word
     gaps = max(percentile(answered, 0.5) - 1, 1)
     whole = bound.ttft + bound.itl
     errors = {"ttft": bound.ttft, "tpot": whole / gaps, "e2e": whole, "itl": bound.itl}
     latencies = objectives.latencies().items()
     bad = any(errors[name] > MAX_ERROR_SHARE * objective.within_s for name, objective in latencies)
-    return CLIENT_BOUND if bad or _breaks_by_own_delay(ok, objectives) else None
+    return CLIENT_BOUND.word if bad or _breaks_by_own_delay(ok, objectives) else None
 
 
 def _breaks_by_own_delay(ok: Sequence[RequestRecord], objectives: Objectives) -> bool:

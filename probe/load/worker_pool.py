@@ -20,6 +20,7 @@ from probe.client.secrets import Secrets
 from probe.config.config import LoadConfig
 from probe.core.clock import Clock
 from probe.core.errors import LoadError
+from probe.core.reasons import WORKER_LOST
 from probe.core.request import RequestRecord
 from probe.core.step import StepPlan, StepRun
 from probe.load.clock_sync import SAME_CLOCK
@@ -27,7 +28,7 @@ from probe.load.local_backend import Backend, LocalBackend
 from probe.load.messages import HEARTBEAT_S, Ready, Setup, receive
 from probe.load.ray_backend import RayBackend
 from probe.load.request_source import RequestSource
-from probe.load.worker_step import WORKER_LOST, WorkerHandle, WorkerStep
+from probe.load.worker_step import WorkerHandle, WorkerStep
 
 _log = structlog.get_logger()
 
@@ -111,7 +112,7 @@ class WorkerPool:
         self._step = WorkerStep(plan, self._source, busy, self._clock, on_record=on_record, give_up=self._give_up)
         if stop.is_set() or not busy:
             now = self._clock.monotonic_ns()
-            return StepRun(plan, (), (now, now), (), is_cut_short=True, problem=None if busy else WORKER_LOST)
+            return StepRun(plan, (), (now, now), (), is_cut_short=True, problem=None if busy else WORKER_LOST.word)
         return await self._step.run(stop, self._seed())
 
     async def add_workers(self) -> None:

@@ -14,6 +14,7 @@ import structlog
 from probe.client.secrets import Secrets
 from probe.core.clock import Clock
 from probe.core.errors import LoadError
+from probe.core.reasons import WORKER_LOST
 from probe.core.request import RequestRecord
 from probe.core.step import StepPlan, StepRun
 from probe.load.clock_sync import (
@@ -108,7 +109,6 @@ class WorkerHandle:
             self.in_flight, self.sending, self.reported_ns = report.in_flight, report.sending, report.at_ns
 
 
-WORKER_LOST = "worker_lost"
 # Between sending Start and beginning: every worker has received it by then, and all begin together.
 _LEAD_S = 0.02
 # How long a worker that was asked to stop may go on sending.
@@ -251,7 +251,7 @@ class WorkerStep:
             tuple(lag for end in ends for lag in end.loop_lag_s),
             is_cut_short=stop.is_set() or any(end.is_cut_short for end in ends),
             is_capped=any(end.is_capped for end in ends),
-            problem=WORKER_LOST if lost else None,
+            problem=WORKER_LOST.word if lost else None,
         )
 
 

@@ -15,6 +15,7 @@ from probe.capacity.run.request import RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.run.service import RefusedError, RunObservers, run_capacity
+from probe.core import reasons
 from probe.core.clock import Clock
 from probe.core.errors import LockError
 from probe.core.request import RequestRecord
@@ -23,7 +24,7 @@ from probe.core.snapshot import REPLICAS
 from probe.core.step import StepSummary
 from probe.core.text import one_line
 from probe.load.request_source import RequestSource
-from probe.observe.guard import REFUSALS, GuardVerdict
+from probe.observe.guard import denied
 from probe.observe.server_observer import ServerObserver
 
 _log = structlog.get_logger()
@@ -125,7 +126,7 @@ class CapacityRuns:
     async def _once(self, confirms: str | None = None) -> CapacityResult | None:
         """Return the result of one run; None where it was refused or lost its lock. `confirms`: see CapacityResult."""
         if self.inhibited_by is not None:
-            self._refused("rollout", self.inhibited_by)
+            self._refused(reasons.ROLLOUT.word, self.inhibited_by)
             return None
         state = self._server.state
         server = ServerAccess(self._server.look, self._server.read_gpus, state.users_between, state.other_probes)
@@ -150,7 +151,7 @@ class CapacityRuns:
         except RefusedError as refused:
             self._refused(refused.verdict.reason or "", refused.verdict.detail)
         except LockError as error:
-            if error.reason in REFUSALS:
+            if reasons.find(reasons.REFUSALS, error.reason) is not None:
                 self._refused(error.reason, str(error))
             else:  # lost on the way: the run was cancelled, and has been reported
                 self.refusal = str(error)
@@ -163,7 +164,7 @@ class CapacityRuns:
         self._hooks.on_lock()
         admission = await self._admission.ask(self._server.read, self._known())
         if self.inhibited_by is not None:  # since the run has waited for the lock and the checks
-            return Admission(GuardVerdict(allows_load=False, reason="rollout", detail=self.inhibited_by))
+            return Admission(denied(reasons.ROLLOUT, self.inhibited_by))
         return admission
 
     def _known(self) -> Capacity | None:

@@ -10,6 +10,7 @@ from probe.config.config import Config, LoadConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
+from probe.core.reasons import REPLICAS_CHANGED
 from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
@@ -22,7 +23,6 @@ from probe.monitor.live_forecast import LiveForecast
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.target_context import MeasurementSink, TargetContext, new_admission_check, new_observer, new_scraper
 from probe.monitor.wiring import lock
-from probe.observe.guard import REPLICAS_CHANGED
 
 _log = structlog.get_logger()
 
@@ -141,7 +141,7 @@ class TargetMonitor:
         """Read the pages of these replicas from now on; a run under way ends where they are others than before."""
         if pages is not None and (changed := self._observer.follow_replicas(pages)):
             _log.info("the replicas behind the address have changed", target=self.config.name, changed=changed)
-            self._runs.end(REPLICAS_CHANGED)
+            self._runs.end(REPLICAS_CHANGED.word)
 
     def inhibit_load(self, why: str | None) -> None:
         """Let no capacity run begin and stop the one in progress; None: lift that."""

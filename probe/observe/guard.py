@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
 
+from probe.core import reasons
 from probe.core.objectives import Objectives
+from probe.core.reasons import Reason
 from probe.core.request import Outcome
 from probe.core.snapshot import ServerSnapshot
 from probe.observe.guard_latency import slow_tokens
@@ -23,7 +25,7 @@ from probe.observe.user_load import requests_counted
 
 @dataclass(frozen=True, slots=True)
 class GuardVerdict:
-    """The decision whether load may go on; `reason` is a short fixed word, `detail` has the numbers."""
+    """The decision whether load may go on; `reason` is the word of a row, `detail` has the numbers."""
 
     allows_load: bool
     reason: str | None = None
@@ -31,59 +33,23 @@ class GuardVerdict:
 
 
 GO = GuardVerdict(allows_load=True)
-# An open loop reached its limit of requests in flight: the server does not keep up.
-IN_FLIGHT_CAP = "in_flight_cap"
-# A gateway or the server refuses requests (HTTP 429). A gateway's limit shows nothing of the server.
-RATE_LIMITED = "rate_limited"
-# The metrics page does not count the run's own requests: it is another server's, and shows nothing of this one.
-OTHER_SERVER = "other_server"
-# The load began on another server process: the measurements are no capacity of either.
-SERVER_RESTARTED = "server_restarted"
-# Several servers answer at one address, as behind a load balancer, and not all of their metrics pages are read.
-SEVERAL_SERVERS = "several_servers"
-# A replica behind the address came or went: the measurements are of two servers.
-REPLICAS_CHANGED = "replicas_changed"
-# The server sleeps: it runs no requests, and one may do harm.
-ASLEEP = "asleep"
-# The metrics page cannot be read, or does not show how many requests wait.
-NO_SERVER_METRICS = "no_server_metrics"
-NO_FIRST_TOKEN = "no_first_token"  # noqa: S105 - a token of text
-USERS_LATENCY = "users_latency"
-# Half of the last answers took more than twice an objective; only where the metrics page is not read (stream_guard.py).
-SLOW_ANSWERS = "slow_answers"
-# More probe requests missed the objective than it allows for the whole step: it is certainly broken, and the rest of
-# the step would only do harm.
-OBJECTIVE_BROKEN = "objective_broken"
-# Why load is stopped: every reason that `decide` returns, and those that run_guard.py finds.
-REASONS = (
-    "server_errors", RATE_LIMITED, "failed_requests", "server_unreadable", OTHER_SERVER, SERVER_RESTARTED,
-    SEVERAL_SERVERS, REPLICAS_CHANGED, ASLEEP, "preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY,
-    SLOW_ANSWERS, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
-)  # fmt: skip
-# Why a scheduled run was refused: by its lock, by admission.py, and by the checks of `preflight`.
-REFUSALS = (
-    "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", NO_SERVER_METRICS, ASLEEP, "busy",
-    "no_prometheus", "alert_firing", SEVERAL_SERVERS, "rollout", "burn_rate", "live_load", "no_user_lengths",
-)  # fmt: skip
-# The reasons that mean overload; the others mean that probe requests or polls failed.
-OVERLOAD = (
-    "preemptions", "queue", "kv_cache", NO_FIRST_TOKEN, USERS_LATENCY, SLOW_ANSWERS, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
-)  # fmt: skip
-# The overloads that break no objective yet.
-PRECAUTIONS = ("preemptions", "queue", "kv_cache", USERS_LATENCY)
-_ASLEEP = GuardVerdict(allows_load=False, reason=ASLEEP, detail="the server sleeps: its metrics show no engine awake")
+SLEEPS = "the server sleeps: its metrics show no engine awake"
 _LOOK_BACK = 8  # polls
 # Failures that show that the server is in trouble. After a wrong answer or a bad request, going on would measure
 # nothing either. Any failure therefore stops the load; these only have a better name.
 _FAILURES = {
-    Outcome.REJECTED: RATE_LIMITED,
-    **dict.fromkeys((Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT), "server_errors"),
+    Outcome.REJECTED: reasons.RATE_LIMITED,
+    **dict.fromkeys((Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT), reasons.SERVER_ERRORS),
 }
-FAILED_REQUESTS = (*dict.fromkeys(_FAILURES.values()), "failed_requests")
 # At least this many requests, answered at least this long ago (s): some servers export counters every few seconds.
 _OWN_REQUESTS, OWN_COUNTED_S = 20, 5.0
 # The least share of them that it counts if it is one of several servers.
 _OWN_SHARE = 0.05
+
+
+def denied(reason: Reason, detail: str | None = None) -> GuardVerdict:
+    """Return the verdict that load may not begin, or not go on."""
+    return GuardVerdict(allows_load=False, reason=reason.word, detail=detail)
 
 
 def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdict:
@@ -91,17 +57,13 @@ def may_start(server: ServerSnapshot | None, limits: GuardLimits) -> GuardVerdic
     KV cache.
     """
     if server is None or server.waiting is None:
-        return GuardVerdict(
-            allows_load=False,
-            reason=NO_SERVER_METRICS,
-            detail="the server does not report its queue, by which the guard decides",
-        )
+        return denied(reasons.NO_SERVER_METRICS, "the server does not report its queue, by which the guard decides")
     if server.is_asleep:
-        return _ASLEEP
+        return denied(reasons.REFUSED_ASLEEP, SLEEPS)
     if server.waiting > 0:
-        return GuardVerdict(allows_load=False, reason="busy", detail=f"{server.waiting:g} requests are already waiting")
+        return denied(reasons.BUSY, f"{server.waiting:g} requests are already waiting")
     if (server.kv_cache_usage or 0) > limits.kv_cache_usage:
-        return GuardVerdict(allows_load=False, reason="busy", detail=f"KV cache {server.kv_cache_usage:.0%} full")
+        return denied(reasons.BUSY, f"KV cache {server.kv_cache_usage:.0%} full")
     return GO
 
 
@@ -118,19 +80,14 @@ def decide(
     been due, in any order.
     """
     if polls and polls[-1] is not None and polls[-1].is_asleep:
-        return _ASLEEP  # and not the failures that this brings
+        return denied(reasons.ASLEEP, SLEEPS)  # and not the failures that this brings
     if failures:
         first = failures[0]
-        return GuardVerdict(
-            allows_load=False,
-            reason=_FAILURES.get(first, "failed_requests"),
-            detail=f"{len(failures)} probe requests failed, first: {first}",
-        )
+        reason = _FAILURES.get(first, reasons.FAILED_REQUESTS)
+        return denied(reason, f"{len(failures)} probe requests failed, first: {first}")
     missed = polls[-limits.missed_polls :]
     if len(missed) == limits.missed_polls and all(poll is None or poll.waiting is None for poll in missed):
-        return GuardVerdict(
-            allows_load=False, reason="server_unreadable", detail=f"{len(missed)} polls of the server failed"
-        )
+        return denied(reasons.SERVER_UNREADABLE, f"{len(missed)} polls of the server failed")
     read = [poll for poll in polls if poll is not None]
     return (
         _restarted(read)
@@ -150,8 +107,8 @@ def counted_after_s(server: ServerSnapshot) -> float:
 
 def page_fault(
     answered_ns: Sequence[int], snapshots: Sequence[ServerSnapshot], within_s: float | None = None
-) -> str | None:
-    """Return OTHER_SERVER or SEVERAL_SERVERS where a metrics page has not counted a run's own requests, or None.
+) -> Reason | None:
+    """Return which fault it is that a metrics page has not counted a run's own requests, or None.
 
     `answered_ns`: when they were answered, in order. `within_s`: how long the page may take to count one; None: as
     long as pages do, and this one in particular.
@@ -169,7 +126,7 @@ def page_fault(
     own = bisect_right(answered_ns, last.at_ns - int(within_s * 1e9)) - bisect_right(answered_ns, first.at_ns)
     if before is None or after is None or own < _OWN_REQUESTS * pages or after - before >= whole_share * own:
         return None
-    return SEVERAL_SERVERS if after - before >= _OWN_SHARE * own else OTHER_SERVER
+    return reasons.SEVERAL_SERVERS if after - before >= _OWN_SHARE * own else reasons.OTHER_SERVER
 
 
 def broken_for_certain(missed: Mapping[str, int], planned: float, objectives: Objectives) -> str | None:
@@ -197,8 +154,7 @@ def _restarted(polls: Sequence[ServerSnapshot]) -> GuardVerdict | None:
     for before, after in pairwise(polls[-_LOOK_BACK:]):
         if (words := restarted(before, after)) is not None:
             is_other = before.replicas.keys() != after.replicas.keys()
-            reason = REPLICAS_CHANGED if is_other else SERVER_RESTARTED
-            return GuardVerdict(allows_load=False, reason=reason, detail=words)
+            return denied(reasons.REPLICAS_CHANGED if is_other else reasons.SERVER_RESTARTED, words)
     return None
 
 
@@ -206,16 +162,14 @@ def _preempting(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVe
     grown = preemptions(polls) or 0.0
     if grown < limits.preemptions:
         return None
-    return GuardVerdict(allows_load=False, reason="preemptions", detail=f"{grown:g} preemptions since the load began")
+    return denied(reasons.PREEMPTIONS, f"{grown:g} preemptions since the load began")
 
 
 def _queueing(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
     recent = [poll.waiting or 0.0 for poll in polls[-limits.waiting_polls :]]
     if len(recent) < limits.waiting_polls or min(recent) <= limits.waiting:
         return None
-    return GuardVerdict(
-        allows_load=False, reason="queue", detail=f"{recent[-1]:g} requests waiting for {len(recent)} polls"
-    )
+    return denied(reasons.QUEUE, f"{recent[-1]:g} requests waiting for {len(recent)} polls")
 
 
 def _full(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
@@ -223,11 +177,7 @@ def _full(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict 
     high = [usage for usage in recent if usage > limits.kv_cache_usage]
     if len(high) < limits.kv_polls:
         return None
-    return GuardVerdict(
-        allows_load=False,
-        reason="kv_cache",
-        detail=f"KV cache at {max(high):.0%} in {len(high)} of {len(recent)} polls",
-    )
+    return denied(reasons.KV_CACHE, f"KV cache at {max(high):.0%} in {len(high)} of {len(recent)} polls")
 
 
 def _unanswered(unanswered_s: Sequence[float], limits: GuardLimits) -> GuardVerdict | None:
@@ -238,9 +188,9 @@ def _unanswered(unanswered_s: Sequence[float], limits: GuardLimits) -> GuardVerd
     if not late or (len(late) < limits.unanswered and late[0] <= max(2 * limit_s, limits.hang_s)):
         return None
     words = f"{len(late)} probe requests without a first token after {limit_s:g} s, the longest for {late[0]:.2f} s"
-    return GuardVerdict(allows_load=False, reason=NO_FIRST_TOKEN, detail=words)
+    return denied(reasons.NO_FIRST_TOKEN, words)
 
 
 def _slow(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
     words = slow_tokens(polls, limits)
-    return GuardVerdict(allows_load=False, reason=USERS_LATENCY, detail=words) if words else None
+    return denied(reasons.USERS_LATENCY, words) if words else None

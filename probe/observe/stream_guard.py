@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from probe.core import reasons
 from probe.core.latency import PROMISED, is_held_back
 from probe.core.objectives import BY_GAPS, Objective, Objectives
 from probe.core.request import Outcome, RequestRecord
-from probe.observe.guard import SLOW_ANSWERS, GuardVerdict
+from probe.observe.guard import GuardVerdict, denied
 from probe.observe.guard_limits import GuardLimits
 
 # What a capacity lacks that was measured with this guard.
-UNSEEN = (
-    "guarded by the run's own answers alone, which do not show the server's queue, preemptions, KV cache, restarts and"
-    " users"
-)
+_HIDDEN = tuple(dict.fromkeys(row.unseen for row in reasons.TRIPS if row.unseen))
+UNSEEN = f"guarded by the run's own answers alone, which do not show {', '.join(_HIDDEN[:-1])} and {_HIDDEN[-1]}"
 # How many requests are sent one at a time, to see the server without load.
 UNLOADED_REQUESTS = 5
 # How many answers are judged, the newest, and how many of them must be slow.
@@ -98,4 +97,4 @@ def _values(latency: _Latency, records: Sequence[RequestRecord] | deque[RequestR
 
 
 def _slow(detail: str) -> GuardVerdict:
-    return GuardVerdict(allows_load=False, reason=SLOW_ANSWERS, detail=detail)
+    return denied(reasons.SLOW_ANSWERS, detail)

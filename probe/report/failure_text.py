@@ -2,9 +2,9 @@
 
 import re
 
+from probe.core import reasons
 from probe.core.request import Outcome
 from probe.core.result import CapacityResult
-from probe.observe.guard import FAILED_REQUESTS, RATE_LIMITED
 
 # vLLM's words for a prompt that is too long; other servers have similar ones.
 _TOO_LONG = re.compile(r"(context|model) length|maximum context|too (long|many tokens)", re.IGNORECASE)
@@ -13,12 +13,13 @@ _IN_THE_SERVER = (Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT, Ou
 
 def failure_advice(result: CapacityResult) -> str | None:
     """Return what to do, or None unless failed requests left the run without a capacity."""
-    failure, reason = result.first_failure, result.stopped.reason
+    failure, ended = result.first_failure, reasons.find_end(result.stopped)
     is_unanswered = bool(result.steps) and not any(step.requests.ok for step in result.steps)
-    if failure is None or reason == RATE_LIMITED or not (reason in FAILED_REQUESTS or is_unanswered):
+    has_failed = ended in (reasons.SERVER_ERRORS, reasons.FAILED_REQUESTS)
+    if failure is None or ended is reasons.RATE_LIMITED or not (has_failed or is_unanswered):
         return None
     if _TOO_LONG.search(failure):
         return "shorten the workload: its prompt and output have to fit the server's context length."
     if failure.partition(":")[0] in _IN_THE_SERVER:
-        return "look at the server's log for the first failure, and measure again once it answers."
-    return "change what the first failure names: the workload, model or request keys of the target, or its API key."
+        return f"{reasons.SERVER_ERRORS.advice}."
+    return f"{reasons.FAILED_REQUESTS.advice}."

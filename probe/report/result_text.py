@@ -5,7 +5,8 @@ from math import isclose
 
 from probe.capacity.trend.headroom import headroom as left_of
 from probe.capacity.trend.headroom import largest_share
-from probe.core.request import Outcome
+from probe.core import reasons
+from probe.core.reasons import Kind
 from probe.core.result import Capacity, CapacityResult, Roofline
 from probe.core.snapshot import differing_flags
 from probe.core.text import one_line
@@ -21,7 +22,7 @@ _LINE = 500
 _EMPIRICAL, _FORECAST = "empirical", "forecast"
 # Below this, the loss of one replica out of a few leaves too little capacity.
 _LITTLE_HEADROOM = 0.25
-# The limit, and how to raise it.
+# How to raise a limit that is an objective. Reasons of the guard have their own advice.
 _FIXES = {
     "ttft": "to raise capacity, shorten the wait for the first token: add a replica, shorten the prompts, or share a"
     " prefix that the server can cache",
@@ -31,15 +32,6 @@ _FIXES = {
     "itl": "to raise capacity, let prompts hold up the tokens of others for less long: lower --max-num-batched-tokens,"
     " keep chunked prefill on, or add a replica",
     "availability": "requests fail under load: read the server's log before you add load",
-    "preemptions": "the KV cache is too small for more load: raise --gpu-memory-utilization, lower --max-num-seqs, or"
-    " add a replica",
-    "kv_cache": "the KV cache is too small for more load: raise --gpu-memory-utilization, shorten the context, or add a"
-    " replica",
-    "queue": "requests queue above this load: raise --max-num-seqs if KV cache is free, or add a replica",
-    "in_flight_cap": "requests arrive faster than they are answered: add a replica",
-    "no_first_token": "requests queue above this load: raise --max-num-seqs if KV cache is free, or add a replica",
-    "slow_answers": "answers take more than twice an objective at this load: plan for less, or add a replica",
-    "users_latency": "user requests slowed down first: plan for less than this load, or add a replica",
 }
 # The change that `bottleneck_gain` assumes; for any other bottleneck, half its cost.
 _ASSUMED_CHANGE = {
@@ -48,22 +40,6 @@ _ASSUMED_CHANGE = {
     "front_end": "without the front end's time",
 }
 _IMPOSSIBLE = 1.05  # ratio to a hardware limit above which the configured model or GPU must be wrong
-# This machine was too late to judge a step.
-_LATE = Outcome.CLIENT_BOUND.value
-# What to do if no knee was found, by what ended the run.
-_NEXT_RUN = {
-    "other_server": "set metrics_url to the page of the server at base_url, then measure again",
-    "several_servers": "give the metrics page of each server (metrics_urls, or --metrics-url for each), or measure each"
-    " server at its own address",
-    "replicas_changed": "measure while the number of replicas does not change",
-    "rate_limited": "raise the rate limit of Kneewatch's key, or measure behind the gateway",
-    "done": "measure load levels of your choice with --concurrency or --rates",
-    _LATE: "measure from a quieter machine, or with more --workers",
-    "guard": "retry when the server is idle, or start with less load",
-    "budget": "raise the budget that ran out: --max-seconds, --max-tokens, or budget in the configuration",
-    "interrupt": "let a run finish",
-    "error": "measure again; `kneewatch check` shows whether the server answers",
-}
 
 
 def result_words(result: CapacityResult) -> str:
@@ -130,12 +106,9 @@ def advice(result: CapacityResult) -> str:
     """Return one sentence that says what to do now."""
     capacity = result.capacity
     if capacity.requests_per_second is None:
-        why = result.stopped.reason if result.stopped.reason in _NEXT_RUN else result.stopped.by
-        if why == "done" and result.steps and all(step.reason == _LATE for step in result.steps):
-            why = _LATE
-        return failure_advice(result) or f"{_NEXT_RUN.get(why or '', _NEXT_RUN['done'])}."
-    if result.stopped.by in ("interrupt", "error"):
-        return "let a run finish before you plan with this."
+        return failure_advice(result) or f"{_next_run(result)}."
+    if (words := _unfinished(result)) is not None:
+        return words
     if capacity.mode == _FORECAST:
         return "this is a forecast, not a measurement: verify it with a run before you plan with it."
     left = headroom(result)
@@ -143,11 +116,31 @@ def advice(result: CapacityResult) -> str:
         before_peak = f"only {percent(left)} of the capacity is left: add a replica before the next peak."
         return before_peak if left >= 0 else f"{over_capacity(left)}: add a replica now."
     if is_not_reached(capacity) and not capacity.limiting:
-        return "no objective was broken: run again with more load to find the knee."
-    fix = capacity.advice or _FIXES.get(capacity.limiting or "")
+        ended = reasons.find_end(result.stopped)
+        more = ended.advice if ended.kind is Kind.BUDGET else "run again with more load to find the knee"
+        return f"no objective was broken: {more}."
+    trip = reasons.find(reasons.TRIPS, capacity.limiting)
+    fix = capacity.advice or _FIXES.get(capacity.limiting or "") or (trip and trip.advice)
     return (
         f"{fix}." if fix else f"plan with at most {number(capacity.lower or capacity.requests_per_second)} requests/s."
     )
+
+
+def _next_run(result: CapacityResult) -> str:
+    """Return what to do before the next run, after one without a capacity."""
+    ended, words = reasons.find_end(result.stopped), {step.reason for step in result.steps}
+    if ended is reasons.DONE and len(words) == 1:
+        ended = reasons.find(reasons.UNJUDGED, words.pop()) or ended
+    return reasons.GUARD.advice if ended.is_overload else ended.advice
+
+
+def _unfinished(result: CapacityResult) -> str | None:
+    """Return what to do after a run that ended too early for its capacity to be relied on; None if it did not."""
+    ended = reasons.find_end(result.stopped)
+    if ended.kind in (Kind.FAILURE, Kind.BLIND):
+        return failure_advice(result) or f"{ended.advice}."
+    is_broken = ended in (reasons.INTERRUPT, reasons.ERROR) or ended.kind is Kind.ERROR
+    return "let a run finish before you plan with this." if is_broken else None
 
 
 def _capacity(result: CapacityResult) -> Iterator[tuple[str, str]]:

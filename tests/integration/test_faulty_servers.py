@@ -16,8 +16,10 @@ from probe.cli.ramp import ramp_target
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
+from probe.core.reasons import SERVER_ERRORS, SERVER_RESTARTED, SERVER_UNREADABLE, Reason
 from probe.core.result import CapacityResult, Stopped
 from probe.mock_server.driver import Faults
+from probe.report.result_text import advice
 from probe.runtime.kept_program import free_port
 
 pytestmark = pytest.mark.alone
@@ -61,7 +63,7 @@ def _without_a_figure(result: CapacityResult, stopped: Stopped) -> None:
 
 
 async def _metrics_break(server: MockServer) -> None:
-    server.instead["/metrics"] = PlainTextResponse("gone", 404)
+    server.instead["/metrics"] = PlainTextResponse("gone", 503)
 
 
 async def _counters_begin_anew(server: MockServer) -> None:
@@ -75,7 +77,8 @@ async def _fails(server: MockServer) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("breaks", "reason"),
-    [(_metrics_break, "server_unreadable"), (_counters_begin_anew, "server_restarted"), (_fails, "server_errors")],
+    [(_metrics_break, SERVER_UNREADABLE), (_counters_begin_anew, SERVER_RESTARTED), (_fails, SERVER_ERRORS)],
+    ids=lambda value: value.word if isinstance(value, Reason) else None,
 )
 @pytest.mark.fault(
     "LO1",
@@ -101,11 +104,13 @@ async def _fails(server: MockServer) -> None:
     stays="load gone within 5 s",
     case="_fails-server_errors",
 )
-def test_a_server_that_breaks_under_load_is_left_alone(breaks: Break, reason: str) -> None:
+def test_a_server_that_breaks_under_load_is_left_alone_and_the_advice_fits(breaks: Break, reason: Reason) -> None:
     async def main() -> None:
         async with mock_server(faults=SLOW) as server:
             result, seconds = await _ramp_while(server, breaks)
-            _without_a_figure(result, Stopped("guard", reason))
+            _without_a_figure(result, Stopped("guard", reason.word))
+            assert advice(result) == f"{reason.advice}."
+            assert (reason is SERVER_UNREADABLE) == ("HTTP 503" in str(result.capacity.reason))
             assert seconds < 5.0
             await asyncio.sleep(0.2)
             engine = server.driver.engine

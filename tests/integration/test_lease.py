@@ -13,7 +13,6 @@ from mock_servers import MockServer, mock_server
 
 from probe.capacity.run import lease_holder
 from probe.capacity.run.lease_lock import LOST, KubernetesLease
-from probe.capacity.run.locks import LOCKED, NO_LOCK
 from probe.capacity.run.request import Budget, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
@@ -22,6 +21,7 @@ from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
 from probe.core.errors import LockError
 from probe.core.objectives import Objectives
+from probe.core.reasons import LOCKED, NO_LOCK
 from probe.core.request import Api
 from probe.core.result import RunContext
 from probe.core.step import StepPlan
@@ -113,7 +113,7 @@ def test_it_is_held_once_and_free_again_afterwards(story: Any) -> None:
                 async with lease():
                     pass
             assert time.perf_counter() - began < 4.0, "it need not wait for its end to see that it is renewed"
-            assert refused.value.reason == LOCKED
+            assert refused.value.reason == LOCKED.word
             assert f"another prober loads {SERVER} ({holder}, since 20" in str(refused.value)
             async with lease("llama:8000"):
                 pass
@@ -159,7 +159,7 @@ def test_of_several_at_once_one_gets_it(story: Any) -> None:
                 return error.reason
             return "held"
 
-        assert sorted(await asyncio.gather(*(one() for _ in range(5)))) == ["held", *[LOCKED] * 4]
+        assert sorted(await asyncio.gather(*(one() for _ in range(5)))) == ["held", *[LOCKED.word] * 4]
         assert most == 1
         assert api.leases == {}
 
@@ -330,7 +330,7 @@ def test_a_lacking_role_is_one_line(story: Any, verb: str) -> None:
         with pytest.raises(LockError) as refused:
             async with lease():
                 pass
-        assert refused.value.reason == NO_LOCK
+        assert refused.value.reason == NO_LOCK.word
         assert f'cannot {verb} resource "leases"' in str(refused.value)
         role = "needs a Role in serving with get, list, create, update and delete of leases (docs/discovery.md)"
         assert role in str(refused.value)
@@ -352,7 +352,7 @@ def test_without_an_api_server_there_is_no_lock(story: Any) -> None:
         with pytest.raises(LockError, match=r"cannot get the lease of .* cannot be reached") as refused:
             async with lease():
                 pass
-        assert refused.value.reason == NO_LOCK
+        assert refused.value.reason == NO_LOCK.word
 
     story(tell)
 

@@ -16,6 +16,7 @@ from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
 from probe.core.errors import LoadError
 from probe.core.objectives import Objectives
+from probe.core.reasons import WORKER_LOST
 from probe.core.request import Api, Outcome, RequestRecord
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary
 from probe.core.workload import Workload
@@ -24,7 +25,6 @@ from probe.load.ray_backend import RayBackend
 from probe.load.request_source import RequestSource
 from probe.load.step_summary import summarize
 from probe.load.worker_pool import WorkerPool
-from probe.load.worker_step import WORKER_LOST
 from probe.mock_server.driver import Faults
 
 pytestmark = [pytest.mark.alone, pytest.mark.long]
@@ -220,7 +220,7 @@ def test_whatever_of_it_is_killed_the_load_ends_on_all_nodes(cluster: RayCluster
         os.kill({"actor": _parent(one), "driver": place._driver.pid}[who], signal.SIGKILL)
         assert await _until(lambda: not _in_flight(server), 6) < 3.0
         run = await running
-        assert run.problem == WORKER_LOST
+        assert run.problem == WORKER_LOST.word
         assert len(run.records) == 6
 
     _with(cluster, work)
@@ -277,7 +277,7 @@ def test_load_ends_when_a_node_is_lost(cluster: RayCluster, how: signal.Signals)
         left = 3 if how is signal.SIGSTOP else 0
         assert await _until(lambda: _in_flight(server) <= left, 6) < 3.0
         run = await running
-        assert run.problem == WORKER_LOST
+        assert run.problem == WORKER_LOST.word
         assert len(run.records) == 6
         _signal(node, signal.SIGCONT)
 

@@ -19,7 +19,6 @@ from starlette.types import Send as AsgiSend
 
 from probe.capacity.run.replay_steps import Replay, replay_steps
 from probe.capacity.run.request import Budget, RunJob, RunRequest
-from probe.capacity.run.run_guard import CLIENT_LATE
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.search.fixed_steps import FixedSteps
@@ -28,6 +27,7 @@ from probe.client.secrets import AuthHeader, Secrets
 from probe.core.clock import SystemClock
 from probe.core.errors import LoadError
 from probe.core.objectives import Objective, Objectives
+from probe.core.reasons import CLIENT_LATE, WORKER_LOST
 from probe.core.request import Api, Outcome, RequestRecord
 from probe.core.result import CapacityResult, RunContext, Stopped
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
@@ -40,7 +40,6 @@ from probe.load.messages import CONTROLLER_LOST_S, Command, Failed, Heartbeat, R
 from probe.load.request_source import RequestSource
 from probe.load.step_summary import summarize
 from probe.load.worker_pool import WorkerPool, workers_for
-from probe.load.worker_step import WORKER_LOST
 from probe.mock_server.driver import Faults
 from probe.scrape.scraper import Scraper
 
@@ -268,10 +267,10 @@ def test_a_worker_that_dies_or_falls_silent_ends_the_step_marked_so(
         os.kill(workers._workers[0].process.pid, how)
         async with asyncio.timeout(6):
             run = await running
-        assert run.problem == WORKER_LOST
+        assert run.problem == WORKER_LOST.word
         assert len(run.records) == len(reported) == 6  # what the lost one had in flight is accounted for
         summed = summarize(run, _promised())
-        assert (summed.valid, summed.reason) == (False, WORKER_LOST)
+        assert (summed.valid, summed.reason) == (False, WORKER_LOST.word)
         await _until(lambda: not _loaded(server), 2)
 
     _with(work, load=LONG)
@@ -381,7 +380,7 @@ def test_a_cancelled_run_leaves_no_load_and_no_worker() -> None:
         await _until(lambda: not _loaded(server), 2)
         assert len(workers.in_flight()) == 6  # and they have been paid for
         again = await _run(workers, StepPlan(6, 60.0))
-        assert (again.problem, again.records) == (WORKER_LOST, ())
+        assert (again.problem, again.records) == (WORKER_LOST.word, ())
 
     _with(work, load=LONG)
 
@@ -564,7 +563,7 @@ def test_a_server_is_not_blamed_for_reports_that_come_late() -> None:
         async with mock_server() as server:
             async with WorkerPool(_source(server), 1, CLOCK, Slowly(words_s=0.8)) as workers:
                 result = await _guarded(server, workers)
-            assert result.stopped == Stopped("error", CLIENT_LATE)
+            assert result.stopped == Stopped("error", CLIENT_LATE.word)
             assert 2 < result.cost.seconds < 10
             assert not _loaded(server)
 
@@ -578,7 +577,7 @@ def test_a_worker_that_says_nothing_is_lost_and_not_late() -> None:
             running = asyncio.create_task(_guarded(server, workers))
             await _until(lambda: len(workers.in_flight()) == 4, 10)
             os.kill(workers._workers[0].process.pid, signal.SIGSTOP)
-            assert (await running).stopped == Stopped("error", WORKER_LOST)
+            assert (await running).stopped == Stopped("error", WORKER_LOST.word)
 
     asyncio.run(main())
 

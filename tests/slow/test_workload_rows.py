@@ -13,8 +13,8 @@ from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.capacity import BudgetConfig, CapacityConfig
 from probe.config.workloads import PRESETS
 from probe.core.objectives import Objective, Objectives
+from probe.core.reasons import MIN_REQUESTS
 from probe.core.step import StepPlan
-from probe.load.step_summary import MIN_REQUESTS
 from probe.monitor.wiring import workload
 
 PAGE = (Path(__file__).parents[2] / "docs" / "workloads.md").read_text()

@@ -13,9 +13,10 @@ from statistics import fmean, stdev
 
 from probe.capacity.model.twin import LATENCY_FIELDS, Prediction, Twin, summarise
 from probe.core.objectives import Objectives
+from probe.core.reasons import is_precaution
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import lengths
-from probe.observe.guard import PRECAUTIONS, decide
+from probe.observe.guard import decide
 from probe.observe.guard_limits import GuardLimits
 from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
@@ -100,7 +101,7 @@ def would_guard_stop(
         for at_s in polls:
             server.advance(begin_s + at_s)
             snapshots.append(server.snapshot())
-            if decide(snapshots, (), limits).reason in PRECAUTIONS:
+            if is_precaution(decide(snapshots, (), limits).reason):
                 return True
     return False
 

@@ -1,7 +1,7 @@
 """Decides whether a scheduled capacity run may begin now, and its limits. Each refusal has a reason and numbers.
 
 In: the target's canaries and scrapes, the tokens spent, and the time. Out: an Admission. The reasons are listed in
-guard.REFUSALS.
+core/reasons.py.
 """
 
 from collections import defaultdict
@@ -13,6 +13,7 @@ from probe.capacity.run.preflight import preflight
 from probe.capacity.trend.headroom import CapacityShare, largest_share
 from probe.config.capacity import CapacityConfig
 from probe.core import objectives as slo
+from probe.core import reasons
 from probe.core.burn_rate import BurnRates
 from probe.core.clock import Clock
 from probe.core.load_windows import closes_at, parse_window
@@ -20,13 +21,11 @@ from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot, UserLoad
-from probe.observe.guard import ASLEEP, SEVERAL_SERVERS, GuardVerdict
+from probe.observe.guard import SLEEPS, GuardVerdict, denied
 from probe.observe.guard_limits import GuardLimits
 from probe.observe.restarts import CHANGED
 from probe.observe.server_state import ServerState
 
-# The budget that ends a run with its window.
-WINDOW_CLOSED = "window"
 # Beyond this share of what it takes, users leave no room for steps that are to hold.
 MAX_LIVE_SHARE = 0.6
 # After a restart caches are cold and replicas may still follow.
@@ -118,26 +117,25 @@ class AdmissionCheck:
         """Return the refusal that needs no query to any server, such as by schedule, budget or last canary, or None."""
         if seconds is not None and seconds <= 0:
             windows = ", ".join(self._schedule.windows)
-            return _no("outside_window", f"no window is open ({windows}, {self._schedule.timezone})")
+            return denied(reasons.OUTSIDE_WINDOW, f"no window is open ({windows}, {self._schedule.timezone})")
         if seconds is not None and seconds < self._least_s:
-            return _no(
-                "outside_window", f"the window closes in {seconds:.0f} s, a first step takes {self._least_s:g} s"
-            )
+            words = f"the window closes in {seconds:.0f} s, a first step takes {self._least_s:g} s"
+            return denied(reasons.OUTSIDE_WINDOW, words)
         if tokens is None or tokens < _USEFUL_SHARE * self._budget.tokens_per_run:
             unknown = "the day's spent tokens are unknown, store.path cannot be read; the log says why"
             left = f"{tokens} of the day's {self._budget.daily_tokens} tokens are left"
-            return _no("budget_spent", unknown if tokens is None else left)
+            return denied(reasons.BUDGET_SPENT, unknown if tokens is None else left)
         if self._state.sleep.is_recent(self._clock.monotonic_ns()):  # and so there may be no canary
-            return _no(ASLEEP, "the server sleeps: its metrics show no engine awake")
+            return denied(reasons.REFUSED_ASLEEP, SLEEPS)
         lacking = self._lacking_workload()
-        return self._failed_canary() or (_no("no_user_lengths", lacking) if lacking is not None else None)
+        return self._failed_canary() or (denied(reasons.NO_USER_LENGTHS, lacking) if lacking is not None else None)
 
     def _failed_canary(self) -> GuardVerdict | None:
         outcomes = [last.outcome for last in self._last.values()]
         bad = next((outcome.value for outcome in outcomes if outcome is not Outcome.OK), None)
         if outcomes and bad is None:
             return None
-        return _no("canary_failed", f"the last canary did not succeed ({bad or 'none has ended yet'})")
+        return denied(reasons.CANARY_FAILED, f"the last canary did not succeed ({bad or 'none has ended yet'})")
 
     def _highest_burn(self, now_ns: int) -> dict[str, float]:
         """Return the highest burn rate of any kind of canary, by objective."""
@@ -159,28 +157,25 @@ class AdmissionCheck:
         return max(min(self._budget.daily_tokens - spent, self._budget.tokens_per_run), 0)
 
 
-def _no(reason: str, detail: str) -> GuardVerdict:
-    return GuardVerdict(allows_load=False, reason=reason, detail=detail)
-
-
 def _several() -> GuardVerdict:
     words = (
         "several servers answer at this address, and not all of their metrics pages are read; set metrics_urls, or"
         " configure a target for each"
     )
-    return _no(SEVERAL_SERVERS, words)
+    return denied(reasons.REFUSED_SEVERAL_SERVERS, words)
 
 
 def _restarted(restart: tuple[float, str] | None) -> GuardVerdict | None:
     if restart is None or restart[0] > _ROLLOUT_S:
         return None
     what = "changed" if restart[1].startswith(CHANGED) else "restarted"
-    return _no("rollout", f"the server {what} {restart[0]:.0f} s ago: {restart[1]}")
+    return denied(reasons.ROLLOUT, f"the server {what} {restart[0]:.0f} s ago: {restart[1]}")
 
 
 def _burning(burn: Mapping[str, float]) -> GuardVerdict | None:
     burning = [f"{name} {rate:.3g}" for name, rate in burn.items() if rate >= 1]
-    return _no("burn_rate", f"burn rate of the last hour's canaries: {', '.join(burning)}") if burning else None
+    words = f"burn rate of the last hour's canaries: {', '.join(burning)}"
+    return denied(reasons.BURN_RATE, words) if burning else None
 
 
 def _loaded(users: UserLoad | None, known: Capacity | None) -> GuardVerdict | None:
@@ -188,8 +183,8 @@ def _loaded(users: UserLoad | None, known: Capacity | None) -> GuardVerdict | No
     used = _share(users, known)
     if used is None or used.ratio <= MAX_LIVE_SHARE:
         return None
-    words = f"{used.live:.3g} of {used.most:.3g} {used.unit}"
-    return _no("live_load", f"users take {used.ratio:.0%} of the capacity ({words}), more than {MAX_LIVE_SHARE:.0%}")
+    share = f"{used.ratio:.0%} of the capacity ({used.live:.3g} of {used.most:.3g} {used.unit})"
+    return denied(reasons.LIVE_LOAD, f"users take {share}, more than {MAX_LIVE_SHARE:.0%}")
 
 
 def _share(users: UserLoad | None, known: Capacity | None) -> CapacityShare | None:

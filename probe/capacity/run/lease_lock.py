@@ -24,9 +24,10 @@ from types import TracebackType
 import msgspec
 
 from probe.capacity.run.lease_holder import LASTS_S, lasts_s, new_identity, role_words
-from probe.capacity.run.locks import LOCKED, LOST_LEASE, NO_LOCK
+from probe.capacity.run.locks import LOST_LEASE
 from probe.core.clock import Clock
 from probe.core.errors import LockError
+from probe.core.reasons import LOCKED, NO_LOCK
 from probe.core.text import one_line
 from probe.kubernetes.client import FORBIDDEN, NOT_FOUND, KubernetesClient, KubernetesError, open_cluster
 from probe.kubernetes.lease import ConflictError, Lease, LeaseClient, LeaseSpec
@@ -85,7 +86,7 @@ class KubernetesLease:
             await self._acquire()
         except (KubernetesError, msgspec.DecodeError) as error:
             await self._open.aclose()
-            raise LockError(f"cannot get the lease of {self._server}: {self._describe(error)}", NO_LOCK) from None
+            raise LockError(f"cannot get the lease of {self._server}: {self._describe(error)}", NO_LOCK.word) from None
         except BaseException:  # cancelled too: without the lock, __aexit__ does not close
             await self._open.aclose()
             raise
@@ -121,14 +122,14 @@ class KubernetesLease:
                 if first is None:
                     first, since_ns = lease.spec, self._clock.monotonic_ns()
                 elif lease.spec != first:
-                    raise LockError(self._held(lease.spec), LOCKED)
+                    raise LockError(self._held(lease.spec), LOCKED.word)
                 if (asked_ns - since_ns) * 1e-9 < lasts_s(lease.spec):
                     await asyncio.sleep(_LOOK_S)
                     continue
             if await self._take(lease):
                 return
             tries += 1
-        raise LockError(f"other probers keep taking the lease of {self._server}; try again later", LOCKED)
+        raise LockError(f"other probers keep taking the lease of {self._server}; try again later", LOCKED.word)
 
     async def _take(self, before: Lease | None) -> bool:
         """Write this prober as the holder; return False where another was faster. `before` None: there is no Lease."""

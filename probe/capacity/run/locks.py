@@ -25,11 +25,11 @@ from types import TracebackType
 
 from probe.core.clock import Clock
 from probe.core.errors import LockError
+from probe.core.reasons import LOCKED, NO_LOCK
 from probe.core.text import one_line
 
 Lock = AbstractAsyncContextManager[None]
 
-LOCKED, NO_LOCK = "locked", "no_lock"
 LOST_LEASE = "lost the Lease"  # the reason of a run that it ended
 _MAX_HOLDER = 1024
 # A lock on a file that was removed between open and flock excludes no later process, so it is tried again.
@@ -70,11 +70,11 @@ class FileLock:
             raise LockError(
                 f"cannot lock {self._server} ({self._path}: {error.strerror}); set lock_dir to a writable folder of"
                 " this machine",
-                NO_LOCK,
+                NO_LOCK.word,
             ) from None
         if self._file is None:
             raise LockError(
-                f"another prober loads {self._server}{_by(_holder(self._path))}; wait until it ends", LOCKED
+                f"another prober loads {self._server}{_by(_holder(self._path))}; wait until it ends", LOCKED.word
             )
         _held.add(self._path)
         _write_holder(self._file, self._holder())

@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from probe.config.config import Config
+from probe.core import reasons
 from probe.core.errors import TargetError
 from probe.core.snapshot import ServerSnapshot
-from probe.observe.guard import GO, NO_SERVER_METRICS, GuardVerdict, may_start
+from probe.observe.guard import GO, GuardVerdict, denied, may_start
 from probe.observe.guard_limits import GuardLimits
 
 
@@ -26,19 +27,15 @@ async def preflight(
         server = await read_server()
         verdict = may_start(server, limits)
     except TargetError as error:
-        verdict = _no(NO_SERVER_METRICS, str(error))
-    if by_stream and verdict.reason == NO_SERVER_METRICS:
+        verdict = denied(reasons.NO_SERVER_METRICS, str(error))
+    if by_stream and verdict.reason == reasons.NO_SERVER_METRICS.word:
         verdict = GO
     try:
         if verdict.allows_load and firing_pages is not None and (firing := await firing_pages()):
-            verdict = _no("alert_firing", f"{', '.join(firing)} fires for the target")
+            verdict = denied(reasons.ALERT_FIRING, f"{', '.join(firing)} fires for the target")
     except TargetError as error:
-        verdict = _no("no_prometheus", str(error))
+        verdict = denied(reasons.NO_PROMETHEUS, str(error))
     return verdict, server
-
-
-def _no(reason: str, detail: str) -> GuardVerdict:
-    return GuardVerdict(allows_load=False, reason=reason, detail=detail)
 
 
 def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str]]] | None:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from probe.core.reasons import MIN_REQUESTS
 from probe.core.step import Arrivals, Pattern, StepPlan
 from probe.core.trace import Trace
-from probe.load.step_summary import MIN_REQUESTS
 
 # The first sixth of a replay is sent and not judged: the server is still empty then.
 _WARM_UP_SHARE = 1 / 6

@@ -12,7 +12,6 @@ from probe.capacity.model.hints import LEAST_DEFAULT, Hints, ModelSize
 from probe.capacity.run.replay_steps import Replay, replay_steps
 from probe.capacity.run.search_process import SearchProcess
 from probe.capacity.search.fixed_steps import FixedSteps
-from probe.capacity.search.knee import OVER_OBJECTIVE
 from probe.capacity.search.unverified import Spending
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.config.capacity import CapacityConfig, GammaConfig, ServerLimitsConfig
@@ -20,6 +19,7 @@ from probe.config.config import LoadConfig
 from probe.config.targets import TargetConfig
 from probe.core.objectives import Objectives
 from probe.core.provenance import Provenance
+from probe.core.reasons import OVER_OBJECTIVE_SECONDS, SECONDS, TOKENS_PER_RUN
 from probe.core.result import Capacity, Cost, RunContext, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
@@ -45,7 +45,7 @@ class Budget:
     tokens: int
     seconds: float
     over_objective_seconds: float
-    tokens_name: str = "tokens_per_run"  # or tokens_per_day, where less than a run's is left of that
+    tokens_name: str = TOKENS_PER_RUN.word  # or tokens_per_day, where less than a run's is left of that
 
     @property
     def over_objective_stop_s(self) -> float:
@@ -57,9 +57,9 @@ class Budget:
         if cost.tokens >= self.tokens:
             return self.tokens_name
         if cost.seconds >= self.seconds:
-            return "seconds"
+            return SECONDS.word
         if cost.over_objective_seconds >= self.over_objective_stop_s:
-            return OVER_OBJECTIVE
+            return OVER_OBJECTIVE_SECONDS.word
         return None
 
 

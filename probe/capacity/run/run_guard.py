@@ -10,18 +10,13 @@ from probe.capacity.run.seams import Load
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.capacity.run.stop_switch import StopSwitch
 from probe.core import objectives as slo
+from probe.core import reasons
 from probe.core.clock import Clock
 from probe.core.request import NO_FAILURES, Outcome, RequestRecord
 from probe.core.result import Stopped
 from probe.core.step import StepPlan, StepRun
 from probe.load.messages import WORKER_LOST_S
 from probe.observe.guard import (
-    ASLEEP,
-    IN_FLIGHT_CAP,
-    OBJECTIVE_BROKEN,
-    OVERLOAD,
-    SERVER_RESTARTED,
-    SEVERAL_SERVERS,
     broken_for_certain,
     counted_after_s,
     decide,
@@ -33,12 +28,11 @@ from probe.observe.stream_guard import StreamGuard
 # is at fault then, and not the server. A worker that says nothing is given up before.
 _OLD_S = 0.5
 _TOO_LONG_OLD_S = WORKER_LOST_S - _OLD_S + GUARD_S
-CLIENT_LATE = "client_late"
 # After an overload: how long the server may take to empty its queue before load goes on.
 _CALM_S = 30.0
 # Polls in a row without a queue: what the engine had planned when the load ended may have late first tokens still.
 _CALM_POLLS = 2
-_RESTARTED = Stopped("guard", SERVER_RESTARTED)
+_RESTARTED = Stopped("guard", reasons.SERVER_RESTARTED.word)
 # After a restart: if there are several servers, the old one answers again within so many polls.
 _AGAIN_POLLS = 6
 
@@ -84,7 +78,7 @@ class RunGuard:
         if run.problem is not None:
             self._switch.stop("error", run.problem)
         elif run.is_capped:
-            self._trip(IN_FLIGHT_CAP)
+            self._trip(reasons.IN_FLIGHT_CAP.word)
         if self._stream is not None:
             self._stream.forget_answers()  # no load, nothing to judge
         self._is_loading = False
@@ -140,7 +134,7 @@ class RunGuard:
         if record.scheduled_ns >= self._judged_from_ns:
             self._missed.update(name for name, good in slo.met(record, self._request.objectives).items() if not good)
             if broken_for_certain(self._missed, self._planned, self._request.objectives) is not None:
-                self._trip(OBJECTIVE_BROKEN)
+                self._trip(reasons.OBJECTIVE_BROKEN.word)
 
     def check(self) -> None:
         """Judge the server now."""
@@ -152,15 +146,15 @@ class RunGuard:
         if self._request.is_guarded and not verdict.allows_load:
             self._trip(verdict.reason)
         elif self._request.is_guarded and (fault := page_fault(self._answered_ns, self._watch.snapshots)) is not None:
-            self._trip(fault)
+            self._trip(fault.word)
         elif self._plan.survives_overload and self.has_several_servers():  # a search learns from the page
-            self._trip(SEVERAL_SERVERS)
+            self._trip(reasons.SEVERAL_SERVERS.word)
 
     def has_several_servers(self) -> bool:
         """Return whether the metrics page is of one of several servers: it alternates, or lacks requests."""
         if self._watch.has_restarted:  # its counters began again, so they lack requests anyway
             return self._watch.has_alternated
-        return page_fault(self._answered_ns, self._watch.snapshots) == SEVERAL_SERVERS
+        return page_fault(self._answered_ns, self._watch.snapshots) is reasons.SEVERAL_SERVERS
 
     def stopped(self) -> Stopped:
         """Return what ended the run. A server that falls asleep fails its requests before a poll shows why; one of
@@ -168,9 +162,9 @@ class RunGuard:
         """
         stopped, snapshots = self._switch.stopped, self._watch.snapshots
         if stopped == _RESTARTED and self._watch.has_alternated:
-            return Stopped("guard", SEVERAL_SERVERS)
+            return Stopped("guard", reasons.SEVERAL_SERVERS.word)
         is_asleep = bool(snapshots) and snapshots[-1].is_asleep
-        return Stopped("guard", ASLEEP) if stopped.by == "guard" and is_asleep else stopped
+        return Stopped("guard", reasons.ASLEEP.word) if stopped.by == "guard" and is_asleep else stopped
 
     async def watch_after_restart(self) -> None:
         """Watch on without load after a restart: behind a load balancer the old server answers again."""
@@ -192,11 +186,11 @@ class RunGuard:
         elif self._old_since_ns is None:
             self._old_since_ns = now_ns
         elif self._request.is_guarded and now_ns - self._old_since_ns > int(_TOO_LONG_OLD_S * 1e9):
-            self._switch.stop("error", CLIENT_LATE)
+            self._switch.stop("error", reasons.CLIENT_LATE.word)
 
     def _trip(self, reason: str | None) -> None:
         """End the step for an overload, where the load plan survives one, and else the run."""
-        is_overload = reason in OVERLOAD
+        is_overload = reasons.is_overload(reason)
         if self._plan.survives_overload and self.is_warm and self._is_loading and is_overload:
             self.tripped = self.tripped or reason
             self._switch.step_over.set()

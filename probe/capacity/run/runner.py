@@ -23,6 +23,7 @@ from probe.capacity.search.knee import MODE, TOGETHER
 from probe.capacity.search.load_words import describe_load
 from probe.core.clock import Clock
 from probe.core.provenance import with_gpus
+from probe.core.reasons import CLIENT_BOUND, SERVER_UNREADABLE
 from probe.core.request import NO_FAILURES, RequestRecord
 from probe.core.result import Capacity, CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot, UserLoad
@@ -123,6 +124,8 @@ class CapacityRun:
             self._steps = [replace(step, users=UserLoad()) for step in self._steps]
             note = TOGETHER
         found = await self._compute(partial(self._plan.capacity, self._steps, self._guard.stopped()), _RESULT)
+        if self._guard.stopped().reason == SERVER_UNREADABLE.word and self._watch.failure is not None:
+            found = replace(found, reason="; ".join(filter(None, (self._watch.failure, found.reason))))
         return found.noted(note) if note else found
 
     def _result(self, capacity: Capacity) -> CapacityResult:
@@ -205,7 +208,7 @@ class CapacityRun:
         self._add_users(step.users, snapshots)
         self._observers.on_step(step)
         await self._compute(partial(self._plan.step_finished, step, run, snapshots, self._guard.tripped))
-        if step.reason == summary.CLIENT_BOUND:
+        if step.reason == CLIENT_BOUND.word:
             await self._switch.before_stop(self._load.add_workers())
         if self._guard.tripped is not None:
             self._observers.on_phase(_CALMING)

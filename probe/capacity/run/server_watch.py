@@ -33,6 +33,7 @@ class ServerWatch:
         self._gpus: list[GpuSnapshot] = []
         self.polls: list[ServerSnapshot | None] = []
         self.snapshots: list[ServerSnapshot] = []  # those before and after a step too
+        self.failure: str | None = None  # why the last poll that failed did
         self.has_alternated = False  # several servers answer, one after the other
         self._polled: ServerSnapshot | None = None
         self._replaced_ns: int | None = None  # when another process answered last
@@ -42,7 +43,11 @@ class ServerWatch:
         try:
             async with asyncio.timeout(_POLL_TIMEOUT_S):
                 snapshot = await self._read_server()
-        except (TargetError, TimeoutError):
+        except TimeoutError:
+            self.failure = f"the metrics page did not answer within {_POLL_TIMEOUT_S:g} s"
+            return None
+        except TargetError as error:
+            self.failure = str(error)
             return None
         self.snapshots.append(snapshot)
         return snapshot

@@ -20,7 +20,7 @@ from functools import partial
 from socket import gethostname
 
 from probe import __version__
-from probe.capacity.run.admission import WINDOW_CLOSED, Admission
+from probe.capacity.run.admission import Admission
 from probe.capacity.run.locks import Lock
 from probe.capacity.run.request import RunJob, RunRequest, context_of, load_plan
 from probe.capacity.run.runner import CapacityRun
@@ -28,6 +28,7 @@ from probe.capacity.run.seams import ServerAccess, StepObservers, ignore
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.clock import Clock
 from probe.core.provenance import Provenance, version_facts
+from probe.core.reasons import BUDGET, TOKENS_PER_DAY, WINDOW
 from probe.core.result import CapacityResult
 from probe.load.request_source import RequestSource
 from probe.load.worker_pool import WorkerPool, workers_of
@@ -49,7 +50,7 @@ def job_of(request: RunRequest, source: RequestSource, admission: Admission) -> 
     """Return the job that the request is, within the limits of its admission."""
     budget = request.budget
     if admission.tokens is not None and admission.tokens < budget.tokens:
-        budget = replace(budget, tokens=admission.tokens, tokens_name="tokens_per_day")
+        budget = replace(budget, tokens=admission.tokens, tokens_name=TOKENS_PER_DAY.word)
     sending, shape = request.steps.conditions, source.endpoint.shape
     context = context_of(admission.server, source.workload, request.objectives, request.server, shape, sending=sending)
     facts = {**version_facts(context.version), **request.facts}
@@ -136,7 +137,7 @@ def _stopped_after(seconds: float | None, run: CapacityRun) -> Iterator[None]:
     """Stop the run when its window closes. None: it may take as long as it needs."""
     closing = None
     if seconds is not None:
-        closing = asyncio.get_running_loop().call_later(seconds, run.stop, "budget", WINDOW_CLOSED)
+        closing = asyncio.get_running_loop().call_later(seconds, run.stop, BUDGET.word, WINDOW.word)
     try:
         yield
     finally:

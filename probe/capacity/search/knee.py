@@ -7,18 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from probe.capacity.search.load_words import below, describe_load, option_of
+from probe.core import reasons
+from probe.core.reasons import CUT_SHORT, OVER_OBJECTIVE_SECONDS, Kind
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
-from probe.load.step_summary import CUT_SHORT, HELD_BACK, MIN_REQUESTS
-from probe.observe.guard import (
-    ASLEEP,
-    OTHER_SERVER,
-    OVERLOAD,
-    RATE_LIMITED,
-    REPLICAS_CHANGED,
-    SERVER_RESTARTED,
-    SEVERAL_SERVERS,
-)
 
 MODE = "empirical"  # measured, with no model behind it
 # A step that is shorter than this, with fewer requests too, may hold a load at which queues still grow.
@@ -29,53 +21,7 @@ _SHORT = (
 )
 _CLOSED = "measured in a closed loop, which sends a request only after an answer: bursts of arrivals are not in it"
 
-# The only reason of the budget that means a slow server rather than a long run.
-OVER_OBJECTIVE = "over_objective_seconds"
-_OVER_OBJECTIVE = Stopped("budget", OVER_OBJECTIVE)
-# Reasons why a step was not judged, with a hint.
-VOID = {
-    "too_few_requests": f"fewer than {MIN_REQUESTS} requests were answered in a step; give it more time or requests",
-    "client_bound": "this machine was too late to judge a step; use a quieter machine, more --workers or a looser"
-    " objective",
-    HELD_BACK: "the answers arrive at once instead of token by token, so TPOT and ITL cannot be judged; let the proxy"
-    " pass streams on (nginx: proxy_buffering off), measure behind it, or remove the tpot and itl objectives",
-    "worker_lost": "a load worker died, or did not run for seconds, in a step; look in this machine's log for a kill"
-    " for memory or a stop",
-}
-# What ended a run before a step was complete, with a hint.
-_ENDED = {
-    "budget": "the budget ran out; raise it",
-    "interrupt": "the run was interrupted; let the next one finish",
-    "error": "an error ended the run; measure again",
-    "guard": "the guard ended the run before a higher step",
-}
-_RATE_LIMIT = (
-    "requests were refused with HTTP 429, which is a rate limit or a full queue, and no knee; raise the limit for"
-    " Kneewatch's key, or measure behind the gateway"
-)
-# After a stop because requests or polls failed.
-_NO_KNEE = "that is no knee; look at the server's log, then measure again"
-# Reasons that are more specific than the kind of end: budgets outside the run, and reports too late for the guard.
-_BY_REASON = {
-    "window": "the window of the schedule closed; let the run begin earlier, or make it shorter",
-    "tokens_per_day": "the tokens of the day were spent; raise tokens_per_day, or measure less often",
-    "client_late": "requests were reported too late for the guard; use a quieter machine or, with Ray, dedicated nodes",
-}
-
-
-# The guard's reasons that leave no capacity: the steps are not all of the server that users get.
-NOT_ONE_SERVER = {
-    SERVER_RESTARTED: "the server restarted during the run, so its data are of two servers; measure again",
-    SEVERAL_SERVERS: "several servers answer at this address, and not all of their metrics pages are read, so the guard"
-    " is blind; set metrics_urls to the page of each, or measure each at its own address",
-    REPLICAS_CHANGED: "a replica behind the address came or went during the run, so its data are of two servers;"
-    " measure while their number does not change",
-    ASLEEP: "the server fell asleep; measure again",
-    OTHER_SERVER: "the metrics page counted none of the run's requests, so it is another server's and guards nothing;"
-    " set metrics_url to the page of the server at base_url",
-}
-
-
+_OVER_OBJECTIVE = Stopped("budget", OVER_OBJECTIVE_SECONDS.word)
 # What a capacity is of where several servers answered, without a guard.
 TOGETHER = "measured at an address where several servers answer: user traffic is not known, and does not count"
 
@@ -93,9 +39,10 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     does not depend on how much of it there was during the run. Where it is unknown in the step that held, the rest is a
     lower bound: there is no `upper`. In the step above, where cancelled requests hide it, it is taken to be the same.
     """
-    if stopped.reason in NOT_ONE_SERVER:
-        return Capacity(mode=MODE, reason=f"{NOT_ONE_SERVER[stopped.reason]} ({stopped.reason})")
-    spent = [step for step in steps if stopped == _OVER_OBJECTIVE and step.reason == CUT_SHORT]
+    ended = reasons.find_end(stopped)
+    if ended.kind is Kind.VOID:
+        return Capacity(mode=MODE, reason=ended.explained)
+    spent = [step for step in steps if stopped == _OVER_OBJECTIVE and step.reason == CUT_SHORT.word]
     steps = [step for step in steps if not _is_repeated(step, [*(s for s in steps if s.valid), *spent])]
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
     best = max(held, key=_load, default=None)
@@ -126,10 +73,6 @@ def _is_repeated(step: StepSummary, judged: Sequence[StepSummary]) -> bool:
     return any(_load(other) == _load(step) and other.seconds > step.seconds for other in judged)
 
 
-def _is_overload(stopped: Stopped) -> bool:
-    return stopped.by == "guard" and stopped.reason in OVERLOAD
-
-
 def _load(step: StepSummary) -> float:
     return step.plan.load
 
@@ -146,11 +89,11 @@ def _users_rps(step: StepSummary) -> float | None:
 def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
     if above is not None and above.broken:
         return above.broken[0]
-    if above is not None and stopped.reason == OVER_OBJECTIVE:
+    if above is not None and stopped == _OVER_OBJECTIVE:
         # The step was cut short and not judged, so take the objective that the fewest of its requests met.
         latencies = {name: ratio for name, ratio in above.good_ratio.items() if name in ("ttft", "tpot")}
         return min(latencies, key=lambda name: latencies[name], default="availability")
-    return stopped.reason if _is_overload(stopped) else None
+    return stopped.reason if reasons.find_end(stopped).is_overload else None
 
 
 def _upper(best: StepSummary, above: StepSummary) -> float:
@@ -184,33 +127,36 @@ def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
 
 def guarded_words(steps: Sequence[StepSummary], reason: str | None) -> str:
     """Return a sentence: at what the guard stopped the run, why, and what to do about it."""
-    cut = min((step for step in steps if step.reason == CUT_SHORT), key=_load, default=None)
-    if reason == RATE_LIMITED:
-        return f"{_RATE_LIMIT} ({reason})"
-    if cut is None:
-        cause = "try again when the server is calm" if reason in OVERLOAD else "the first failure says why"
-        when = "before a step could be judged" if steps else "before its first step"
-        return f"the guard stopped the run {when} ({reason}); {cause}"
-    where = "the first step" if len(steps) == 1 else f"the step at {describe_load(cut.plan)}"
-    advice = below(cut.plan) if reason in OVERLOAD else _NO_KNEE
-    return f"the guard stopped {where} ({reason}): {advice}"
+    trip = reasons.find(reasons.TRIPS, reason) or reasons.GUARD
+    cut = min((step for step in steps if step.reason == CUT_SHORT.word), key=_load, default=None)
+    if cut is not None:
+        when = "the first step" if len(steps) == 1 else f"the step at {describe_load(cut.plan)}"
+    else:
+        when = "the run before a step could be judged" if steps else "the run before its first step"
+    stopped = f"the guard stopped {when} ({reason})"
+    if not trip.is_overload:
+        return f"{stopped}: {trip.why}; {trip.advice}"
+    return f"{stopped}; try again when the server is calm" if cut is None else f"{stopped}: {below(cut.plan)}"
 
 
 def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
     """Return a sentence for each reason why some of these steps were not judged."""
-    reasons = sorted({step.reason for step in steps if step.reason})
-    return [
-        _ended(stopped) if reason == CUT_SHORT else f"{VOID.get(reason, 'a step was not judged')} ({reason})"
-        for reason in reasons
-    ]
+    words = sorted({step.reason for step in steps if step.reason})
+    return [_ended(stopped) if word == CUT_SHORT.word else unjudged_words(word) for word in words]
+
+
+def unjudged_words(word: str) -> str:
+    """Return a sentence: why a step was not judged, and what to do about it."""
+    reason = reasons.find(reasons.UNJUDGED, word)
+    return reason.explained if reason is not None else f"a step was not judged ({word})"
 
 
 def _ended(stopped: Stopped) -> str:
+    reason = reasons.find_end(stopped)
     why = f" ({stopped.reason})" if stopped.reason else ""
-    if stopped.by == "guard" and not _is_overload(stopped):
-        return f"the guard ended the run{why}: {_RATE_LIMIT if stopped.reason == RATE_LIMITED else _NO_KNEE}"
-    words = _BY_REASON.get(stopped.reason or "") or _ENDED.get(stopped.by, "no step was complete")
-    return f"{words}{why}"
+    if reason is reasons.DONE or reason.is_overload:
+        return f"{(reasons.DONE if reason is reasons.DONE else reasons.GUARD).why}{why}"
+    return f"{reason.why}; {reason.advice}{why}"
 
 
 def _caveats(
@@ -233,8 +179,8 @@ def _caveats(
 
 def _higher(steps: Sequence[StepSummary], best: StepSummary, stopped: Stopped) -> str:
     """Return why no step above the best one was judged, or what to do about it."""
-    cut = next((step for step in steps if step.reason == CUT_SHORT and _load(step) > _load(best)), None)
-    if cut is not None and _is_overload(stopped):
+    cut = next((step for step in steps if step.reason == CUT_SHORT.word and _load(step) > _load(best)), None)
+    if cut is not None and reasons.find_end(stopped).is_overload:
         return f"the guard stopped {describe_load(cut.plan)} before it could be judged ({stopped.reason})"
     higher = [step for step in steps if _load(step) > _load(best)]
     ended = [] if stopped.by == "done" else [_ended(stopped)]

@@ -38,12 +38,12 @@ from probe.capacity.search.verdict import (
     unforeseen_overload,
 )
 from probe.core.objectives import Objectives
+from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, TOO_FEW
 from probe.core.request_cost import tokens_spent
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
-from probe.load.step_summary import CLIENT_BOUND, CUT_SHORT, TOO_FEW
 
 _BELOW = 0.95  # of a load that broke an objective: the highest load still tried
 # More trials than a usual budget pays for, and as many failures as show that one was no chance: they harm users.
@@ -51,7 +51,7 @@ _MAX_TRIALS, _MAX_FAILED = 9, 2
 _MOST_TO_NARROW = 13, 4  # the same, where only trials bound the knee: the bracket between two early ones is wide
 # The same, where none has held yet and so many requests run at least at half of the load: the guess was too high.
 _MOST_AFTER_GUESS, _LEAST_RUNNING = (9, 4), 1.0
-_OF_THE_SERVER = (None, TOO_FEW, CUT_SHORT)  # reasons of a step whose outcome is not the client's fault
+_OF_THE_SERVER = (None, TOO_FEW.word, CUT_SHORT.word)  # reasons of a step whose outcome is not the client's fault
 _MAX_LATE = 2  # trials that this machine was late in, and that are repeated: a third is no moment any more
 _MAX_EMPIRICAL_TRIALS = 7  # without a model: so many steps of CLIMB_FACTOR double the load
 
@@ -112,7 +112,7 @@ class Search:
         self._note_time(snapshots)
         if run.plan.is_pulse:
             self.state.add_pulse(step, snapshots)
-            self._may_pulse = tripped is None and step.reason in (None, TOO_FEW)
+            self._may_pulse = tripped is None and step.reason in (None, TOO_FEW.word)
             return
         self.state.add_trial(step, run, snapshots, tripped)
         self._knee = None
@@ -127,15 +127,15 @@ class Search:
         self.state.refresh()
         self._knee = knee = self._knee or self._estimate_knee()
         if knee is None:
-            return modelless_capacity(self.state)
+            return modelless_capacity(self.state, steps, stopped)
         # The model goes on learning while the search does without it, and may explain the server after all.
         if (doubted := find_doubt(self.state)) is not None:
             return empirical_capacity(self.state, doubted[1])
         lacks = self._doubted or unforeseen_overload(self.state, knee) or self._what_would_verify(knee)
-        late = sum(step.reason == CLIENT_BOUND for step in steps)
+        late = sum(step.reason == CLIENT_BOUND.word for step in steps)
         if lacks is not None and late:
             steps_were = "1 step was" if late == 1 else f"{late} steps were"
-            lacks = f"{lacks}; {steps_were} not judged: this machine was too late ({CLIENT_BOUND})"
+            lacks = f"{lacks}; {steps_were} not judged: this machine was too late ({CLIENT_BOUND.word})"
         return model_capacity(self.state, knee, lacks)
 
     def _what_would_verify(self, knee: KneeEstimate) -> str | None:
@@ -197,8 +197,8 @@ class Search:
         state = self.state
         if state.trials and (reason := state.trials[-1].step.reason) not in _OF_THE_SERVER:
             # A moment in which this machine was late may pass; after another failure more load would not help.
-            late = sum(trial.step.reason == CLIENT_BOUND for trial in state.trials)
-            return state.trials[-1].load_rps if reason == CLIENT_BOUND and late <= _MAX_LATE else None
+            late = sum(trial.step.reason == CLIENT_BOUND.word for trial in state.trials)
+            return state.trials[-1].load_rps if reason == CLIENT_BOUND.word and late <= _MAX_LATE else None
         held_rps = max((trial.load_rps for trial in state.trials if trial.has_held), default=state.live_equivalent_rps)
         if self._doubted is None and (doubted := find_doubt(state)) is not None:
             load_rps, why = doubted

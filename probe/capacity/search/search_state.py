@@ -25,10 +25,10 @@ from probe.capacity.search.trial import (
 )
 from probe.capacity.search.trial_replay import TrialReplays, with_front_end
 from probe.core.objectives import Objectives
+from probe.core.reasons import CLIENT_BOUND
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
-from probe.load.step_summary import CLIENT_BOUND
 from probe.simulator.simulated_request import SimulatedRequest
 
 VERIFYING_SHARE = 0.86  # of the forecast: a trial at TOP_SHARE verifies it even if it is a tenth higher afterwards
@@ -71,7 +71,7 @@ class SearchState:
     def add_pulse(self, step: StepSummary, snapshots: Sequence[ServerSnapshot]) -> None:
         """Add a pulse."""
         self.model.learn_limits(snapshots)
-        if step.reason != CLIENT_BOUND and (pulse := measure_pulse(step)) is not None:
+        if step.reason != CLIENT_BOUND.word and (pulse := measure_pulse(step)) is not None:
             self.pulses.append(pulse)
 
     @property
@@ -97,7 +97,7 @@ class SearchState:
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
     ) -> None:
         """Add a trial; `tripped`: why the guard stopped it, if it did."""
-        is_late = step.reason == CLIENT_BOUND
+        is_late = step.reason == CLIENT_BOUND.word
         self.model.learn(snapshots, of_load=True, overloaded=tripped is not None)
         begin, end = run.window_ns
         in_window = windows([snapshot for snapshot in snapshots if begin <= snapshot.at_ns <= end])

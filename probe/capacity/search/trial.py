@@ -14,11 +14,10 @@ from probe.capacity.model.windows import MetricsWindow
 from probe.core import latency
 from probe.core.objectives import Objectives
 from probe.core.percentiles import percentile
+from probe.core.reasons import TOO_FEW, is_precaution
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepRun, StepSummary
-from probe.load.step_summary import TOO_FEW
-from probe.observe.guard import PRECAUTIONS
 
 FEW = 8  # the least requests to learn something from: the mean of fewer is chance
 # A trial is steady if, beyond chance, at most this many times as many requests are in flight at its end as at its
@@ -46,7 +45,7 @@ class Trial:
     @property
     def has_held(self) -> bool:
         """Whether nothing went wrong, even if there were too few requests to judge."""
-        return self.tripped is None and not self.step.broken and self.step.reason in (None, TOO_FEW)
+        return self.tripped is None and not self.step.broken and self.step.reason in (None, TOO_FEW.word)
 
     @property
     def has_broken(self) -> bool:
@@ -56,12 +55,12 @@ class Trial:
     @property
     def is_precaution(self) -> bool:
         """Whether the guard stopped it before an objective broke."""
-        return self.tripped in PRECAUTIONS
+        return is_precaution(self.tripped)
 
     @property
     def is_informative(self) -> bool:
         """Whether there are enough requests to learn from its latencies."""
-        return self.step.valid or (self.step.reason == TOO_FEW and self.step.requests.ok >= FEW)
+        return self.step.valid or (self.step.reason == TOO_FEW.word and self.step.requests.ok >= FEW)
 
     def first_tokens(self) -> list[tuple[int, float]]:
         """Return prompt tokens and TTFT in seconds (0 if unknown) of judged requests, in the order they were due."""

@@ -5,10 +5,10 @@ import math
 from probe.capacity.search.search_state import VERIFYING_SHARE, SearchState
 from probe.capacity.search.unverified import Spending
 from probe.capacity.search.verdict import ENOUGH_REQUESTS
+from probe.core.reasons import MIN_REQUESTS
 from probe.core.step import Arrivals, Pattern, StepPlan
 from probe.core.token_length import mean_length
 from probe.core.workload import Workload
-from probe.load.step_summary import MIN_REQUESTS
 
 # A trial lasts long enough for its batch to fill and its queue to show: in mean request durations. At least as long as
 # ten polls of the server, more than the windows that a fit needs; at most a tenth of the usual budget.

@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from probe.capacity.model.hints import SET_MAX_NUM_SEQS
-from probe.capacity.search.knee import NOT_ONE_SERVER, VOID, guarded_words, is_long
+from probe.capacity.search.knee import guarded_words, is_long, unjudged_words
 from probe.capacity.search.knee_estimate import FLOOR, KneeEstimate
 from probe.capacity.search.search_state import QUICK_REQUESTS, TOP_SHARE, SearchState
 from probe.capacity.search.trial import Trial
 from probe.capacity.search.unverified import SURE, assumption, is_crowded
 from probe.core import objectives as slo
+from probe.core import reasons
+from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, TOO_FEW, Kind
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
 from probe.core.token_length import mean_length
-from probe.load.step_summary import CLIENT_BOUND, CUT_SHORT, TOO_FEW
-from probe.observe.guard import FAILED_REQUESTS
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
 # Without a model: steps up, of which two make the widest bracket for a capacity, and how many requests judge a trial:
@@ -37,19 +37,20 @@ _TOO_SHORT = "; its trials were too short for the longest queues to grow, so it 
 
 def find_void_reason(steps: Sequence[StepSummary], stopped: Stopped) -> str | None:
     """Return why the run's data cannot give any capacity, or None."""
-    if stopped.by == "error":
+    ended = reasons.find_end(stopped)
+    if ended is reasons.ERROR:
         return f"the run failed ({stopped.reason})"
-    if stopped.reason in NOT_ONE_SERVER:
-        return NOT_ONE_SERVER[stopped.reason]
-    if stopped.reason in FAILED_REQUESTS and not steps:
+    if ended.kind in (Kind.ERROR, Kind.VOID):
+        return ended.explained
+    if ended.kind is Kind.FAILURE and not steps:
         return guarded_words(steps, stopped.reason)
     if any(step.requests.failed for step in steps) and not any(step.requests.ok for step in steps):
         return "no request was answered; the first failure says why"
-    failures = [step.reason for step in steps if step.reason not in (None, TOO_FEW, CUT_SHORT)]
+    failures = [step.reason for step in steps if step.reason not in (None, TOO_FEW.word, CUT_SHORT.word)]
     # A step that this machine was late in shows nothing, and the others remain.
     is_judged = any(step.valid and not step.plan.is_pulse for step in steps)
-    failure = next((reason for reason in failures if reason != CLIENT_BOUND or not is_judged), None)
-    return f"{VOID.get(failure, 'a step was not judged')} ({failure})" if failure is not None else None
+    failure = next((reason for reason in failures if reason != CLIENT_BOUND.word or not is_judged), None)
+    return unjudged_words(failure) if failure is not None else None
 
 
 def overloaded_trials(state: SearchState) -> list[Trial]:
@@ -156,15 +157,17 @@ def _least(held: Trial | None) -> float:
     return held.load_rps * (1 - (FLOOR if is_long(held.step) else _SHORT_TRIAL))
 
 
-def modelless_capacity(state: SearchState) -> Capacity:
-    """Return the capacity without a forecast: that of the trials where some held and some broke, else a reason."""
+def modelless_capacity(state: SearchState, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+    """Return the capacity without a forecast: by the trials where some held and some broke, else a reason."""
+    if stopped.by == reasons.GUARD.word and not steps:
+        return Capacity(mode=FORECAST, reason=guarded_words(steps, stopped.reason))
     if state.twin is not None:
         return Capacity(mode=FORECAST, reason="no rate holds the objectives, by the model of this server")
     if any(trial.has_held for trial in state.trials) and overloaded_trials(state):
         return empirical_capacity(state, "the server's metrics do not show what one more request costs")
-    stopped = [trial for trial in state.trials if trial.tripped is not None]
-    if stopped and not any(trial.has_held for trial in state.trials):
-        least = min(stopped, key=lambda trial: trial.load_rps)
+    tripped = [trial for trial in state.trials if trial.tripped is not None]
+    if tripped and not any(trial.has_held for trial in state.trials):
+        least = min(tripped, key=lambda trial: trial.load_rps)
         words = f"the guard stopped every load that was tried, also {least.load_rps:.3g} requests/s ({least.tripped})"
         return Capacity(
             mode=FORECAST,

@@ -7,22 +7,14 @@ from example_records import WALL_S, no_knee, result, step
 from exposition import samples, value, values
 from prometheus_client import CollectorRegistry
 
-from exporters.capacity import CapacityExporter
+from exporters.capacity import OUTCOMES, CapacityExporter
 from probe.capacity.trend.fingerprint import fingerprint, from_number
+from probe.core import reasons
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.shift import Baseline, Shift
 from probe.core.snapshot import UserLoad
 
 LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
-GUARD_REASONS = (
-    "server_errors", "rate_limited", "failed_requests", "server_unreadable", "other_server", "server_restarted",
-    "several_servers", "replicas_changed", "asleep", "preemptions", "queue", "kv_cache", "no_first_token",
-    "users_latency", "slow_answers", "in_flight_cap", "objective_broken",
-)  # fmt: skip
-REFUSALS = (
-    "locked", "no_lock", "outside_window", "budget_spent", "canary_failed", "no_server_metrics", "asleep", "busy",
-    "no_prometheus", "alert_firing", "several_servers", "rollout", "burn_rate", "live_load", "no_user_lengths",
-)  # fmt: skip
 
 
 def _registry() -> tuple[CollectorRegistry, CapacityExporter]:
@@ -32,7 +24,7 @@ def _registry() -> tuple[CollectorRegistry, CapacityExporter]:
     return registry, exporter
 
 
-@pytest.mark.parametrize("outcome", ["done", "guard", "budget", "interrupt", "error", "refused"])
+@pytest.mark.parametrize("outcome", OUTCOMES)
 def test_runs_count_from_zero_however_they_end(outcome: str) -> None:
     registry, exporter = _registry()
     assert value(registry, "kneewatch_capacity_runs_total", target="a", outcome=outcome) == 0
@@ -130,7 +122,7 @@ def test_a_forecast_stands_beside_a_measurement_and_each_has_its_age() -> None:
     assert sorted(values(registry, "kneewatch_capacity_requests_per_second", target="a")) == [10.0, 20.0]
 
 
-@pytest.mark.parametrize("reason", GUARD_REASONS)
+@pytest.mark.parametrize("reason", [row.word for row in reasons.TRIPS])
 def test_trips_of_the_guard_count_from_zero_by_reason(reason: str) -> None:
     """A trip is rare: the first one is the one to see, and `increase` needs a zero before it."""
     registry, exporter = _registry()
@@ -154,7 +146,7 @@ def test_an_end_that_the_guard_did_not_cause_is_no_trip() -> None:
     assert sum(values(registry, "kneewatch_guard_trips_total")) == 0
 
 
-@pytest.mark.parametrize("reason", REFUSALS)
+@pytest.mark.parametrize("reason", [row.word for row in reasons.REFUSALS])
 def test_refusals_count_from_zero_by_their_reason(reason: str) -> None:
     registry, exporter = _registry()
     assert value(registry, "kneewatch_capacity_refusals_total", target="a", reason=reason) == 0
@@ -342,14 +334,7 @@ def test_one_bottleneck_is_exported_and_none_where_none_was_found() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "verdict"),
-    [
-        (None, "valid"),
-        ("client_bound", "client_bound"),
-        ("too_few_requests", "too_few"),
-        ("held_back", "held_back"),
-        ("cut_short", "cut_short"),
-        ("worker_lost", "lost"),
-    ],
+    [(None, "valid"), *((row.word, row.verdict) for row in reasons.UNJUDGED), ("of a later version", "lost")],
 )
 def test_steps_count_by_whether_they_judge_anything(reason: str | None, verdict: str) -> None:
     registry, exporter = _registry()

@@ -17,13 +17,13 @@ from property_examples import examples
 from virtual_time import VirtualClock, virtually
 
 from probe.core.latency import ttft_s
+from probe.core.reasons import MIN_REQUESTS
 from probe.core.request import Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun
 from probe.load import step_summary as summary
 from probe.load.messages import WorkerShare
 from probe.load.sent_request import PACKED, unpack
 from probe.load.step_executor import StepExecution
-from probe.load.step_summary import MIN_REQUESTS
 
 FAILURES = [outcome for outcome in Outcome if outcome is not Outcome.OK]
 

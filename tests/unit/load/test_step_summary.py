@@ -13,10 +13,11 @@ from property_examples import examples
 
 from probe.capacity.run.cost_meter import covered_seconds, over_objective
 from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives
+from probe.core.reasons import CUT_SHORT, MIN_REQUESTS
 from probe.core.request import Outcome, RequestRecord
 from probe.core.request_cost import tokens_spent
 from probe.core.step import StepPlan, StepRun, StepSummary
-from probe.load.step_summary import CUT_SHORT, MIN_REQUESTS, summarize
+from probe.load.step_summary import summarize
 
 SAMPLES = st.lists(st.floats(0, 1e6), min_size=1, max_size=50)
 WINDOW = (0, 10_000 * MS)
@@ -75,7 +76,7 @@ def test_too_few_requests_judge_nothing() -> None:
 
 def test_a_step_cut_short_judges_nothing() -> None:
     s = summary([record(ttft_ms=900)] * 50, is_cut_short=True)
-    assert (s.valid, s.reason, s.broken) == (False, CUT_SHORT, ())
+    assert (s.valid, s.reason, s.broken) == (False, CUT_SHORT.word, ())
     assert s.good_ratio["ttft"] == 0
 
 

@@ -1,23 +1,20 @@
 """Whether load may go on."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_records import poll
 
+from probe.core import reasons
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome
 from probe.core.snapshot import Histogram, ServerSnapshot
 from probe.observe.guard import (
     GO,
-    REASONS,
-    REFUSALS,
     broken_for_certain,
     decide,
     may_start,
@@ -72,6 +69,11 @@ def _page(at_s: float, requests: float) -> ServerSnapshot:
     return replace(poll(), at_ns=int(at_s * 1e9), finished={"stop": requests}, histograms={})
 
 
+def _fault(answered_ns: Sequence[int], pages: Sequence[ServerSnapshot]) -> str | None:
+    fault = page_fault(answered_ns, pages)
+    return fault.word if fault is not None else None
+
+
 @pytest.mark.parametrize(
     ("counted", "last_s", "fault"),
     [
@@ -91,7 +93,7 @@ def test_a_page_that_does_not_count_forty_requests_is_another_server_s_or_one_of
 ) -> None:
     answered = [10 * 10**9] * 40
     pages = [_page(5.0, 1000.0), _page(last_s, 1000.0 + counted)]
-    assert page_fault(answered, pages) == fault
+    assert _fault(answered, pages) == fault
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_of_two_replicas_that_are_read_a_third_one_shows(counted: int, fault: st
         return replace(_page(at_s, requests), replicas={"one": _page(at_s, requests), "other": _page(at_s, 0.0)})
 
     snapshots = [pages(5.0, 1000.0), pages(16.0, 1000.0 + counted)]
-    assert page_fault([10 * 10**9] * 63, snapshots) == fault
+    assert _fault([10 * 10**9] * 63, snapshots) == fault
     assert page_fault([10 * 10**9] * 39, snapshots) is None, "too few requests to tell"
 
 
@@ -111,7 +113,7 @@ def test_few_requests_and_a_page_without_counters_say_nothing_of_the_server() ->
     pages = [_page(5.0, 0.0), _page(60.0, 0.0)]
     assert not page_fault([10 * 10**9] * 19, pages)
     assert not page_fault([10 * 10**9] * 99, [replace(page, finished={}) for page in pages])
-    assert page_fault([10 * 10**9] * 99, pages) == "other_server"
+    assert _fault([10 * 10**9] * 99, pages) == "other_server"
     late = [replace(page, delay_s=60.0) for page in pages]
     assert not page_fault([10 * 10**9] * 99, late), "such a page counts them later"
     assert not page_fault([], pages)
@@ -333,16 +335,7 @@ def test_every_reason_is_one_that_is_counted(
     polls: list[ServerSnapshot | None], failures: list[Outcome], unanswered_s: list[float]
 ) -> None:
     verdict = decide(polls, failures, PROMISED, unanswered_s)
-    assert verdict.allows_load or verdict.reason in REASONS
-
-
-@pytest.mark.parametrize(
-    ("heading", "reasons"), [("What keeps a run from beginning", REFUSALS), ("What stops a run", REASONS)]
-)
-def test_every_reason_is_explained(heading: str, reasons: tuple[str, ...]) -> None:
-    page = (Path(__file__).parents[3] / "docs/guard.md").read_text()
-    section = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(reasons)
+    assert verdict.allows_load or reasons.find(reasons.TRIPS, verdict.reason) is not None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import pytest
 from example_records import WALL_S, no_knee, result, step
 
 from probe.capacity.model.bottleneck import BOTTLENECKS
+from probe.core import reasons
+from probe.core.reasons import Reason
 from probe.core.result import Capacity, CapacityResult, Correction, PriorForecast, Roofline, Stopped
 from probe.core.snapshot import UserLoad
 from probe.report.forecast_text import beside_measured, forecast_words
@@ -134,7 +136,14 @@ def test_headroom_is_what_users_leave(users_rps: float | None, left: float | Non
             "a quieter machine",
         ),
         (result(capacity=no_knee(), stopped=Stopped("guard", "queue")), "when the server is idle"),
-        (result(capacity=no_knee(), stopped=Stopped("error", "worker_lost")), "measure again"),
+        (result(capacity=no_knee(), stopped=Stopped("error", "worker_lost")), "a kill for memory"),
+        (result(capacity=no_knee(), stopped=Stopped("error", "TypeError")), "measure again"),
+        (
+            result(capacity=AT_LEAST, stopped=Stopped("budget", "seconds")),
+            "was broken: raise --max-seconds",
+        ),
+        (result(capacity=AT_LEAST, stopped=Stopped("guard", "server_unreadable")), "--stream-guard"),
+        (result(steps=[step(4, reason="held_back")], capacity=no_knee()), "let the proxy pass streams on"),
     ],
 )
 def test_the_advice_is_one_sentence_for_what_was_found(one: CapacityResult, words: str) -> None:
@@ -142,6 +151,18 @@ def test_the_advice_is_one_sentence_for_what_was_found(one: CapacityResult, word
     assert words in said
     assert said.endswith(".")
     assert said.count(". ") == 0
+
+
+@pytest.mark.parametrize("trip", reasons.TRIPS, ids=lambda row: row.word)
+def test_the_advice_after_a_stop_by_the_guard_is_that_of_its_reason(trip: Reason) -> None:
+    stopped = Stopped("guard", trip.word)
+    without = advice(result(capacity=no_knee(), stopped=stopped))
+    assert without == (
+        "retry when the server is idle, or start with less load." if trip.is_overload else f"{trip.advice}."
+    )
+    if trip.is_overload:
+        limited = result(capacity=replace(VERIFIED, limiting=trip.word), stopped=stopped)
+        assert advice(limited) == f"{trip.advice}."
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from example_records import CHAT, record, snapshot
 
 from probe.capacity.run.admission import Admission, AdmissionCheck
 from probe.config.capacity import CapacityConfig
+from probe.core import reasons
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
 from probe.core.snapshot import Histogram, ServerSnapshot
-from probe.observe.guard import REFUSALS
 from probe.observe.server_state import ServerState
 
 NIGHT_S = datetime(2026, 11, 23, 3, 0, tzinfo=UTC).timestamp()  # a Monday
@@ -73,7 +73,7 @@ class Scene:
         permit = asyncio.run(self.permission.ask(read, known))
         verdict = permit.verdict
         assert verdict.allows_load == (verdict.reason is None) == (verdict.detail is None)
-        assert verdict.allows_load or verdict.reason in REFUSALS
+        assert verdict.allows_load or reasons.find(reasons.REFUSALS, verdict.reason) is not None
         return permit
 
 

@@ -14,8 +14,8 @@ from virtual_time import VirtualClock, virtually
 
 from probe.capacity.run.lease_holder import LASTS_S
 from probe.capacity.run.lease_lock import LOST, LOST_S, KubernetesLease
-from probe.capacity.run.locks import LOCKED, NO_LOCK
 from probe.core.errors import LockError
+from probe.core.reasons import LOCKED, NO_LOCK
 from probe.kubernetes import lease as module
 from probe.kubernetes.client import KubernetesError
 
@@ -146,7 +146,7 @@ def test_one_prober_at_most_holds_it_whatever_the_network_does(seed: int) -> Non
 
     virtually(story(), within_s=3000.0)
     assert ends.count("done") > 20
-    assert {LOCKED, LOST, NO_LOCK} <= set(ends), "all of it has happened"
+    assert {LOCKED.word, LOST, NO_LOCK.word} <= set(ends), "all of it has happened"
 
 
 def test_a_holder_gives_up_long_before_another_may_take_it() -> None:
@@ -386,7 +386,7 @@ def test_a_malformed_lease_is_no_lock(answer: bytes) -> None:
         with pytest.raises(LockError) as refused:
             async with lease(Odd(ApiServer())):
                 pass
-        assert refused.value.reason == NO_LOCK
+        assert refused.value.reason == NO_LOCK.word
         assert "\n" not in str(refused.value)
 
     virtually(story())

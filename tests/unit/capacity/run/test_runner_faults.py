@@ -12,9 +12,9 @@ from fake_server import Asked, FakeMetrics, FakeServer, job, ready
 from virtual_time import VirtualClock, virtually
 
 from probe.capacity.run.request import Budget
-from probe.capacity.run.run_guard import CLIENT_LATE
 from probe.capacity.run.seams import Load
 from probe.core.clock import Clock
+from probe.core.reasons import CLIENT_LATE
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult, Stopped
 from probe.core.snapshot import Histogram
@@ -172,7 +172,7 @@ def test_a_server_is_not_blamed_for_what_we_heard_of_it_late() -> None:
 def test_reports_that_are_always_late_end_the_run_as_a_fault_of_the_client() -> None:
     began = _began()
     result, took_s = _run(_job(*_closed(4, step_s=60.0)), load=_told(lambda now_s: now_s - began() < 5))
-    assert result.stopped == Stopped("error", CLIENT_LATE)
+    assert result.stopped == Stopped("error", CLIENT_LATE.word)
     assert 5 + 2.5 < took_s < 5 + 3.5
     assert "dedicated nodes (client_late)" in str(result.capacity.reason)
     assert result.capacity.requests_per_second is None

@@ -11,10 +11,11 @@ from plain_records import step as plain_step
 from property_examples import examples
 
 from probe.capacity.search.knee import find_knee
+from probe.core import reasons
+from probe.core.reasons import Reason
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import UserLoad
 from probe.core.step import Arrivals, RequestCounts, StepPlan, StepSummary
-from probe.load.step_summary import CUT_SHORT
 
 
 def step(*args: Any, **values: Any) -> StepSummary:
@@ -35,7 +36,7 @@ STEPS = st.lists(
         concurrency=st.integers(1, 64),
         throughput_rps=st.floats(0.01, 1000),
         broken=st.sampled_from([(), (), ("ttft",), ("availability", "ttft")]),
-        reason=st.sampled_from([None, None, None, "too_few_requests", "client_bound", CUT_SHORT]),
+        reason=st.sampled_from([None, None, None, "too_few_requests", "client_bound", "cut_short"]),
     ),
     max_size=8,
 )
@@ -70,7 +71,7 @@ def test_nothing_broke_is_a_lower_bound_that_says_so() -> None:
 
 def test_a_step_that_the_guard_stopped_bounds_nothing_and_is_named() -> None:
     """It was not judged: the guard stops a load before an objective is broken."""
-    found = find_knee([step(1, 1.0), step(2, 2.0), step(4, 0.5, reason=CUT_SHORT)], GUARD)
+    found = find_knee([step(1, 1.0), step(2, 2.0), step(4, 0.5, reason="cut_short")], GUARD)
     assert (found.requests_per_second, found.upper, found.limiting, found.knee_concurrency) == (
         2.0,
         None,
@@ -91,7 +92,7 @@ def test_the_longer_step_of_a_load_decides() -> None:
     assert (confirmed.requests_per_second, confirmed.upper, confirmed.reason) == (3.1, 4.0, None)
     broken = find_knee([*short, _lasting(180.0, _at(3, 3.0, ["ttft"])), _lasting(180.0, _at(2, 2.1))], DONE)
     assert (broken.requests_per_second, broken.upper, broken.reason) == (2.1, 3.0, None)
-    cut = find_knee([*short, _lasting(180.0, _at(3, 3.0, reason=CUT_SHORT))], Stopped("budget", "tokens_per_run"))
+    cut = find_knee([*short, _lasting(180.0, _at(3, 3.0, reason="cut_short"))], Stopped("budget", "tokens_per_run"))
     assert (cut.requests_per_second, cut.upper) == (3.0, 4.0)
     assert "up to a tenth lower" in str(cut.reason)
 
@@ -119,7 +120,7 @@ def test_a_closed_loop_says_that_it_is_one() -> None:
     ],
 )
 def test_a_step_cut_short_for_another_reason_bounds_nothing(stopped: Stopped) -> None:
-    found = find_knee([step(1, 1.0), step(2, 0.1, reason=CUT_SHORT)], stopped)
+    found = find_knee([step(1, 1.0), step(2, 0.1, reason="cut_short")], stopped)
     assert (found.requests_per_second, found.upper, found.limiting) == (1.0, None, None)
 
 
@@ -175,18 +176,22 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
     ("steps", "stopped", "words"),
     [
         (
-            [step(8, reason=CUT_SHORT)],
+            [step(8, reason="cut_short")],
             Stopped("guard", "preemptions"),
             "first step (preemptions): the knee is below 8 requests in flight; begin lower, e.g. --concurrency 1,2,4",
         ),
-        ([step(1, reason=CUT_SHORT)], Stopped("guard", "queue"), "one request in flight is too much already"),
-        ([step(8, reason=CUT_SHORT)], Stopped("guard", "server_errors"), "that is no knee; look at the server's log"),
+        ([step(1, reason="cut_short")], Stopped("guard", "queue"), "one request in flight is too much already"),
         (
-            [step(1, reason="too_few_requests"), step(4, reason=CUT_SHORT)],
+            [step(8, reason="cut_short")],
+            Stopped("guard", "server_errors"),
+            "first step (server_errors): requests got",
+        ),
+        (
+            [step(1, reason="too_few_requests"), step(4, reason="cut_short")],
             Stopped("guard", "kv_cache"),
             "the guard stopped the step at concurrency 4 (kv_cache): the knee is below 4",
         ),
-        ([], Stopped("guard", "server_errors"), "before its first step (server_errors); the first failure says why"),
+        ([], Stopped("guard", "server_errors"), "before its first step (server_errors): requests got HTTP 5xx"),
         ([], Stopped("guard", "queue"), "before its first step (queue); try again when the server is calm"),
         ([step(1, reason="client_bound")], GUARD, "before a step could be judged (queue)"),
         ([step(8, 1.0, ["ttft"])], DONE, "already broke ttft: the knee is below 8 requests in flight; begin lower"),
@@ -199,7 +204,7 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
         ),
         ([step(1, reason="too_few_requests")], DONE, "fewer than 20 requests were answered in a step; give"),
         ([step(1, reason="too_few_requests"), step(2, 1.0, ["ttft"])], DONE, "fewer than 20 requests"),
-        ([step(1, reason=CUT_SHORT)], Stopped("budget", "seconds"), "raise it"),
+        ([step(1, reason="cut_short")], Stopped("budget", "seconds"), "raise --max-seconds"),
         ([], Stopped("interrupt", "signal"), "the run was interrupted; let the next one finish (signal)"),
         ([step(1, reason="new_reason")], DONE, "(new_reason)"),
         ([step(8, 0.0)], DONE, "no request was answered at concurrency 8"),
@@ -220,7 +225,11 @@ def test_no_knee_says_what_it_means_and_what_to_do(steps: list[StepSummary], sto
     [
         ([], DONE, "at least this; raise --concurrency to find the knee"),
         ([step(4, reason="client_bound")], DONE, "at least this; this machine was too late"),
-        ([step(4, reason=CUT_SHORT)], Stopped("budget", "tokens_per_run"), "at least this; the budget ran out"),
+        (
+            [step(4, reason="cut_short")],
+            Stopped("budget", "tokens_per_run"),
+            "this; the run's tokens were spent",
+        ),
         ([], GUARD, "at least this; the guard ended the run before a higher step (queue)"),
     ],
 )
@@ -262,17 +271,24 @@ def test_the_order_of_steps_does_not_matter(steps: list[StepSummary], stopped: S
 
 @pytest.mark.parametrize("reason", ["no_first_token", "users_latency"])
 def test_latencies_that_stopped_a_step_are_named_and_bound_nothing(reason: str) -> None:
-    found = find_knee([step(4, 4.0), step(8, 5.0, reason=CUT_SHORT)], Stopped("guard", reason))
+    found = find_knee([step(4, 4.0), step(8, 5.0, reason="cut_short")], Stopped("guard", reason))
     assert (found.requests_per_second, found.upper, found.limiting) == (4.0, None, reason)
-    first = find_knee([step(8, 5.0, reason=CUT_SHORT)], Stopped("guard", reason))
+    first = find_knee([step(8, 5.0, reason="cut_short")], Stopped("guard", reason))
     assert "begin lower" in str(first.reason)
 
 
 def test_a_server_that_restarted_has_no_knee() -> None:
     """The steps before and after would be of two servers."""
     found = find_knee([step(4, 4.0), step(8, 5.0, ["ttft"])], Stopped("guard", "server_restarted"))
-    words = "the server restarted during the run, so its data are of two servers; measure again (server_restarted)"
-    assert found == Capacity(mode="empirical", reason=words)
+    assert found == Capacity(mode="empirical", reason=reasons.SERVER_RESTARTED.explained)
+
+
+@pytest.mark.parametrize("steps", [[], [step(8, reason="cut_short")]])
+@pytest.mark.parametrize("trip", [row for row in reasons.TRIPS if not row.is_overload], ids=lambda row: row.word)
+def test_a_stop_that_is_no_overload_says_why_and_what_to_do_about_it(trip: Reason, steps: list[StepSummary]) -> None:
+    reason = str(find_knee(steps, Stopped("guard", trip.word)).reason)
+    assert trip.why in reason
+    assert trip.advice in reason
 
 
 def test_a_run_that_watched_another_server_has_no_knee() -> None:
@@ -281,7 +297,7 @@ def test_a_run_that_watched_another_server_has_no_knee() -> None:
     assert "it is another server's and guards nothing; set metrics_url" in str(found.reason)
 
 
-@pytest.mark.parametrize("steps", [[], [step(8, reason=CUT_SHORT)]])
+@pytest.mark.parametrize("steps", [[], [step(8, reason="cut_short")]])
 def test_a_rate_limit_is_no_knee_and_says_what_to_raise(steps: list[StepSummary]) -> None:
     found = find_knee(steps, Stopped("guard", "rate_limited"))
     assert (found.requests_per_second, found.limiting) == (None, None)
@@ -325,9 +341,9 @@ def test_by_chance_a_broken_rate_may_have_been_offered_more_than_planned() -> No
 
 def test_a_rate_that_was_over_an_objective_for_too_long_bounds_by_what_was_planned() -> None:
     over = Stopped("budget", "over_objective_seconds")
-    found = find_knee([_at(2, 2.0), _at(4, 0.1, reason=CUT_SHORT)], over)
+    found = find_knee([_at(2, 2.0), _at(4, 0.1, reason="cut_short")], over)
     assert (found.requests_per_second, found.upper) == (2.0, 4.0)
-    assert find_knee([_at(2, 2.0), _at(4, 0.1, reason=CUT_SHORT)], GUARD).upper is None
+    assert find_knee([_at(2, 2.0), _at(4, 0.1, reason="cut_short")], GUARD).upper is None
 
 
 @pytest.mark.parametrize(
@@ -340,7 +356,7 @@ def test_a_rate_that_was_over_an_objective_for_too_long_bounds_by_what_was_plann
             "8 requests/s, already broke ttft: the knee is below 8 requests/s; begin lower",
         ),
         ([_at(8, 1.0, ["ttft"])], DONE, "--rates 1,2,4"),
-        ([_at(0.5, 0.2, reason=CUT_SHORT)], GUARD, "--rates 0.0625,0.125,0.25"),
+        ([_at(0.5, 0.2, reason="cut_short")], GUARD, "--rates 0.0625,0.125,0.25"),
         ([_at(1, 1.0, ["ttft"]), _at(2, 2.0)], DONE, "not monotone: 1 requests/s broke"),
         ([_at(2, 0.0)], DONE, "no request was answered at 2 requests/s"),
     ],

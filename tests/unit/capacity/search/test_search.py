@@ -21,9 +21,9 @@ from probe.capacity.search.pulses import pulse_plan
 from probe.capacity.search.search import Search
 from probe.capacity.search.trial import is_steady, sent_requests
 from probe.capacity.search.verdict import find_doubt, overloaded_trials
+from probe.core.reasons import FAILED_REQUESTS, SERVER_RESTARTED, SERVER_UNREADABLE
 from probe.core.result import Stopped
 from probe.core.step import Distribution, RequestCounts, StepPlan, StepRun, StepSummary, TrafficBeside
-from probe.observe.guard import SERVER_RESTARTED
 
 DONE = Stopped("done")
 
@@ -176,7 +176,7 @@ def test_what_was_found_before_this_machine_was_late_is_reported() -> None:
     assert "3 steps were not judged: this machine was too late (client_bound)" in str(found.reason)
 
 
-@pytest.mark.parametrize("stopped", [Stopped("guard", SERVER_RESTARTED), Stopped("error", "worker_lost")])
+@pytest.mark.parametrize("stopped", [Stopped("guard", SERVER_RESTARTED.word), Stopped("error", "worker_lost")])
 def test_a_run_that_broke_publishes_nothing(stopped: Stopped) -> None:
     search = _search(10.0)
     found = search.capacity([step()], stopped)
@@ -420,8 +420,17 @@ def test_a_search_whose_requests_all_fail_points_to_the_first_failure() -> None:
     unanswered = replace(step(broken=("availability",)), requests=RequestCounts(ok=0, failed=20, aborted=0))
     _run(search, unanswered)
     assert search.capacity([unanswered], DONE).reason == "no request was answered; the first failure says why"
-    first = search.capacity([], Stopped("guard", "failed_requests")).reason
-    assert first == "the guard stopped the run before its first step (failed_requests); the first failure says why"
+    first = search.capacity([], Stopped("guard", FAILED_REQUESTS.word)).reason
+    assert first == (
+        "the guard stopped the run before its first step (failed_requests):"
+        f" {FAILED_REQUESTS.why}; {FAILED_REQUESTS.advice}"
+    )
+
+
+def test_a_search_that_the_guard_ends_before_its_first_step_says_why() -> None:
+    blind = _search().capacity([], Stopped("guard", SERVER_UNREADABLE.word))
+    assert blind.requests_per_second is None
+    assert SERVER_UNREADABLE.advice in str(blind.reason)
 
 
 @pytest.mark.parametrize(
