@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
-from probe.capacity.model.server_model import ServerModel
+from probe.capacity.model.server_model import ModelFit, ServerModel
 from probe.capacity.model.twin import ENDLESS_KV, UNLIMITED_SEQS, Twin
 from probe.core.fitted_server import FittedServer
 from probe.core.workload import Workload
@@ -14,14 +14,16 @@ _MOST, _MOST_ENGINES, _MOST_DELAY = 1e10, 1024, 1000.0
 
 
 def fitted_server(
-    twin: Twin, model: ServerModel, without_parts: Iterable[Twin], latency_factors: Mapping[str, float]
-) -> FittedServer | None:
-    """Return the twin as a result stores it; None if its cost is not from the model.
+    twin: Twin,
+    model: ServerModel,
+    fit: ModelFit,
+    without_parts: Iterable[Twin],
+    latency_factors: Mapping[str, float],
+) -> FittedServer:
+    """Return the twin as a result stores it.
 
-    `without_parts`: twins of the same model, each fitted without one part of the data.
+    `fit`: the twin's; `without_parts`: twins of the same model, each fitted without one part of the data.
     """
-    if model.cost_model is None:
-        return None
     return FittedServer(
         step_cost=asdict(twin.cost),
         step_costs_without=tuple(asdict(each.cost) for each in without_parts),
@@ -29,7 +31,7 @@ def fitted_server(
         max_num_seqs=model.max_num_seqs,
         max_num_batched_tokens=twin.chunk_tokens,
         is_chunk_known=model.is_chunk_known,
-        largest_batch=model.cost_model.batches[1],
+        largest_batch=fit.cost_model.batches[1],
         engines=twin.engines,
         engine_shares=twin.shares,
         accepted_tokens=twin.accepted_tokens,

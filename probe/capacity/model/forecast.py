@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from probe.capacity.model.fitted_twin import fitted_server
 from probe.capacity.model.hints import SET_MAX_NUM_SEQS, Hints
-from probe.capacity.model.server_model import ServerModel
+from probe.capacity.model.server_model import ModelFit, ServerModel
 from probe.capacity.model.spread import extrapolation_error, jackknife
 from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.model.twin import Twin, find_capacity, predict
@@ -60,13 +60,13 @@ def forecast(
     model = ServerModel(workload, hints or Hints())
     for part in _cut(snapshots):
         model.learn(part)
-    twin = model.twin()
-    if twin is None or model.cost_model is None:
+    fit = model.fit()
+    if fit is None:
         return _no_forecast(
             f"not enough evidence: at {evidence.rate_rps:.3g} requests/s too few requests run at a time to learn what"
             " one more costs"
         )
-    return _credible_capacity(evidence, model, model.cost_model, twin)
+    return _credible_capacity(evidence, model, fit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,23 +85,23 @@ class _Evidence:
         return traffic.prompts / traffic.seconds
 
 
-def _credible_capacity(evidence: _Evidence, model: ServerModel, cost_model: StepCostModel, twin: Twin) -> Capacity:
+def _credible_capacity(evidence: _Evidence, model: ServerModel, fit: ModelFit) -> Capacity:
     """Return the capacity by the model, or the reason why that is not credible."""
-    objectives, requests = evidence.objectives, evidence.requests
+    objectives, requests, twin = evidence.objectives, evidence.requests, fit.twin
     roughly = find_capacity(twin, objectives, max(2 * evidence.rate_rps, 1e-3), seeds=(0,), requests=requests)
     found = find_capacity(twin, objectives, roughly, requests=_LONGER * requests) if roughly else 0.0
     low, high = _load_range(evidence.measured)
     share = high * _relative_size(join_windows(evidence.measured), evidence.workload) / found if found else 0.0
-    doubt = _doubt(cost_model, found, share)
+    doubt = _doubt(fit.cost_model, found, share)
     if doubt is None and model.max_num_seqs is None:
         doubt = _max_num_seqs_doubt(evidence, model, twin, found)
     if doubt is not None:
         return _no_forecast(doubt)
-    without_parts = model.twins_without(range(model.parts))
+    without_parts = model.twins_without(fit, range(model.parts))
     half = _Z * math.hypot(
         _jackknife_spread(without_parts, objectives, roughly, requests // 2),
-        _chunk_spread(model, objectives, roughly, requests),
-        cost_model.drift,
+        _chunk_spread(model, fit, objectives, roughly, requests),
+        fit.cost_model.drift,
         extrapolation_error(share),
         _FLOOR,
     )
@@ -119,9 +119,9 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, cost_model: Step
         upper=None if is_bound else found * (1 + half),
         output_tokens_per_second=rate * mean_length(evidence.workload.output_tokens),
         learnt_from=(low, high),
-        roofline=model.roofline(),
-        prefill_tokens_per_second=model.prefill_tokens_per_second(),
-        fitted_server=None if is_bound else fitted_server(twin, model, without_parts, {}),
+        roofline=model.roofline(fit),
+        prefill_tokens_per_second=fit.prefill_tokens_per_second(),
+        fitted_server=None if is_bound else fitted_server(twin, model, fit, without_parts, {}),
         reason=f"experimental until a verification has confirmed it{_bound_words(model, found) if is_bound else ''}",
     )
 
@@ -224,11 +224,11 @@ def _jackknife_spread(without_parts: Sequence[Twin], objectives: Objectives, fou
     return jackknife(values, found) if len(values) > 1 else math.inf
 
 
-def _chunk_spread(model: ServerModel, objectives: Objectives, found: float, requests: int) -> float:
+def _chunk_spread(model: ServerModel, fit: ModelFit, objectives: Objectives, found: float, requests: int) -> float:
     """Return by how much the capacity depends on an unknown max_num_batched_tokens, relative; 0 if it is known."""
     if model.is_chunk_known:
         return 0.0
-    twins = (model.twin(chunk_tokens=chunk) for chunk in _USUAL_CHUNKS)
+    twins = (model.twin(fit, chunk_tokens=chunk) for chunk in _USUAL_CHUNKS)
     values = [
         find_capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None
     ]

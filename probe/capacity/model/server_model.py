@@ -3,13 +3,14 @@
     snapshots --> windows --> step cost model -.
     snapshots --> max_num_seqs, KV cache size, engines, speculation, prefix cache, live traffic --> Twin
 
-A ServerModel only grows: `learn` adds the snapshots since the last call, `twin` builds the twin from all of them, or
-from all but one part (for the jackknife).
+A ServerModel only grows: `learn` adds the snapshots since the last call, and `fit` fits all of them. `twin` builds a
+variant of such a fit: without one part (for the jackknife), or with another assumption.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 
 from probe.capacity.model.engine_shares import engine_shares
 from probe.capacity.model.fit_bias import Segments, estimate_bias, without_bias
@@ -34,16 +35,37 @@ _SPECULATES = 1.05  # mean tokens in a step of a request above which rounding is
 # except the A100 (vllm/engine/arg_utils.py, 0.32).
 CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
 _CHUNK = 2048
+_NO_BIAS = (0.0,) * len(fields(StepCost))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFit:
+    """What was fitted to all snapshots: the twin, its step cost model, and the fit's bias by term of the cost."""
+
+    twin: Twin
+    cost_model: StepCostModel
+    bias: tuple[float, ...]
+
+    def prefill_tokens_per_second(self) -> float | None:
+        """Return the prompt tokens per second that an engine computes; None where the step cost model does not know."""
+        return prefill_rate(self.cost_model)
+
+
+@dataclass(frozen=True, slots=True)
+class _UncorrectedFit:
+    twin: Twin
+    cost_model: StepCostModel
+    by_steps: bool  # by the server's own sums over its steps, whose fit has no bias
+    prompts: Sequence[float]
 
 
 class ServerModel:
-    """What all snapshots so far show about a server. `cost_model` is the one of the last `twin()` without arguments."""
+    """What all snapshots so far show about a server."""
 
     def __init__(self, workload: Workload, hints: Hints) -> None:
         self.workload = workload
         self._hints = hints
         self.max_num_seqs = hints.max_num_seqs
-        self.cost_model: StepCostModel | None = None
         self.live_rps = 0.0
         self.pair_s = 0.0  # for each pair of a prompt's tokens
         self.is_chunk_known = hints.max_num_batched_tokens is not None
@@ -51,7 +73,6 @@ class ServerModel:
         self._snapshots: list[Sequence[ServerSnapshot]] = []  # of each part
         self._all: list[ServerSnapshot] = []
         self._segments: list[list[MetricsWindow]] = []
-        self._bias: tuple[float, ...] = (0.0,) * len(fields(StepCost))  # of the fit, by term
         self._are_of_load: list[bool] = []  # of each part, whether it is not only users' traffic
         self._observed_s = 0.0
         self._live_lengths: Workload | None = None  # None: no different from the workload's
@@ -65,11 +86,6 @@ class ServerModel:
     def informative_parts(self) -> list[int]:
         """Indices of the parts that contain windows."""
         return [part for part, segment in enumerate(self._segments) if segment]
-
-    def slowdown(self, part: int) -> float:
-        """Return by what factor steps in that part took longer than `cost_model` says."""
-        known = self.cost_model.slowdown if self.cost_model is not None else ()
-        return known[part] if 0 <= part < len(known) else 1.0
 
     @property
     def most_running(self) -> float:
@@ -163,48 +179,67 @@ class ServerModel:
             self._observed_s += seconds
             self.live_rps += (rate_rps - self.live_rps) * seconds / self._observed_s
 
+    def fit(self) -> ModelFit | None:
+        """Fit everything learnt so far; None if that is too little.
+
+        After load, the bias of the fit is estimated too. It depends on how widely lengths spread, which is not known of
+        users.
+        """
+        found = self._fit_parts(range(self.parts), self.chunk_tokens, self.pair_s)
+        if found is None:
+            return None
+        cost_model, bias = found.cost_model, _NO_BIAS
+        if not found.by_steps and any(self._are_of_load):
+            again = partial(self._fit_again, found)
+            bias = estimate_bias(found.twin, self._snapshots, cost_model.slowdown, self._lengths_of, again)
+            cost_model = replace(cost_model, cost=without_bias(cost_model.cost, bias))
+        return ModelFit(_corrected(found.twin, bias), cost_model, bias)
+
     def twin(
-        self, without: int | None = None, chunk_tokens: int | None = None, pair_s: float | None = None
+        self,
+        fit: ModelFit | None,
+        *,
+        without: int | None = None,
+        chunk_tokens: int | None = None,
+        pair_s: float | None = None,
     ) -> Twin | None:
-        """Build the twin from everything learnt; None if that is too little.
+        """Return a variant of the fit's twin, corrected by the fit's bias; None if there is too little to fit.
 
         `without`: leave that part out; `chunk_tokens`, `pair_s`: assume this max_num_batched_tokens, or this cost of
-        attention. Without arguments, `cost_model` is set and, after load, the bias of the fit is estimated again. It
-        depends on how widely lengths spread, which is not known of users.
+        attention. `fit`: None where there is none yet, and so no known bias.
         """
-        is_default = without is None and chunk_tokens is None and pair_s is None
-        chunk = chunk_tokens or self.chunk_tokens
+        parts = [part for part in range(self.parts) if part != without]
         pair_s = self.pair_s if pair_s is None else pair_s
-        segments = [segment for i, segment in enumerate(self._segments) if i != without]
+        plans_ahead = fit.cost_model.plans_ahead if fit is not None and without is not None else None
+        found = self._fit_parts(parts, chunk_tokens or self.chunk_tokens, pair_s, plans_ahead=plans_ahead)
+        return _corrected(found.twin, fit.bias if fit is not None else _NO_BIAS) if found is not None else None
+
+    def twins_without(self, fit: ModelFit | None, parts: Iterable[int]) -> list[Twin]:
+        """Return the twin without each of these parts, for the jackknife."""
+        return [twin for part in parts if (twin := self.twin(fit, without=part)) is not None]
+
+    def _fit_parts(
+        self, parts: Sequence[int], chunk_tokens: int, pair_s: float, *, plans_ahead: bool | None = None
+    ) -> _UncorrectedFit | None:
+        segments = [self._segments[part] for part in parts]
         measured = [window for segment in segments for window in segment]
         if not measured:
             return None
         traffic = join_windows(measured)
         cached = traffic.cached_tokens / (traffic.prompt_tokens or 1.0)
         prompts = prompt_lengths(self.workload, cached_ratio=cached)
-        snapshots = [part for i, part in enumerate(self._snapshots) if i != without]
-        by_steps = fit_steps(snapshots, prompts, pair_s)
-        known = self.cost_model.plans_ahead if without is not None and self.cost_model is not None else None
-        cost_model = by_steps or fit(segments, chunk, prompts, pair_s, plans_ahead=known)
+        by_steps = fit_steps([self._snapshots[part] for part in parts], prompts, pair_s)
+        cost_model = by_steps or fit(segments, chunk_tokens, prompts, pair_s, plans_ahead=plans_ahead)
         if cost_model is None:
             return None
-        ahead = cost_model.plans_ahead
-        twin = self._uncorrected_twin(cost_model, measured, traffic, chunk, has_prefix_hits=cached > 0)
-        if is_default and (by_steps is not None or not any(self._are_of_load)):
-            self._bias, self.cost_model = (0.0,) * len(self._bias), cost_model
-        elif is_default:
+        twin = self._uncorrected_twin(cost_model, measured, traffic, chunk_tokens, has_prefix_hits=cached > 0)
+        return _UncorrectedFit(twin, cost_model, by_steps is not None, prompts)
 
-            def fit_again(simulated: Segments) -> StepCost | None:
-                found = fit(simulated, chunk, prompts, pair_s, plans_ahead=ahead)
-                return found.cost if found is not None else None
-
-            self._bias = estimate_bias(twin, self._snapshots, cost_model.slowdown, self._lengths_of, fit_again)
-            self.cost_model = replace(cost_model, cost=without_bias(cost_model.cost, self._bias))
-        return replace(twin, cost=without_bias(cost_model.cost, self._bias))
-
-    def twins_without(self, parts: Iterable[int]) -> list[Twin]:
-        """Return the twin without each of these parts, for the jackknife."""
-        return [twin for part in parts if (twin := self.twin(without=part)) is not None]
+    def _fit_again(self, first: _UncorrectedFit, simulated: Segments) -> StepCost | None:
+        """Fit a simulated server as the real one was fitted."""
+        ahead = first.cost_model.plans_ahead
+        found = fit(simulated, self.chunk_tokens, first.prompts, self.pair_s, plans_ahead=ahead)
+        return found.cost if found is not None else None
 
     def guessed_twin(self, cost: StepCost) -> Twin:
         """Return a twin with this cost and the limits that are known, for a server whose cost is not learnt yet."""
@@ -253,10 +288,10 @@ class ServerModel:
         segment = self._segments[part]
         return (different_lengths(join_windows(segment), self.workload) if segment else None) or self.workload
 
-    def prefill_tokens_per_second(self) -> float | None:
-        """Return the prompt tokens per second that an engine computes; None where the step cost model does not know."""
-        return prefill_rate(self.cost_model) if self.cost_model is not None else None
+    def roofline(self, fit: ModelFit | None) -> Roofline | None:
+        """Compare the server with its GPUs' limits, if the hints name them. `fit`: None where none is believed."""
+        return compute_roofline(fit.cost_model if fit is not None else None, self._all, self._hints)
 
-    def roofline(self, *, is_believed: bool = True) -> Roofline | None:
-        """Compare the server with its GPUs' limits, if the hints name them; without the cost model if not believed."""
-        return compute_roofline(self.cost_model if is_believed else None, self._all, self._hints)
+
+def _corrected(twin: Twin, bias: Sequence[float]) -> Twin:
+    return replace(twin, cost=without_bias(twin.cost, bias))

@@ -11,7 +11,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from probe.capacity.model.front_end_delay import FrontEndEstimate, most_likely
-from probe.capacity.model.server_model import CHUNKS, ServerModel
+from probe.capacity.model.server_model import CHUNKS, ModelFit, ServerModel
 from probe.capacity.model.twin import Twin
 from probe.capacity.search.trial import Trial
 from probe.core.percentiles import percentile
@@ -34,13 +34,13 @@ ReplayBehind = Callable[[FrontEndEstimate, Trial], Sequence[float]]
 Replay = Callable[[Twin, Trial], Sequence[SimulatedRequest]]
 
 
-def infer_chunk_tokens(model: ServerModel, trial: Trial, replay: Replay) -> int:
+def infer_chunk_tokens(model: ServerModel, fit: ModelFit | None, trial: Trial, replay: Replay) -> int:
     """Return the max_num_batched_tokens that explains the longest gaps best; the present one unless clearly worse."""
     off = {}
     most = _PROMPTS_A_STEP * mean_length(model.workload.prompt_tokens)
     candidates = [chunk for chunk in CHUNKS if chunk <= max(most, model.chunk_tokens)]
     for chunk in candidates:
-        twin, stall = model.twin(chunk_tokens=chunk), trial.step.stall_s
+        twin, stall = model.twin(fit, chunk_tokens=chunk), trial.step.stall_s
         would = _stalls(replay(twin, trial)) if twin is not None else (0.0, 0.0)
         off[chunk] = fmean(
             abs(math.log(was / one)) if was and one else math.inf
@@ -51,18 +51,18 @@ def infer_chunk_tokens(model: ServerModel, trial: Trial, replay: Replay) -> int:
     return best if off[best] < off.get(now, math.inf) - _STALLS_DIFFER else now
 
 
-def infer_pair_s(model: ServerModel, trials: Sequence[Trial], replay: Replay) -> float:
+def infer_pair_s(model: ServerModel, fit: ModelFit | None, trials: Sequence[Trial], replay: Replay) -> float:
     """Return the seconds per pair of a prompt's tokens that explain how late first tokens of long prompts are."""
     mean = mean_length(model.workload.prompt_tokens)
     if mean < _LONG_PROMPTS:
         return 0.0
-    bare = model.twin(pair_s=0.0)
+    bare = model.twin(fit, pair_s=0.0)
     if bare is None:
         return 0.0
     found: list[tuple[float, float]] = []
     for share in _PAIR_SHARES:
         per_pair_s = 2 * share * bare.cost.per_token_s / mean
-        twin = model.twin(pair_s=per_pair_s)
+        twin = model.twin(fit, pair_s=per_pair_s)
         slope = _slope([point for trial in trials for point in _lateness(trial, replay(twin, trial))]) if twin else None
         if slope is None:
             return model.pair_s

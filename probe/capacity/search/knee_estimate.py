@@ -58,13 +58,13 @@ def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -
     more seconds of arithmetic.
     """
     requests = _FINAL if is_final else QUICK_REQUESTS
-    twin, rate_rps = state.twin, state.refine_forecast(requests) if is_final else state.forecast_rps
+    twin, rate_rps = state.twin, state.refined_forecast(requests) if is_final else state.forecast_rps
     if twin is None or rate_rps is None:
         return None
     there = predict(twin, rate_rps, state.objectives, requests=requests)
     ratios = state.objective_ratios(there)
     slope = _latency_slope(state, twin, rate_rps, max(ratios.values(), default=1.0), requests)
-    without_parts = state.model.twins_without(state.model.informative_parts)
+    without_parts = state.model.twins_without(state.fit, state.model.informative_parts)
     half = _half_interval(state, rate_rps, slope, without_parts)
     return KneeEstimate(
         rate_rps,
@@ -75,8 +75,14 @@ def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -
         _Z * _lasting_error(state, slope),
         why_wide(_drift(state), slope),
         _would_usual_limit_matter(state, twin, rate_rps, there.running, half),
-        fitted_server(twin, state.model, without_parts, state.correction) if is_final else None,
+        _stored(state, twin, without_parts) if is_final else None,
     )
+
+
+def _stored(state: SearchState, twin: Twin, without_parts: Sequence[Twin]) -> FittedServer | None:
+    if state.fit is None:
+        return None
+    return fitted_server(twin, state.model, state.fit, without_parts, state.correction)
 
 
 def _would_usual_limit_matter(state: SearchState, twin: Twin, rate_rps: float, would_run: float, half: float) -> bool:
@@ -116,7 +122,7 @@ def why_wide(drift: float, slope: float) -> str:
 
 
 def _drift(state: SearchState) -> float:
-    return state.model.cost_model.drift if state.model.cost_model is not None else 0.0
+    return state.fit.cost_model.drift if state.fit is not None else 0.0
 
 
 def _highest_informative_rps(state: SearchState) -> float:

@@ -23,7 +23,7 @@ from probe.capacity.model.hints import Hints
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
 from probe.capacity.search.next_rate import between, climb, first_rates, towards_forecast
 from probe.capacity.search.pulses import Room, next_size, pulse_plan
-from probe.capacity.search.search_state import SAME_RATE, VERIFYING_SHARE, SearchState
+from probe.capacity.search.search_state import SAME_RATE, VERIFYING_SHARE, Guess, SearchState
 from probe.capacity.search.trial_plan import cost_of, trial_plan
 from probe.capacity.search.unverified import UNLIMITED, Spending, advice, load_to_verify, shortcoming, trials_lacking
 from probe.capacity.search.verdict import (
@@ -84,8 +84,7 @@ class Search:
         self._doubted: str | None = None  # why the search continues without the model
         self._climbs = 0
         self._may_pulse = True
-        # By pulses or the unloaded baseline: the capacity, and how many requests run there.
-        self._guess: tuple[float, float] | None = None
+        self._guess: Guess | None = None
 
     def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
         """Take snapshots without load, the unloaded baseline, and the users and other probe requests meanwhile."""
@@ -125,7 +124,7 @@ class Search:
         if (why := find_void_reason(steps, stopped)) is not None:
             return Capacity(mode=FORECAST, reason=why)
         self.state.refresh()
-        self._knee = knee = self._knee or self._estimate_knee()
+        self._knee = knee = self._knee or self._final_knee()
         if knee is None:
             return modelless_capacity(self.state, steps, stopped)
         # The model goes on learning while the search does without it, and may explain the server after all.
@@ -162,12 +161,18 @@ class Search:
         load = self._load_to_verify(self._estimate_knee(is_final=False))
         if load is None:
             # The estimate that is published decides. It takes longer, and is kept.
-            self._knee = self._estimate_knee()
+            self._knee = self._final_knee()
             load = self._load_to_verify(self._knee)
         plan = self._trial_plan(*load) if load is not None else None
         if plan is None:
             return None
         return plan if self._spent.plus(cost_of(plan, state.model.workload)).is_within(self._budget) else None
+
+    def _final_knee(self) -> KneeEstimate | None:
+        """Return the knee as it is published. Its rate, from more simulated requests, is the forecast from here on."""
+        knee = self._estimate_knee()
+        self.state.forecast_rps = knee.rate_rps if knee is not None else None
+        return knee
 
     def _load_to_verify(self, knee: KneeEstimate | None) -> tuple[float, float] | None:
         if knee is None:
@@ -185,10 +190,10 @@ class Search:
         if state.twin is not None or state.trials:
             return 0
         # After a pulse that failed, the unloaded baseline alone is no ground for a guess.
-        self._guess = state.guess() if self._may_pulse or state.has_pulses else None
+        self._guess = state.make_guess() if self._may_pulse or state.has_pulses else None
         if not self._may_pulse:
             return 0
-        would_run = self._guess[1] if self._guess is not None and state.has_pulses else math.inf
+        would_run = self._guess.running if self._guess is not None and state.has_pulses else math.inf
         running = state.model.live_rps * state.unloaded_s
         room = Room(running, state.model.kv_tokens, state.model.engines)
         return next_size(state.pulses, state.model.workload, state.objectives, room, would_run)
@@ -236,7 +241,7 @@ class Search:
 
     def _rate_without_forecast(self, held_rps: float, failed_rps: float) -> float | None:
         if failed_rps == math.inf:
-            return first_rates(self.state, held_rps, self._guess[0] if self._guess is not None else None)
+            return first_rates(self.state, held_rps, self._guess.rate_rps if self._guess is not None else None)
         # An early trial that held may have had too few requests to be judged by itself.
         if highest_held_rps(self.state) < held_rps and self._tries(held_rps) == 1:
             return held_rps

@@ -5,12 +5,12 @@ live traffic, trials --> ServerModel, front end --> Twin --> replays of the tria
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from probe.capacity.model.front_end_delay import NONE, candidate_front_ends, most_likely
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.server_model import ServerModel
+from probe.capacity.model.server_model import ModelFit, ServerModel
 from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, find_capacity, predict
 from probe.capacity.model.windows import join_windows, windows
 from probe.capacity.search.calibrate import estimate_correction
@@ -41,6 +41,14 @@ _TO_GUESS = 400  # simulated requests for a first guess: pulses are rougher
 _PAIR_TRIALS = 3  # the highest trials, from which the cost of attention is inferred: lower ones have few long prompts
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A capacity before any model: the rate in requests/s, and how many requests run there."""
+
+    rate_rps: float
+    running: float
+
+
 class SearchState:
     """Data of a search and what follows from them: `observe_live` and `add_trial` add, `refresh` recomputes."""
 
@@ -49,7 +57,8 @@ class SearchState:
         self.model = ServerModel(workload, hints)
         self.pulses: list[Pulse] = []  # and the unloaded baseline first
         self.trials: list[Trial] = []
-        self.twin: Twin | None = None
+        self.fit: ModelFit | None = None  # the last one of the model
+        self.twin: Twin | None = None  # the fit's, with a front end
         self.correction: dict[str, float] = {}  # factors for the twin's latencies
         # Of all traffic, as if all of it were the workload's; None without a twin, and if no rate holds on it.
         self.forecast_rps: float | None = None
@@ -79,19 +88,21 @@ class SearchState:
         """Whether any pulse was answered."""
         return len(self.pulses) > 1
 
-    def guess(self) -> tuple[float, float] | None:
-        """Return the capacity that the pulses show roughly and how many requests would run there; None if they do not.
+    def make_guess(self) -> Guess | None:
+        """Return the capacity that the pulses show roughly; None if they do not. The next forecast begins there.
 
-        Without pulses it is from the unloaded baseline alone, and up to 2.2 times too high.
+        Without pulses it is from the unloaded baseline alone, up to 2.2 times too high, and no forecast begins there.
         """
         cost = guess_cost(self.pulses, self.model.workload, self.model.engines)
         if cost is None:
             return None
         twin = self.model.guessed_twin(cost)
         rate_rps = self.capacity(twin, self._near_rps(), _TO_GUESS)
-        if self.has_pulses:  # without them it may be far too high
+        if self.has_pulses:
             self._guessed_rps = rate_rps
-        return (rate_rps, predict(twin, rate_rps, self.objectives, requests=_TO_GUESS).running) if rate_rps else None
+        if not rate_rps:
+            return None
+        return Guess(rate_rps, predict(twin, rate_rps, self.objectives, requests=_TO_GUESS).running)
 
     def add_trial(
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
@@ -131,9 +142,11 @@ class SearchState:
         self.front_end_estimate = most_likely(found)
         replays = TrialReplays(self.model, self.objectives, self.unloaded_s)
         self._infer_limits(replays)
-        bare = self.model.twin()
-        if bare is None:
+        fit = self.model.fit()
+        if fit is None:
             return
+        self.fit, bare = fit, fit.twin
+        replays = replace(replays, slowdown=fit.cost_model.slowdown)
         if found:
             informative = [trial for trial in self.trials if trial.is_informative]
             self.front_end_estimate = infer_front_end(found, informative, partial(replays.ttfts_behind, bare))
@@ -182,11 +195,11 @@ class SearchState:
         )
         return [trial for trial in trials if trial.load_rps > (1 - SAME_RATE) * trials[0].load_rps]
 
-    def refine_forecast(self, requests: int) -> float | None:
-        """Repeat the forecast, with that many simulated requests; None if there is none."""
-        if self.twin is not None and self.forecast_rps is not None:
-            self.forecast_rps = self.capacity(self.twin, self.forecast_rps, requests, (0, 1)) or None
-        return self.forecast_rps
+    def refined_forecast(self, requests: int) -> float | None:
+        """Return the forecast with that many simulated requests; None if there is none."""
+        if self.twin is None or self.forecast_rps is None:
+            return None
+        return self.capacity(self.twin, self.forecast_rps, requests, (0, 1)) or None
 
     def capacity(self, twin: Twin, near_rps: float, requests: int, seeds: Sequence[int] = (0,)) -> float:
         """Return the capacity of a twin with the corrected latencies, in requests/s; 0 if no rate holds."""
@@ -207,9 +220,9 @@ class SearchState:
         trials = sorted((trial for trial in self.trials if trial.is_informative), key=lambda trial: trial.load_rps)
         stalled = [trial for trial in trials if trial.step.stall_s.p50 and trial.step.stall_s.p95]
         if stalled and not self.model.is_chunk_known:
-            self.model.chunk_tokens = infer_chunk_tokens(self.model, stalled[-1], requests)
+            self.model.chunk_tokens = infer_chunk_tokens(self.model, self.fit, stalled[-1], requests)
         if trials and self.front_end_estimate.front_end == NO_FRONT:  # a tokenizer too takes longer for a long prompt
-            self.model.pair_s = infer_pair_s(self.model, trials[-_PAIR_TRIALS:], requests)
+            self.model.pair_s = infer_pair_s(self.model, self.fit, trials[-_PAIR_TRIALS:], requests)
 
 
 def _offered_rps(step: StepSummary, run: StepRun, tripped: str | None) -> float:

@@ -27,11 +27,16 @@ def with_front_end(bare: Twin, estimate: FrontEndEstimate) -> Twin:
 
 @dataclass(frozen=True, slots=True)
 class TrialReplays:
-    """Replays among the model's live users. `unloaded_s`: E2E of the unloaded baseline."""
+    """Replays among the model's live users.
+
+    `unloaded_s`: E2E of the unloaded baseline; `slowdown`: by what factor steps of each part took longer than the fit
+    says, 1 where that is not known.
+    """
 
     model: ServerModel
     objectives: Objectives
     unloaded_s: float
+    slowdown: Sequence[float] = ()
 
     def latencies(self, twin: Twin, trial: Trial) -> Prediction | None:
         """Return the mean latencies of several replays; None if the trial is not informative."""
@@ -78,7 +83,8 @@ class TrialReplays:
         return [fmean(request.ttft_s for request in same) + twin.added_s for same in zip(*played, strict=True)]
 
     def _at_speed_of(self, trial: Trial, twin: Twin) -> Twin:
-        return replace(twin, cost=scaled(twin.cost, self.model.slowdown(trial.part)))
+        factor = self.slowdown[trial.part] if 0 <= trial.part < len(self.slowdown) else 1.0
+        return replace(twin, cost=scaled(twin.cost, factor))
 
     def _settle_s(self, trial: Trial) -> float:
         return _SETTLE_RESIDENCES * (trial.step.e2e_s.mean or self.unloaded_s)

@@ -204,8 +204,8 @@ def model_capacity(state: SearchState, knee: KneeEstimate, lacks: str | None) ->
         bottleneck=limits.name if limits else None,
         advice=limits.advice if limits else None,
         bottleneck_gain=limits.gain if limits else None,
-        roofline=state.model.roofline(),
-        prefill_tokens_per_second=state.model.prefill_tokens_per_second(),
+        roofline=state.model.roofline(state.fit),
+        prefill_tokens_per_second=state.fit.prefill_tokens_per_second() if state.fit is not None else None,
         fitted_server=knee.fitted_server,
         reason=lacks,
     )
@@ -226,8 +226,8 @@ def _lower_bound(state: SearchState, knee: KneeEstimate, most_rps: float) -> Cap
         lower=knee.interval[0] * rate / knee.rate_rps,
         upper=most_rps * (1 + SURE) if most_rps < math.inf else None,
         output_tokens_per_second=rate * mean_length(state.model.workload.output_tokens),
-        roofline=state.model.roofline(),
-        prefill_tokens_per_second=state.model.prefill_tokens_per_second(),
+        roofline=state.model.roofline(state.fit),
+        prefill_tokens_per_second=state.fit.prefill_tokens_per_second() if state.fit is not None else None,
         reason=f"a lower bound: max_num_seqs is not known to be more than {most};"
         f" {knee.rate_rps:.3g} requests/s {assumption(state, knee)}",
     )
@@ -262,5 +262,5 @@ def empirical_capacity(state: SearchState, doubted: str) -> Capacity:
         upper=high * (1 + FLOOR),
         output_tokens_per_second=rate * tokens,
         reason=f"measured without a model: {doubted}{_TOO_SHORT if is_short else ''}",
-        roofline=state.model.roofline(is_believed=False),
+        roofline=state.model.roofline(None),
     )

@@ -132,15 +132,16 @@ def test_a_tiny_term_with_a_large_error_is_not_reported() -> None:
 def test_from_live_traffic_it_comes_near_the_truth() -> None:
     seen = ServerModel(CHAT, KNOWN)
     seen.learn(watched(profile(FAST), CHAT, 12.0, 120.0))
-    assert seen.twin() is not None
-    assert seen.prefill_tokens_per_second() == pytest.approx(2048 / FAST.step_seconds(Batch(1, 2048)), rel=0.2)
-    found = seen.roofline()
+    fit = seen.fit()
+    assert fit is not None
+    assert fit.prefill_tokens_per_second() == pytest.approx(2048 / FAST.step_seconds(Batch(1, 2048)), rel=0.2)
+    found = seen.roofline(fit)
     assert found is not None
     assert found.step_s == pytest.approx(FAST.step_seconds(Batch(1, 1)), rel=0.1)
     assert found.prefill_ratio is not None
     true_s = FAST.step_seconds(Batch(1, 2048))
     assert found.prefill_ratio == pytest.approx(2048 / true_s / prefill_peak_tokens_s(EIGHT_B, h100()), rel=0.2)
-    assert seen.roofline(is_believed=False) is None
+    assert seen.roofline(None) is None
 
 
 @pytest.mark.long
@@ -148,8 +149,8 @@ def test_short_prompts_do_not_show_the_speed_of_long_ones() -> None:
     short = workload(20, 150)
     seen = ServerModel(short, KNOWN)
     seen.learn(watched(profile(FAST), short, 12.0, 120.0))
-    assert seen.twin() is not None
-    found = seen.roofline()
+    fit = seen.fit()
+    found = seen.roofline(fit)
     assert found is not None
     assert found.prefill_ratio is None
     assert found.decode_ratio is not None

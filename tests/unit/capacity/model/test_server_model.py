@@ -15,7 +15,7 @@ from probe.capacity.model import server_model
 from probe.capacity.model.engine_shares import engine_shares
 from probe.capacity.model.lengths import prompt_lengths
 from probe.capacity.model.server_model import Hints, ServerModel
-from probe.capacity.model.twin import UNLIMITED_SEQS
+from probe.capacity.model.twin import UNLIMITED_SEQS, Twin
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.core.step import TrafficBeside
 from probe.core.token_length import mean_length
@@ -35,12 +35,16 @@ def model(snapshots: list[ServerSnapshot], asked: Workload = CHAT, hints: Hints 
     return found
 
 
+def fitted(seen: ServerModel) -> Twin | None:
+    fit = seen.fit()
+    return fit.twin if fit is not None else None
+
+
 def test_a_twin_of_a_watched_server() -> None:
-    seen = model(BUSY)
-    twin = seen.twin()
-    assert twin is not None
-    assert seen.cost_model is not None
-    assert twin.cost == seen.cost_model.cost
+    fit = model(BUSY).fit()
+    assert fit is not None
+    twin = fit.twin
+    assert twin.cost == fit.cost_model.cost
     assert twin.kv_tokens == 400_000
     assert (twin.engines, twin.accepted_tokens, twin.prefix_caching) == (1, 0.0, False)
     assert (twin.max_num_seqs, twin.chunk_tokens) == (UNLIMITED_SEQS, 2048)
@@ -49,7 +53,7 @@ def test_a_twin_of_a_watched_server() -> None:
 def test_the_twin_s_cache_has_the_server_s_blocks() -> None:
     """A request wastes half a block: with blocks of 128 tokens that is a fifth of the memory of short requests."""
     coarse = watched(replace(KNOWN, block_size=128, num_blocks=513), CHAT, 12.0, 30.0)
-    found = model(coarse).twin()
+    found = fitted(model(coarse))
     assert found is not None
     assert (found.block_size, found.kv_tokens) == (128, 65_536)
     assert (found.profile().block_size, found.profile().usable_blocks) == (128, 512)
@@ -77,10 +81,10 @@ def test_another_look_at_the_live_rate_counts_by_its_length() -> None:
 
 def test_before_anything_is_seen_there_is_no_twin() -> None:
     bare = ServerModel(CHAT, Hints())
-    assert (bare.twin(), bare.parts, bare.live_rps, bare.has_other_live_lengths) == (None, 0, 0.0, False)
+    assert (fitted(bare), bare.parts, bare.live_rps, bare.has_other_live_lengths) == (None, 0, 0.0, False)
     for snapshots in ([], BUSY[:1], [BUSY[0], BUSY[0]], watched(KNOWN, CHAT, 0.0, 20.0)):
         seen = model(snapshots)
-        assert (seen.twin(), seen.live_rps) == (None, 0.0)
+        assert (fitted(seen), seen.live_rps) == (None, 0.0)
 
 
 def test_a_restart_while_watching_leaves_the_live_rate_unknown() -> None:
@@ -97,15 +101,24 @@ def test_a_part_can_be_left_out() -> None:
     seen = ServerModel(CHAT, Hints())
     for begin in range(0, 90, 30):
         seen.learn(BUSY[begin : begin + 31])
-    whole = seen.twin()
-    cost_model = seen.cost_model
-    part = seen.twin(without=1)
+    whole = seen.fit()
+    part = seen.twin(whole, without=1)
     assert seen.parts == 3
-    assert seen.cost_model is cost_model  # that of the last whole one
     assert whole is not None
     assert part is not None
-    assert part.cost != whole.cost
-    assert ServerModel(CHAT, Hints()).twin(without=0) is None
+    assert part.cost != whole.twin.cost
+    assert ServerModel(CHAT, Hints()).twin(None, without=0) is None
+
+
+def test_a_variant_depends_on_the_fit_that_it_is_given_and_on_no_call_before() -> None:
+    seen = model(BUSY)
+    fit = seen.fit()
+    assert fit is not None
+    before = seen.twin(fit, chunk_tokens=512)
+    biased = replace(fit, bias=(0.0, 0.0, fit.cost_model.cost.per_token_s, 0.0, 0.0, 0.0))
+    assert seen.twin(biased, chunk_tokens=512) != before
+    seen.fit()
+    assert seen.twin(fit, chunk_tokens=512) == before
 
 
 def test_live_users_of_the_same_lengths_do_not_differ() -> None:
@@ -155,7 +168,7 @@ def test_max_num_seqs_holds_for_each_of_several_engines() -> None:
     two = VirtualServer(profile(FAST, max_num_seqs=16), users=BackgroundTraffic(40.0, CHAT), shares=(0.5, 0.5))
     seen = model(polled(two, 40.0))
     assert seen.max_num_seqs == pytest.approx(16, abs=1)
-    twin = seen.twin()
+    twin = fitted(seen)
     assert twin is not None
     assert twin.engines == 2
 
@@ -167,7 +180,7 @@ def test_requests_that_wait_for_memory_do_not_show_max_num_seqs() -> None:
 
 def test_speculation_shows_in_tokens_that_come_together() -> None:
     quick = VirtualServer(KNOWN, users=BackgroundTraffic(12.0, CHAT), accepted_tokens=1.0)
-    twin = model(polled(quick, 60.0)).twin()
+    twin = fitted(model(polled(quick, 60.0)))
     assert twin is not None
     assert twin.accepted_tokens == pytest.approx(1.0, abs=0.2)
 
@@ -175,20 +188,20 @@ def test_speculation_shows_in_tokens_that_come_together() -> None:
 def test_a_prefix_cache_shows_by_its_hits() -> None:
     shared = replace(workload(1000, 100, 0.3), shared_tokens=600)
     server = VirtualServer(replace(KNOWN, prefix_caching=True), users=BackgroundTraffic(10.0, shared))
-    twin = model(polled(server, 60.0), shared).twin()
+    twin = fitted(model(polled(server, 60.0), shared))
     assert twin is not None
     assert twin.prefix_caching
 
 
 def test_an_unknown_cache_size_is_no_limit() -> None:
-    twin = model([replace(r, kv_cache_tokens=None) for r in BUSY]).twin()
+    twin = fitted(model([replace(r, kv_cache_tokens=None) for r in BUSY]))
     assert twin is not None
     assert twin.kv_tokens >= 1e9
     assert twin.cost.per_kv_token_s == 0.0
 
 
 def test_answers_of_one_token_decode_nothing() -> None:
-    assert model(watched(KNOWN, workload(300, 1, 0), 10.0, 30.0)).twin() is None
+    assert fitted(model(watched(KNOWN, workload(300, 1, 0), 10.0, 30.0))) is None
 
 
 @pytest.mark.parametrize(
@@ -264,9 +277,9 @@ def test_the_bias_of_a_fit_is_corrected_after_load_only(monkeypatch: pytest.Monk
     token_s = 1e-6
     monkeypatch.setattr(server_model, "estimate_bias", lambda *_: (0.0, 0.0, token_s, 0.0, 0.0, 0.0))
     seen = model(BUSY)
-    before = seen.twin()
+    before = fitted(seen)
     seen.learn([], of_load=True)
-    after = seen.twin()
+    after = fitted(seen)
     assert before is not None
     assert after is not None
     assert before.cost.per_token_s - after.cost.per_token_s == pytest.approx(token_s)
@@ -285,6 +298,6 @@ def test_a_load_has_the_lengths_of_its_workload_whatever_their_means(monkeypatch
     seen = model(BUSY)
     seen.learn(other, of_load=True)
     seen.learn(other)
-    seen.twin()
+    fitted(seen)
     assert found[:2] == [CHAT, CHAT]
     assert mean_length(found[2].prompt_tokens) > 1000

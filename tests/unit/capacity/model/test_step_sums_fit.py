@@ -101,14 +101,14 @@ def test_a_server_model_learns_from_steps_where_they_are_shown() -> None:
     ]
     model = ServerModel(CHAT, Hints())
     model.learn(both)
-    twin = model.twin()
-    assert twin is not None
+    fit = model.fit()
+    assert fit is not None
+    twin = fit.twin
     assert twin.cost.step_seconds(Batch(60, 60, 40_000)) == pytest.approx(
         FAST.step_seconds(Batch(60, 60, 40_000)), rel=0.02
     )
     assert (twin.max_num_seqs, twin.chunk_tokens, model.is_chunk_known) == (48, 4096, True)
-    assert model.cost_model is not None
-    assert astuple(model.cost_model.cost) == pytest.approx(astuple(twin.cost))
+    assert astuple(fit.cost_model.cost) == pytest.approx(astuple(twin.cost))
 
 
 def test_what_is_configured_wins_over_what_the_page_shows() -> None:

@@ -56,28 +56,30 @@ REPLAY: Replay = _replay
 @pytest.mark.parametrize("chunk", [512, 2048, 8192])
 def test_the_longest_gaps_show_how_many_tokens_a_step_takes(chunk: int) -> None:
     model, trial = _seen(profile(FAST, chunk=chunk, kv_tokens=900_000), PROMPTS, 4.0, 60.0)
-    found = infer_chunk_tokens(model, trial, REPLAY)
+    found = infer_chunk_tokens(model, None, trial, REPLAY)
     assert found in {512: (512,), 2048: (2048,), 8192: (4096, 8192, 16384)}[chunk], "few prompts fill 8192"
 
 
 def test_prompts_that_fit_in_any_step_leave_it_as_it_is() -> None:
     model, trial = _seen(profile(FAST, chunk=8192), workload(100, 50), 10.0, 20.0)
-    assert infer_chunk_tokens(model, trial, REPLAY) == model.chunk_tokens
+    assert infer_chunk_tokens(model, None, trial, REPLAY) == model.chunk_tokens
 
 
 def test_long_prompts_show_the_cost_of_attention() -> None:
     cost = replace(FAST, per_pair_s=6e-9)  # as much as the tokens themselves, at 12,000 of them
     model, trial = _seen(profile(cost, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
     model.chunk_tokens = 8192
-    assert 3e-9 < infer_pair_s(model, [trial], REPLAY) < 12e-9, "to a factor of two: who waits for whom hides the rest"
+    assert 3e-9 < infer_pair_s(model, None, [trial], REPLAY) < 12e-9, (
+        "to a factor of two: who waits for whom hides the rest"
+    )
 
 
 def test_where_it_costs_nothing_none_is_found() -> None:
     model, trial = _seen(profile(FAST, chunk=8192, kv_tokens=2_000_000), DOCUMENTS, 0.5, 120.0)
     model.chunk_tokens = 8192
-    assert infer_pair_s(model, [trial], REPLAY) == 0.0
+    assert infer_pair_s(model, None, [trial], REPLAY) == 0.0
 
 
 def test_short_prompts_are_not_looked_at() -> None:
     model, trial = _seen(profile(FAST), workload(400, 50), 10.0, 20.0)
-    assert infer_pair_s(model, [trial], lambda *_: pytest.fail("replayed")) == 0.0
+    assert infer_pair_s(model, None, [trial], lambda *_: pytest.fail("replayed")) == 0.0

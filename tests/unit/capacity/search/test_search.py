@@ -19,6 +19,7 @@ from probe.capacity.model.windows import MetricsWindow
 from probe.capacity.search.knee_estimate import KneeEstimate
 from probe.capacity.search.pulses import pulse_plan
 from probe.capacity.search.search import Search
+from probe.capacity.search.search_state import Guess
 from probe.capacity.search.trial import is_steady, sent_requests
 from probe.capacity.search.verdict import find_doubt, overloaded_trials
 from probe.core.reasons import FAILED_REQUESTS, SERVER_RESTARTED, SERVER_UNREADABLE
@@ -72,7 +73,7 @@ def _answered_alone(tpot_s: float) -> Search:
     ttft, gap, e2e = Distribution(max=0.025), Distribution(p50=0.020), Distribution(mean=0.405)
     baseline = replace(step(), ttft_s=ttft, itl_s=gap, e2e_s=e2e, plan=pulse_plan(1))
     search.observe_idle([snapshot(), snapshot()], baseline, TrafficBeside())
-    search.state.guess = lambda: (30.0, 9.0)  # type: ignore[method-assign]
+    search.state.make_guess = lambda: Guess(30.0, 9.0)  # type: ignore[method-assign]
     return search
 
 

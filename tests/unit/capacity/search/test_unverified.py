@@ -8,6 +8,7 @@ from simulated_servers import CHAT as _LENGTHS
 from simulated_servers import FAST, profile, twin_of
 
 from probe.capacity.model.hints import Hints
+from probe.capacity.model.server_model import ModelFit
 from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.search import knee_estimate
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee, why_wide
@@ -326,7 +327,8 @@ def test_a_search_that_met_a_part_of_a_drift_verifies_nothing(
     state = _search(0.07).state
     state.twin = twin_of(profile(FAST), _LENGTHS)
     state.forecast_rps = state.capacity(state.twin, 10.0, 300)
-    state.model.cost_model = StepCostModel(state.twin.cost, 0.01, drift, (), (), (1.0, 8.0), 9)
+    cost_model = StepCostModel(state.twin.cost, 0.01, drift, (), (), (1.0, 8.0), 9)
+    state.fit = ModelFit(state.twin, cost_model, (0.0,) * 6)
     found = estimate_knee(state, explain=False, is_final=False)
     assert found is not None
     assert (found.least_half < 0.08) is may_verify
