@@ -11,7 +11,7 @@ from itertools import takewhile
 from statistics import fmean
 
 from benchmarks.capacity.cases import Case
-from probe.capacity.run.cost_meter import covered_seconds
+from probe.capacity.run.runner import covered_seconds
 from probe.core.objectives import Objective, Objectives
 from probe.core.percentiles import percentile
 from probe.core.workload import lengths
@@ -169,7 +169,7 @@ def spoilt(request: SimulatedRequest, objectives: Objectives) -> bool:
 
 
 def over_objective(request: SimulatedRequest, objectives: Objectives, now_s: float) -> list[tuple[int, int]]:
-    """Return the spans (ns) in which it was over an objective, as probe.capacity.run.cost_meter does for a record."""
+    """Return the spans (ns) in which it was over an objective, as probe.capacity.run.runner does for a record."""
     ttft, tpot = objectives.ttft, objectives.tpot
     if math.isnan(request.last_s):  # cancelled
         if ttft is None or tpot is None:

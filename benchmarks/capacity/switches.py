@@ -18,7 +18,7 @@ SWITCHES: Mapping[str, tuple[tuple[str, str, Any], ...]] = {
     "pulses": ((_SEARCH + "pulses", "MOST", 1),),
     "pulses-of-64": ((_SEARCH + "pulses", "MOST", 16),),
     "guess": ((_SEARCH + "search_state", "guess_cost", lambda *_: None),),
-    "trials-apart": ((_SEARCH + "next_rate", "_MIN_GROWTH", 1.06),),
+    "trials-apart": ((_SEARCH + "trial_plan", "_MIN_GROWTH", 1.06),),
     "longer-top-trial": ((_SEARCH + "trial_plan", "_TOP_TRIAL_FACTOR", 1.0),),
     "warm-up": ((_SEARCH + "trial_plan", "_WARM_RESIDENCES", 0.0),),
     "correction": ((_SEARCH + "search_state", "estimate_correction", lambda *_: {}),),

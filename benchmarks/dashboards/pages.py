@@ -25,7 +25,7 @@ from probe.core import reasons
 from probe.core.objectives import LATENCIES
 from probe.core.request import Outcome
 from probe.scrape.page_scraper import REASONS
-from probe.simulator import buckets
+from probe.simulator import metrics_model as buckets
 
 MODEL = "meta-llama/Llama-3.1-8B-Instruct"
 GPUS = 4  # of a target

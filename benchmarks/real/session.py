@@ -19,8 +19,7 @@ from probe.capacity.model.hints import Hints
 from probe.capacity.run.request import Budget, LoadPlan, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
-from probe.capacity.search.fixed_steps import FixedSteps
-from probe.capacity.search.knee import LONG_S, MANY_REQUESTS
+from probe.capacity.search.knee import LONG_S, MANY_REQUESTS, FixedSteps
 from probe.capacity.search.search import Search
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock

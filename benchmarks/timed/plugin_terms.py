@@ -24,7 +24,7 @@ from benchmarks.capacity.timed_cases import workload_of
 from benchmarks.timed.cases import CASES, Case
 from benchmarks.timed.served import served, users
 from probe.capacity.model import step_sums_fit
-from probe.capacity.model.prompt_mix import Floats
+from probe.capacity.model.fit_data import Floats
 from probe.core.snapshot import ServerSnapshot
 from probe.scrape import vllm
 from probe.scrape.metrics_parser import samples

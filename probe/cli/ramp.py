@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from probe.capacity.run.admission import Admission
-from probe.capacity.run.preflight import firing_pages, preflight
+from probe.capacity.run.admission import Admission, firing_pages, preflight
 from probe.capacity.run.request import RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
@@ -35,8 +34,7 @@ from probe.monitor.capacity_workload import named_workload, workload_since_start
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, lock
-from probe.observe.guard import GO
-from probe.observe.guard_limits import GuardLimits
+from probe.observe.guard import GO, GuardLimits
 from probe.report.files import STDOUT, check_writable, write_file
 from probe.report.progress import following
 from probe.report.result_json import dumps

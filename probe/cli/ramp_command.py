@@ -31,8 +31,7 @@ from probe.core.errors import ConfigError
 from probe.core.text import one_line
 
 if TYPE_CHECKING:
-    from probe.capacity.run.replay_steps import Replay
-    from probe.capacity.run.request import RunRequest, StepSettings
+    from probe.capacity.run.request import Replay, RunRequest, StepSettings
     from probe.config.capacity import CapacityConfig
     from probe.config.config import Config
     from probe.config.targets import TargetConfig
@@ -301,7 +300,7 @@ def steps(options: RampOptions, capacity: "CapacityConfig", trace: "Trace | None
 
 def _replayed(options: RampOptions, settings: "StepSettings", trace: "Trace | None") -> "StepSettings":
     """Return the settings of a replay. Raises ConfigError."""
-    from probe.capacity.run.replay_steps import Replay
+    from probe.capacity.run.request import Replay
     from probe.core.step import Arrivals
 
     if trace is None or trace.seconds is None:

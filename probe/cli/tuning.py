@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from probe.capacity.model.knobs import Knob, withheld_knobs
-from probe.capacity.trend.compare import UNCLEAR
-from probe.capacity.trend.tuning import best, has_drifted, is_clear_loss, verdict_beside
+from probe.capacity.trend.compare import UNCLEAR, best, has_drifted, is_clear_loss, verdict_beside
 from probe.cli.tune_knobs import KnobValues, still_has, twin_knob
 from probe.cli.tuned_server import Settings, StartError, TunedServer
 from probe.core.errors import TargetError

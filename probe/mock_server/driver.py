@@ -1,7 +1,7 @@
 """The mock server's driver: runs engine steps in real time, and sends tokens.
 
 Input: requests and aborts from the HTTP side. Output: each request's tokens, on a queue of its own, and the metrics.
-Requests reach the engine, and tokens the clients, through the front end (simulator/front_end.py). One task steps the
+Requests reach the engine, and tokens the clients, through the front end (simulator/cost.py). One task steps the
 engine; the first request starts it and it ends with the last, so an idle server does nothing.
 
 Each step is due one step cost after the previous step was due, not after its tokens went out. So oversleeping does not
@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 from probe.mock_server.metrics import Metrics, RequestTimes
-from probe.simulator.cost import Profile
+from probe.simulator.cost import FrontEndThread, Profile
 from probe.simulator.engine import SimulatedEngine
 from probe.simulator.engine_step import ScheduledStep, StepOutcome
-from probe.simulator.front_end import FrontEndThread
 
 # How late the schedule may be and still catch up. After a longer delay (a suspended process, the end of a stall) it
 # starts afresh, since catching up would give out tokens faster than any server.

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from probe.simulator.buckets import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
 from probe.simulator.cost import Profile
 from probe.simulator.engine import SimulatedEngine
+from probe.simulator.metrics_model import REQUEST_S, STEP_TOKENS, TOKEN_S, TTFT_S, one_two_five
 
 ENGINE = "0"  # vLLM numbers its data-parallel engines; the mock server has one
 _M = TypeVar("_M", Gauge, Counter)

@@ -5,7 +5,7 @@ one. A block is identified by a hash of itself and all blocks before it, as in v
 dropped.
 
 Not modelled: what has been computed. A prompt counts as known when it arrives, and the engine
-(simulator/prefix_cache.py) caches a common prefix only from the first prompt that is known to share it. So the second
+(simulator/kv_blocks.py) caches a common prefix only from the first prompt that is known to share it. So the second
 prompt with a prefix computes it again, and the third finds it; in vLLM the second would. Nor are two different prefixes
 kept apart in the cache's memory.
 """

@@ -13,7 +13,7 @@ from functools import partial
 
 import structlog
 
-from probe.capacity.run.preflight import firing_pages
+from probe.capacity.run.admission import firing_pages
 from probe.config.config import Config
 from probe.core.clock import Clock
 from probe.core.target_status import TargetStatus

@@ -8,19 +8,50 @@ first, and KV as two of the last five polls.
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import sqrt
+from math import inf, sqrt
+from typing import Self
 
 from probe.core import reasons
-from probe.core.objectives import Objectives
+from probe.core.objectives import Objective, Objectives
 from probe.core.reasons import Reason
 from probe.core.request import Outcome
-from probe.core.snapshot import ServerSnapshot
-from probe.observe.guard_latency import slow_tokens
-from probe.observe.guard_limits import GuardLimits
+from probe.core.snapshot import Histogram, ServerSnapshot
 from probe.observe.restarts import restarted
 from probe.observe.user_load import requests_counted
+
+
+@dataclass(frozen=True, slots=True)
+class GuardLimits:
+    """The limits at which load stops. Numbers of polls are consecutive unless noted otherwise."""
+
+    preemptions: float = 3
+    waiting: float = 4
+    waiting_polls: int = 3
+    kv_cache_usage: float = 0.95
+    kv_polls: int = 2  # of the last kv_window
+    kv_window: int = 5
+    missed_polls: int = 2
+    ttft: Objective | None = None  # the users' objectives; None: no latency is judged
+    tpot: Objective | None = None
+    over_objective: float = 2  # this multiple of an objective is harm, and no measurement any more
+    latency_polls: int = 6  # three seconds: at one request/s the last poll alone would have no samples
+    slow_first_tokens: float = 3
+    itl_samples: float = 20
+    unanswered: int = 3  # requests that wait too long for their first byte; a single one may have a long prompt
+    hang_s: float = 2.0  # or twice the limit, if longer: a server that does not answer a single request does not answer
+    worse_than_before: float = 2  # users with long prompts wait long without probe load too
+    usual_samples: float = 200
+
+    def promised(self, objectives: Objectives) -> Self:
+        """Return the limits with the latency objectives. A mean gap is no longer than the longest one."""
+        return replace(self, ttft=objectives.ttft, tpot=objectives.tpot or objectives.itl)
+
+    def offered(self, rate_rps: float) -> Self:
+        """Return the limits at an offered rate: requests that arrive within the TTFT objective may all wait."""
+        within_s = self.ttft.within_s if self.ttft else 0.0
+        return replace(self, waiting=max(self.waiting, rate_rps * within_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +225,59 @@ def _unanswered(unanswered_s: Sequence[float], limits: GuardLimits) -> GuardVerd
 def _slow(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
     words = slow_tokens(polls, limits)
     return denied(reasons.USERS_LATENCY, words) if words else None
+
+
+def slow_tokens(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> str | None:
+    """Describe latencies that are too long at the end of `polls`, the successful ones since load began, or None.
+
+    The server's histograms include probe requests, which share queue and batch with users' requests: whichever wait too
+    long, it is a reason to stop.
+    """
+    recent = polls[-limits.latency_polls :]
+    return _slow_first_tokens(polls, recent, limits) or _slow_next_tokens(recent, limits)
+
+
+def _slow_first_tokens(
+    polls: Sequence[ServerSnapshot], recent: Sequence[ServerSnapshot], limits: GuardLimits
+) -> str | None:
+    """Describe too many first tokens after twice the objective: more than may miss the objective, and than usual."""
+    first, last = _ends(recent, "ttft")
+    if limits.ttft is None or first is None or last is None:
+        return None
+    wanted_s = limits.over_objective * limits.ttft.within_s
+    limit_s = min((bound for bound, _ in last.buckets if bound >= wanted_s), default=inf)  # rather late than wrong
+    answered = last.count - first.count
+    slow = answered - (_up_to(last, limit_s) - _up_to(first, limit_s))
+    usual = limits.worse_than_before * _usual(polls, limit_s, limits)
+    if slow < limits.slow_first_tokens or slow <= max(1 - limits.ttft.ratio, usual) * answered:
+        return None
+    return f"{slow:g} of {answered:g} requests that the server answered had their first token after {limit_s:g} s"
+
+
+def _usual(polls: Sequence[ServerSnapshot], limit_s: float, limits: GuardLimits) -> float:
+    """Return the share of first tokens after `limit_s` in the server's life before this load; 0 with few samples."""
+    ever, _ = _ends(polls, "ttft")
+    if ever is None or ever.count < limits.usual_samples:
+        return 0.0
+    return (ever.count - _up_to(ever, limit_s)) / ever.count
+
+
+def _slow_next_tokens(recent: Sequence[ServerSnapshot], limits: GuardLimits) -> str | None:
+    """Describe a mean gap over twice the objective. Single long gaps, while a prompt is prefilled, are no harm."""
+    first, last = _ends(recent, "itl")
+    if limits.tpot is None or first is None or last is None:
+        return None
+    count, limit_s = last.count - first.count, limits.over_objective * limits.tpot.within_s
+    if count < limits.itl_samples or (mean_s := (last.sum - first.sum) / count) <= limit_s:
+        return None
+    return f"the server's mean gap between tokens is {mean_s * 1000:.0f} ms, more than {limit_s * 1000:.0f} ms"
+
+
+def _ends(recent: Sequence[ServerSnapshot], name: str) -> tuple[Histogram | None, Histogram | None]:
+    """Return a histogram at the first and at the last poll that has it."""
+    found = [poll.histograms[name] for poll in recent if name in poll.histograms]
+    return (found[0], found[-1]) if found else (None, None)
+
+
+def _up_to(histogram: Histogram, bound: float) -> float:
+    return max((count for upper, count in histogram.buckets if upper <= bound), default=0.0)

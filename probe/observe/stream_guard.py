@@ -13,8 +13,7 @@ from probe.core import reasons
 from probe.core.latency import PROMISED, is_held_back
 from probe.core.objectives import BY_GAPS, Objective, Objectives
 from probe.core.request import Outcome, RequestRecord
-from probe.observe.guard import GuardVerdict, denied
-from probe.observe.guard_limits import GuardLimits
+from probe.observe.guard import GuardLimits, GuardVerdict, denied
 
 # What a capacity lacks that was measured with this guard.
 _HIDDEN = tuple(dict.fromkeys(row.unseen for row in reasons.TRIPS if row.unseen))

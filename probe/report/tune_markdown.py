@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from probe.capacity.model.knobs import Knob
-from probe.capacity.trend.tuning import change_of
+from probe.capacity.trend.compare import change_of
 from probe.core.result import CapacityResult
 from probe.report.figures import cell, number, percent, promises, table
 from probe.report.provenance_text import provenance_lines

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from probe.capacity.model.knobs import Knob
-from probe.capacity.trend.tuning import change_of
+from probe.capacity.trend.compare import change_of
 from probe.core.result import CapacityResult
 
 SCHEMA = "kneewatch.tune/1"

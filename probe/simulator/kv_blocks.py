@@ -1,8 +1,52 @@
 """The KV cache of a simulated engine, counted in blocks: free ones, those of requests, those of the common prefix."""
 
+from collections import Counter
+
 from probe.simulator.cost import Profile
-from probe.simulator.engine_request import EngineRequest
-from probe.simulator.prefix_cache import CommonPrefix
+from probe.simulator.engine_step import EngineRequest
+
+
+class CommonPrefix:
+    """A common prefix of prompts. `cached`: blocks that a prompt would find; `in_use`: cached blocks that requests use.
+
+    A block is stored once, however many requests use it. An unused block counts as free memory and stays cached until
+    its memory is needed; blocks are evicted from the end of the prefix, as in vLLM. Two different prefixes are taken
+    for the same one, and so need too little memory; vLLM hashes each block and keeps them apart.
+    """
+
+    def __init__(self) -> None:
+        self.cached = 0
+        self.in_use = 0
+        self._users: Counter[int] = Counter()  # number of requests, by how many blocks they use
+
+    def would_allocate(self, blocks: int) -> int:
+        """Return how many blocks of free memory a request that uses `blocks` of the prefix would take."""
+        return max(blocks - self.in_use, 0)
+
+    def acquire(self, blocks: int) -> int:
+        """Count a request that uses `blocks` of the prefix. Return how many blocks of free memory it takes."""
+        if not blocks:
+            return 0
+        self._users[blocks] += 1
+        taken = self.would_allocate(blocks)
+        self.in_use += taken
+        self.cached = max(self.cached, self.in_use)
+        return taken
+
+    def release(self, blocks: int) -> int:
+        """Uncount a request that used `blocks` of the prefix. Return how many blocks of memory that frees."""
+        if not blocks:
+            return 0
+        self._users[blocks] -= 1
+        if self._users[blocks]:
+            return 0
+        del self._users[blocks]
+        before, self.in_use = self.in_use, max(self._users, default=0)
+        return before - self.in_use
+
+    def evict(self, free_blocks: int) -> None:
+        """Drop cached blocks that no request uses and that no longer fit into the free memory."""
+        self.cached = min(self.cached, self.in_use + free_blocks)
 
 
 class KvBlocks:

@@ -15,10 +15,9 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from probe.simulator.cost import Profile
+from probe.simulator.cost import FrontEndThread, Profile
 from probe.simulator.engine import SimulatedEngine
 from probe.simulator.engine_step import ScheduledStep, StepOutcome
-from probe.simulator.front_end import FrontEndThread
 from probe.simulator.metrics_model import SimulatedMetrics
 from probe.simulator.simulated_request import SimulatedRequest
 

@@ -1,8 +1,8 @@
 """The simulated server: vLLM in virtual time, thousands of requests in a tenth of a second. Pure.
 
 Input: a Profile, live users, and requests with their arrival times. Output: when each request got its first and its
-last token, and what the server's metrics would show at any moment. Scheduler, costs and front end (engine.py, cost.py,
-front_end.py) are the ones that the mock server runs in real time.
+last token, and what the server's metrics would show at any moment. Scheduler, costs and front end (engine.py, cost.py)
+are the ones that the mock server runs in real time.
 
     requests --> front end (in turn) --> engine, step by step --> front end (sends tokens) --> times, metrics
 
@@ -18,8 +18,7 @@ from random import Random
 
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload, lengths
-from probe.simulator.cost import Profile
-from probe.simulator.front_end import FrontEndThread
+from probe.simulator.cost import FrontEndThread, Profile
 from probe.simulator.metrics_model import SimulatedMetrics
 from probe.simulator.replica import Departure, Replica
 from probe.simulator.simulated_request import SimulatedRequest

@@ -13,7 +13,7 @@ from benchmarks.capacity.cases import CASES
 from benchmarks.capacity.peer_load import Level, PeerLoad, over_objective, score, spoilt, spoilt_without_run
 from benchmarks.capacity.peers import PEERS, answer, concurrency_bisection, guidellm_sweep, rate_bisection
 from benchmarks.capacity.truth_file import read
-from probe.capacity.run.cost_meter import over_objective as over_objective_of_a_record
+from probe.capacity.run.runner import over_objective as over_objective_of_a_record
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome
 from probe.simulator.virtual_server import SimulatedRequest

@@ -11,12 +11,12 @@ import uvloop
 from api_server import NAMESPACE, ApiServer, api_server
 from mock_servers import MockServer, mock_server
 
-from probe.capacity.run import lease_holder
+from probe.capacity.run import lease_lock
 from probe.capacity.run.lease_lock import LOST, KubernetesLease
 from probe.capacity.run.request import Budget, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
-from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.knee import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
 from probe.core.errors import LockError
@@ -175,7 +175,7 @@ def test_of_several_at_once_one_gets_it(story: Any) -> None:
 )
 def test_a_holder_that_has_died_is_followed_when_its_lease_is_over(story: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def tell(api: ApiServer) -> None:
-        monkeypatch.setattr(lease_holder, "LASTS_S", 2)
+        monkeypatch.setattr(lease_lock, "LASTS_S", 2)
         api.forbidden.add("delete leases")
         async with lease():
             pass

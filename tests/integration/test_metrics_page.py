@@ -37,7 +37,7 @@ from probe.observe.cross_checks import METHODS
 from probe.observe.kv_pressure import SIGNS
 from probe.scrape import engines
 from probe.scrape.page_scraper import REASONS
-from probe.simulator.buckets import one_two_five
+from probe.simulator.metrics_model import one_two_five
 
 GOLDEN = Path(__file__).parent.parent / "golden/metrics/page.txt"
 VLLM_PAGE = Path(__file__).parent.parent / "golden/vllm-0.32/metrics.txt"

@@ -17,11 +17,10 @@ from mock_servers import MockServer, mock_server
 from starlette.types import Message, Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.capacity.run.replay_steps import Replay, replay_steps
-from probe.capacity.run.request import Budget, RunJob, RunRequest
+from probe.capacity.run.request import Budget, Replay, RunJob, RunRequest, replay_steps
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
-from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.knee import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.client.secrets import AuthHeader, Secrets
 from probe.core.clock import SystemClock

@@ -5,14 +5,156 @@ between tokens in each window, the mean prefill time of each segment, and how fa
 least squares of step_cost_fit.py minimise that misfit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from probe.capacity.model.prefill_data import PrefillData, column
-from probe.capacity.model.prompt_mix import Floats, PromptMix
 from probe.capacity.model.windows import MetricsWindow
+
+Floats = NDArray[np.float64]
+
+
+class PromptMix:
+    """Chunks of prompts in each window. A prompt has `full` chunks that fill a step, and one with the `rest`.
+
+    A window with a larger mean prompt has more long prompts than usual, not longer ones.
+    `shares`: of the lengths among the prompts; `chunks`: of a prompt, on average; `mean_tokens`: of a chunk;
+    `first_tokens`: of a prompt's first chunk. Arrays of all chunks have those that fill a step first: `counts` such
+    chunks a prompt, with `tokens` and the `pairs` of them with all before them.
+    """
+
+    def __init__(self, lengths: Floats, means: Floats, room: Floats) -> None:
+        """`lengths`: equally likely; `means`: of each window's prompts; `room`: for prompts in each window's steps."""
+        mean, variance = lengths.mean(), lengths.var()
+        tilt = (lengths - mean) / variance if variance > 0 else np.zeros_like(lengths)
+        self.shares = np.maximum(1 + tilt[:, None] * (means - mean), 0.0)
+        self.shares /= self.shares.sum(axis=0)
+        own = lengths[:, None] * means / (self.shares * lengths[:, None]).sum(axis=0)
+        self.full = np.maximum(np.ceil(own / room) - 1, 0.0)
+        self.rest = own - self.full * room
+        self.room = room
+        self.tokens = np.concatenate([np.broadcast_to(room, own.shape), self.rest])
+        self.counts = np.concatenate([self.shares * self.full, self.shares])
+        self.pairs = self.tokens * np.concatenate([self.full * room / 2, self.full * room + self.rest / 2])
+        self.chunks = self.counts.sum(axis=0)
+        self.mean_tokens = means / self.chunks
+        self.first_tokens = (self.shares * np.minimum(own, room)).sum(axis=0)
+
+    def in_steps(self, begun: Floats) -> tuple[Floats, Floats]:
+        """Return the share of steps that hold a prompt, and for each chunk how many tokens its step has.
+
+        `begun`: chunks for each step, as a Poisson process.
+        """
+        filled = 1 - np.exp(-begun)
+        together = np.where(begun > 0, begun / np.maximum(filled, 1e-9), 1.0)
+        # What does not fit fills another step.
+        tokens = np.minimum(self.tokens + (together - 1) * self.mean_tokens, self.room)
+        return np.minimum(begun * self.mean_tokens / np.maximum(self.mean(tokens), 1e-9), 1.0), tokens
+
+    def mean(self, values: Floats) -> Floats:
+        """Return the mean over all chunks."""
+        return np.asarray((self.counts * values).sum(axis=0) / self.chunks)
+
+
+_MIN_PREFILLS = 5
+
+
+class PrefillData:
+    """Segments with prefills (`segment`: their indices), the mean time of each (`seconds`), and its usual `scatter`.
+
+    vLLM counts a prefill when its request ends, long after it happened, so conditions are averaged over a whole
+    segment, each window weighted by the prompts that began in it. A prompt comes during a step, a long one rather than
+    a short one, together with others. They begin in the next step, or with steps planned ahead in the one after it. The
+    rest of a long prompt, which has filled steps before, comes first.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Sequence[MetricsWindow]],
+        lengths: Floats,
+        fresh: float,
+        chunk_tokens: int,
+        pair_s: float,
+        *,
+        plans_ahead: bool,
+    ) -> None:
+        """`lengths`: of prompts, equally likely; `fresh`: share of their tokens that is computed."""
+        self._plans_ahead, self._pair_s = plans_ahead, pair_s
+        self.segment = np.array([i for i, each in enumerate(segments) if _has_prefills(each)], dtype=int)
+        usable = [segments[i] for i in self.segment]
+        finished = column(sum(w.finished for w in s) for s in usable)
+        self.seconds = column(sum(w.prefill_sum_s for w in s) for s in usable) / finished
+        self.scatter = 0.02 + 0.2 / np.sqrt(finished)
+        self.batch = column(_mean_over_prompts(s, lambda w: w.batch if w.steps else 0.0) for s in usable)
+        self.kv_tokens = column(_mean_over_prompts(s, lambda w: w.kv_tokens) for s in usable)
+        room = np.maximum(chunk_tokens - self.batch, 1.0)
+        ended = column(sum(w.finished_prompt_tokens for w in s) for s in usable) / finished
+        self.own = PromptMix(lengths, np.where(ended > 0, ended * fresh, lengths.mean()), room)
+        self._others = PromptMix(lengths, np.full_like(ended, lengths.mean()), room)
+        self._rate = column(sum(w.prompts for w in s) / sum(w.seconds * w.engines for w in s) for s in usable)
+        self._busy = column(_mean_over_prompts(s, _busy) for s in usable)
+        gap_s = column(_mean_over_prompts(s, lambda w: w.itl_s) for s in usable)
+        self._filled, self._tokens = self._others.in_steps(self._rate * self._others.chunks * gap_s)
+
+    def predict(self, step_s: Callable[[Floats, Floats, Floats | float], Floats]) -> Floats:
+        """Return the mean prefill time of each segment. `step_s`: of a step, by batch, KV tokens and prompt tokens."""
+        others, filled = self._others, self._filled
+        full = len(others.full)  # rows of chunks that fill a step
+
+        def seconds(tokens: Floats | float) -> Floats:
+            return step_s(self.batch, self.kv_tokens, tokens)
+
+        bare, held = seconds(0.0), seconds(self._tokens) + self._pair_s * others.pairs
+        share = filled * others.counts / others.chunks  # of the steps, by the chunk they hold
+        usual_s = (1 - filled) * bare + (share * held).sum(axis=0)
+        came = share * held / usual_s  # of the prompts, by the step in which they come
+        came_s = (1 - filled) * bare**2 / usual_s + (came * held).sum(axis=0)
+        after = share if self._plans_ahead else came
+        beside = self._rate * others.first_tokens * came_s + (after[:full] * others.rest).sum(axis=0)
+        first_s = self._own_seconds(seconds, self._busy * beside)
+        if not self._plans_ahead:
+            return first_s
+        # The step that is planned already: the rest of a prompt that fills this one, or any other.
+        rest_s = seconds(others.rest)
+        is_rest = share[:full].sum(axis=0)
+        any_s = (usual_s - (share[:full] * rest_s).sum(axis=0)) / np.maximum(1 - is_rest, 1e-9)
+        waited_s = (came[:full] * rest_s).sum(axis=0) + (1 - came[:full].sum(axis=0)) * any_s
+        return np.asarray(first_s + self._busy * waited_s)
+
+    def _own_seconds(self, seconds: Callable[[Floats | float], Floats], beside: Floats) -> Floats:
+        """Return the mean time of a prompt's own steps, the first one with so many other prompt tokens."""
+        own = self.own
+        full_s = seconds(own.room)
+        # What others take of a step that is full is left for the last one.
+        later = self._rate * self._others.first_tokens * own.full * full_s
+        last_s = seconds(np.minimum(own.rest + beside + later, own.room))
+        of_all = own.full * full_s + last_s + self._pair_s * (own.full * own.room + own.rest) ** 2 / 2
+        return np.asarray((own.shares * of_all).sum(axis=0))
+
+
+def column(values: Iterable[float]) -> Floats:
+    return np.array(list(values), dtype=float)
+
+
+def _has_prefills(segment: Sequence[MetricsWindow]) -> bool:
+    return (
+        sum(w.finished for w in segment) >= _MIN_PREFILLS
+        and sum(w.prompts for w in segment) > 0
+        and sum(w.prefill_sum_s for w in segment) > 0
+    )
+
+
+def _mean_over_prompts(segment: Sequence[MetricsWindow], value: Callable[[MetricsWindow], float]) -> float:
+    """Return the mean of a value over the prompts that began in the segment."""
+    return sum(value(w) * w.prompts for w in segment) / sum(w.prompts for w in segment)
+
+
+def _busy(window: MetricsWindow) -> float:
+    """Return the share of the window in which steps ran."""
+    return min(window.steps * window.itl_s / window.seconds / window.engines, 1.0)
+
 
 # How strongly a term is held to its first guess where the windows cannot tell it from the others.
 _PRIOR = np.array([1.0, 0.5, 0.1, 1.0, 0.5])

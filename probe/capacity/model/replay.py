@@ -16,8 +16,7 @@ from probe.core.objectives import Objectives
 from probe.core.reasons import is_precaution
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import lengths
-from probe.observe.guard import decide
-from probe.observe.guard_limits import GuardLimits
+from probe.observe.guard import GuardLimits, decide
 from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
 _TIMES = 6

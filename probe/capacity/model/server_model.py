@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
-from probe.capacity.model.engine_shares import engine_shares
 from probe.capacity.model.fit_bias import Segments, estimate_bias, without_bias
 from probe.capacity.model.hints import Hints
-from probe.capacity.model.infer_max_num_seqs import infer_max_num_seqs
 from probe.capacity.model.lengths import different_lengths, prompt_lengths, without_probes
 from probe.capacity.model.roofline import compute_roofline, prefill_rate
 from probe.capacity.model.step_cost_fit import StepCostModel, fit
@@ -295,3 +293,58 @@ class ServerModel:
 
 def _corrected(twin: Twin, bias: Sequence[float]) -> Twin:
     return replace(twin, cost=without_bias(twin.cost, bias))
+
+
+def engine_shares(snapshots: Sequence[ServerSnapshot]) -> tuple[float, ...]:
+    """Return each engine's share of the requests, by the tokens it generated; empty if no difference is proven.
+
+    Shares are drawn towards equal ones by as much of their difference as chance explains (James and Stein, 1961).
+    """
+    usable = [r for r in snapshots if r.by_engine and "ttft" in r.histograms]
+    if not usable or usable[0].by_engine.keys() != usable[-1].by_engine.keys():
+        return ()
+    first, last = usable[0].by_engine, usable[-1].by_engine
+    generated = [
+        after - before
+        for name in first
+        if (before := first[name].generation_tokens) is not None and (after := last[name].generation_tokens) is not None
+    ]
+    count = len(first)
+    requests = usable[-1].histograms["ttft"].count - usable[0].histograms["ttft"].count
+    if len(generated) < count or min(generated) <= 0 or requests <= 0:  # restarted, idle, or without the counter
+        return ()
+    away = [each / sum(generated) - 1 / count for each in generated]
+    chance = (1 - 1 / count) / requests  # the variances of all shares together
+    kept = max(1 - chance / sum(one * one for one in away), 0.0) if any(away) else 0.0
+    return tuple(1 / count + kept * one for one in away) if kept else ()
+
+
+_KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
+_NEARLY = 0.93
+# How often as many as ever must run while others wait; one less if none ever waited while fewer ran. Once is enough of
+# an overload for a power of two, the usual limit, if none did, or with this share of them waiting: one or two wait by
+# chance, such as long prompts for a step's tokens.
+_POLLS, _MANY = 3, 0.5
+
+
+def infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], *, overloaded: bool = False) -> int | None:
+    """Infer max_num_seqs from the number of running requests; None as long as it does not show.
+
+    It shows when again and again exactly as many requests run as ever did, while others wait and memory is free. A
+    varying load would come near its maximum more often than exactly to it. `overloaded`: the last load was stopped
+    because requests waited too long.
+    """
+    fullest = [(most_running(r), r.waiting or 0) for r in snapshots if (r.kv_cache_usage or 0) < _KV_ROOM and r.running]
+    most = max((most_running(r) for r in snapshots), default=0.0)
+    full = [waiting for running, waiting in fullest if running == most]
+    waited = sum(waiting > 0 for waiting in full)
+    near = sum(_NEARLY * most <= running < most for running, _ in fullest)
+    elsewhere = sum(waiting > 0 for running, waiting in fullest if running < most)
+    is_usual = round(most).bit_count() == 1
+    if overloaded and is_usual and (not elsewhere or max(full, default=0) >= _MANY * most):
+        needed = 1.0
+    else:
+        needed = max(_POLLS if elsewhere else _POLLS - 1, len(full) / 2)
+    if waited < needed or (elsewhere and len(full) < near / 2):
+        return None
+    return max(round(most), 1)

@@ -11,8 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from probe.capacity.model.fit_data import step_seconds
-from probe.capacity.model.prompt_mix import Floats
+from probe.capacity.model.fit_data import Floats, step_seconds
 from probe.capacity.model.step_cost_fit import MIN_BATCH, MIN_WINDOWS, StepCostModel, fitted_model
 from probe.core.snapshot import ServerSnapshot, StepSums
 

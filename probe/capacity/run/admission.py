@@ -1,4 +1,6 @@
-"""Decides whether a scheduled capacity run may begin now, and its limits. Each refusal has a reason and numbers.
+"""Decides whether a capacity run may begin now, and its limits. Each refusal has a reason and numbers.
+
+`preflight` checks the server and its firing alerts, for every run; AdmissionCheck checks more, for scheduled ones.
 
 In: the target's canaries and scrapes, the tokens spent, and the time. Out: an Admission. The reasons are listed in
 core/reasons.py.
@@ -8,23 +10,62 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
-from probe.capacity.run.preflight import preflight
 from probe.capacity.trend.headroom import CapacityShare, largest_share
 from probe.config.capacity import CapacityConfig
+from probe.config.config import Config
 from probe.core import objectives as slo
 from probe.core import reasons
 from probe.core.burn_rate import BurnRates
 from probe.core.clock import Clock
+from probe.core.errors import TargetError
 from probe.core.load_windows import closes_at, parse_window
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot, UserLoad
-from probe.observe.guard import SLEEPS, GuardVerdict, denied
-from probe.observe.guard_limits import GuardLimits
+from probe.observe.guard import GO, SLEEPS, GuardLimits, GuardVerdict, denied, may_start
 from probe.observe.restarts import CHANGED
 from probe.observe.server_state import ServerState
+
+
+async def preflight(
+    read_server: Callable[[], Awaitable[ServerSnapshot]],
+    limits: GuardLimits,
+    firing_pages: Callable[[], Awaitable[list[str]]] | None = None,
+    *,
+    by_stream: bool = False,
+) -> tuple[GuardVerdict, ServerSnapshot | None]:
+    """Check the server once. Return whether load may begin, and the server's state. Raises nothing.
+
+    `by_stream`: the run is guarded by its own answers, so metrics that cannot be read refuse nothing.
+    """
+    server: ServerSnapshot | None = None
+    try:
+        server = await read_server()
+        verdict = may_start(server, limits)
+    except TargetError as error:
+        verdict = denied(reasons.NO_SERVER_METRICS, str(error))
+    if by_stream and verdict.reason == reasons.NO_SERVER_METRICS.word:
+        verdict = GO
+    try:
+        if verdict.allows_load and firing_pages is not None and (firing := await firing_pages()):
+            verdict = denied(reasons.ALERT_FIRING, f"{', '.join(firing)} fires for the target")
+    except TargetError as error:
+        verdict = denied(reasons.NO_PROMETHEUS, str(error))
+    return verdict, server
+
+
+def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str]]] | None:
+    """Return a function that lists a target's firing paging alerts; None where no Prometheus is configured."""
+    if config.prometheus is None:
+        return None
+    from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
+
+    prometheus = Prometheus(config.prometheus.url, config.prometheus.ca_file)
+    return partial(prometheus.firing_pages, target)
+
 
 # Beyond this share of what it takes, users leave no room for steps that are to hold.
 MAX_LIVE_SHARE = 0.6

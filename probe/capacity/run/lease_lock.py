@@ -16,6 +16,8 @@ The holder deletes the Lease at the end, only in the version that it wrote: a re
 
 import asyncio
 import hashlib
+import secrets
+import socket
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from datetime import UTC, datetime
@@ -23,7 +25,6 @@ from types import TracebackType
 
 import msgspec
 
-from probe.capacity.run.lease_holder import LASTS_S, lasts_s, new_identity, role_words
 from probe.capacity.run.locks import LOST_LEASE
 from probe.core.clock import Clock
 from probe.core.errors import LockError
@@ -31,6 +32,32 @@ from probe.core.reasons import LOCKED, NO_LOCK
 from probe.core.text import one_line
 from probe.kubernetes.client import FORBIDDEN, NOT_FOUND, KubernetesClient, KubernetesError, open_cluster
 from probe.kubernetes.lease import ConflictError, Lease, LeaseClient, LeaseSpec
+
+LASTS_S = 10  # more than lease_lock.LOST_S, and than a load worker needs to see that its controller has died
+LONGEST_S = 60.0  # the longest duration of a Lease that is believed
+# The prefix of this process's identities; each of its Leases has its own identity.
+_PROCESS = f"{socket.gethostname()}_{secrets.token_hex(4)}"
+
+
+def new_identity() -> str:
+    return f"{_PROCESS}{secrets.token_hex(2)}"
+
+
+def is_held_here(spec: LeaseSpec) -> bool:
+    """Return whether this process holds the Lease."""
+    return (spec.holder_identity or "").startswith(_PROCESS)
+
+
+def lasts_s(spec: LeaseSpec) -> float:
+    """Return how long a Lease has to stay unchanged before it may be taken over, in seconds."""
+    return min(max(LASTS_S, spec.lease_duration_seconds or 0), LONGEST_S)
+
+
+def role_words(namespace: str | None) -> str:
+    """Return the rights that are missing where the API server refuses."""
+    verbs = "get, list, create, update and delete"
+    return f"it needs a Role in {namespace} with {verbs} of leases (docs/discovery.md)"
+
 
 LOST = "lost_lock"
 RENEW_S = 0.5

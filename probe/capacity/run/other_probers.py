@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 import msgspec
 import structlog
 
-from probe.capacity.run.lease_holder import LONGEST_S, is_held_here, lasts_s, role_words
+from probe.capacity.run.lease_lock import LONGEST_S, is_held_here, lasts_s, role_words
 from probe.capacity.run.locks import locked_by_others
 from probe.config.config import Config, LeaseConfig
 from probe.core.clock import Clock

@@ -1,7 +1,7 @@
 """What a capacity run is asked to do (RunRequest), and the load plan that chooses its steps."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -9,9 +9,7 @@ from types import MappingProxyType
 from typing import Protocol
 
 from probe.capacity.model.hints import LEAST_DEFAULT, Hints, ModelSize
-from probe.capacity.run.replay_steps import Replay, replay_steps
-from probe.capacity.run.search_process import SearchProcess
-from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.knee import FixedSteps
 from probe.capacity.search.unverified import Spending
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.config.capacity import CapacityConfig, GammaConfig, ServerLimitsConfig
@@ -19,15 +17,111 @@ from probe.config.config import LoadConfig
 from probe.config.targets import TargetConfig
 from probe.core.objectives import Objectives
 from probe.core.provenance import Provenance
-from probe.core.reasons import OVER_OBJECTIVE_SECONDS, SECONDS, TOKENS_PER_RUN
+from probe.core.reasons import MIN_REQUESTS, OVER_OBJECTIVE_SECONDS, SECONDS, TOKENS_PER_RUN
 from probe.core.result import Capacity, Cost, RunContext, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
-from probe.core.trace import NamedTrace
+from probe.core.trace import NamedTrace, Trace
 from probe.core.vllm_command import DEFAULT
 from probe.core.workload import Workload
-from probe.observe.guard_limits import GuardLimits
+from probe.observe.guard import GuardLimits
 from probe.runtime.helper_process import HelperProcess
+
+
+class SearchProcess:
+    """A LoadPlan that runs capacity.search.Search in a helper process. Its methods raise HelperError where that fails.
+
+    Call `begin` first: it takes a second or more, for numpy.
+    """
+
+    survives_overload = True
+
+    def __init__(
+        self,
+        helper: HelperProcess,
+        workload: Workload,
+        objectives: Objectives,
+        hints: Hints,
+        budget: Spending,
+        *,
+        observe_s: float,
+    ) -> None:
+        self.observe_s = observe_s
+        self._helper = helper
+        self._search = (workload, objectives, hints, budget)
+
+    def begin(self) -> None:
+        self._helper.keep("probe.capacity.search.search:Search", *self._search)
+
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
+        self._helper.ask("observe_idle", snapshots, baseline, beside)
+
+    def next_step(self) -> StepPlan | None:
+        plan: StepPlan | None = self._helper.ask("next_step")
+        return plan
+
+    def step_finished(
+        self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
+    ) -> None:
+        self._helper.ask("step_finished", step, run, snapshots, tripped)
+
+    def end_reason(self) -> str | None:
+        return None  # the capacity has the reason
+
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+        found: Capacity = self._helper.ask("capacity", steps, stopped)
+        return found
+
+
+# The first sixth of a replay is sent and not judged: the server is still empty then.
+_REPLAY_WARM_UP_SHARE = 1 / 6
+_EXTENDED = 3  # times the length of a step with too few requests, at most (load/step_executor.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A trace, and how many times as fast as recorded it is sent, rising. `seconds`: of each step; None: all of it."""
+
+    trace: Trace
+    speeds: tuple[float, ...] = (1.0,)
+    seconds: float | None = None
+
+    def step_s(self, speed: float) -> float:
+        """Return how long the step at this speed lasts. Raises ValueError for a trace without times."""
+        if self.trace.seconds is None:
+            raise ValueError("the trace has no times")
+        return self.seconds or self.trace.seconds / speed
+
+    @property
+    def requests(self) -> int:
+        """About how many requests are sent, over all steps."""
+        rate_rps = len(self.trace.requests) / (self.trace.seconds or 1.0)
+        return sum(round(rate_rps * speed * self.step_s(speed)) for speed in self.speeds)
+
+    @property
+    def tokens(self) -> int:
+        """The prompt and output tokens of all steps."""
+        sent = (len(self.trace.due_s(speed, self.step_s(speed))) for speed in self.speeds)
+        return sum(map(self.trace.tokens, sent))
+
+
+def replay_steps(replay: Replay, streams: int, *, holds: bool) -> Iterator[StepPlan]:
+    """Yield a step for each speed, with at most `streams` in flight."""
+    for speed in replay.speeds:
+        seconds = replay.step_s(speed)
+        due_s = replay.trace.due_s(speed, seconds)
+        rate_rps = len(due_s) / seconds
+        if len(due_s) < 2 * MIN_REQUESTS:
+            due_s = replay.trace.due_s(speed, _EXTENDED * seconds)
+        yield StepPlan(
+            streams,
+            seconds * (1 - _REPLAY_WARM_UP_SHARE),
+            loop="open",
+            warm_up_s=seconds * _REPLAY_WARM_UP_SHARE,
+            arrivals=Arrivals(Pattern.REPLAY, rate_rps, times_s=due_s, speed=speed),
+            holds=holds,
+        )
+
 
 # How often the guard and the budget are checked.
 GUARD_S = 0.25

@@ -25,7 +25,7 @@ from probe.capacity.run.locks import Lock
 from probe.capacity.run.request import RunJob, RunRequest, context_of, load_plan
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, StepObservers, ignore
-from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.knee import FixedSteps
 from probe.core.clock import Clock
 from probe.core.provenance import Provenance, version_facts
 from probe.core.reasons import BUDGET, TOKENS_PER_DAY, WINDOW

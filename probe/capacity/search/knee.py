@@ -1,4 +1,4 @@
-"""The knee of a series of fixed steps, all closed-loop or all open-loop. Pure.
+"""Fixed steps: their load plan, and their knee, all closed-loop or all open-loop. Pure.
 
 In: the steps' summaries and why the run ended. Out: a Capacity of mode "empirical", or the reason why there is none.
 """
@@ -6,11 +6,42 @@ In: the steps' summaries and why the run ended. Out: a Capacity of mode "empiric
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from probe.capacity.search.load_words import below, describe_load, option_of
 from probe.core import reasons
 from probe.core.reasons import CUT_SHORT, OVER_OBJECTIVE_SECONDS, Kind
 from probe.core.result import Capacity, Stopped
-from probe.core.step import StepSummary
+from probe.core.snapshot import ServerSnapshot
+from probe.core.step import Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
+
+
+def describe_load(plan: StepPlan) -> str:
+    """Return a step's load as text: "concurrency 8", "4 requests at once", or "12.5 requests/s"."""
+    if plan.is_pulse:
+        return f"{plan.concurrency} request{'s' if plan.concurrency != 1 else ''} at once"
+    if plan.arrivals is None:
+        return f"concurrency {plan.concurrency}"
+    speed = f" (the trace at speed {plan.arrivals.speed:g})" if plan.arrivals.pattern is Pattern.REPLAY else ""
+    return f"{plan.arrivals.rate_rps:.4g} requests/s{speed}"
+
+
+def option_of(plan: StepPlan) -> str:
+    """Return the option that sets such a load."""
+    if plan.arrivals is None:
+        return "--concurrency"
+    return "--speeds" if plan.arrivals.pattern is Pattern.REPLAY else "--rates"
+
+
+def below(plan: StepPlan) -> str:
+    """Return how to begin with less load than this step's."""
+    if plan.arrivals is not None:
+        now = plan.arrivals.speed if plan.arrivals.pattern is Pattern.REPLAY else plan.arrivals.rate_rps
+        levels = ",".join(f"{now / by:.3g}" for by in (8, 4, 2))
+        return f"the knee is below {describe_load(plan)}; begin lower, e.g. {option_of(plan)} {levels}"
+    concurrency = plan.concurrency
+    lower = [str(2**i) for i in range(concurrency.bit_length()) if 2**i < concurrency]
+    if not lower:
+        return "one request in flight is too much already; try again when the server is calm, or loosen the objective"
+    return f"the knee is below {concurrency} requests in flight; begin lower, e.g. --concurrency {','.join(lower)}"
+
 
 MODE = "empirical"  # measured, with no model behind it
 # A step that is shorter than this, with fewer requests too, may hold a load at which queues still grow.
@@ -186,3 +217,61 @@ def _higher(steps: Sequence[StepSummary], best: StepSummary, stopped: Stopped) -
     ended = [] if stopped.by == "done" else [_ended(stopped)]
     why = dict.fromkeys([*_voided(higher, stopped), *ended])
     return "; ".join(why) or f"raise {option_of(best.plan)} to find the knee"
+
+
+class FixedSteps:
+    """The steps in their order. `to_the_end`: continue after a step that broke an objective.
+
+    `confirm_s`: how long the highest load that held is repeated, or until 1000 requests. Not
+    where it lasted as long already.
+    """
+
+    observe_s = 0.0
+    survives_overload = False
+
+    def __init__(self, plans: Sequence[StepPlan], *, to_the_end: bool = False, confirm_s: float = 0.0) -> None:
+        self._plans: Iterator[StepPlan] = iter(plans)
+        self._to_the_end = to_the_end
+        self._confirm_s = confirm_s
+        self._judged: dict[float, StepSummary] = {}  # by load; of a load's steps the last
+        self._repeated: set[float] = set()
+        self._ended: str | None = None
+
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
+        """Ignore the unloaded baseline: the steps are given."""
+
+    def next_step(self) -> StepPlan | None:
+        plan = None if self._ended else next(self._plans, None)
+        return self._repetition() if plan is None else plan
+
+    def step_finished(
+        self,
+        step: StepSummary,
+        run: StepRun,  # noqa: ARG002
+        snapshots: Sequence[ServerSnapshot],  # noqa: ARG002
+        tripped: str | None,  # noqa: ARG002
+    ) -> None:
+        if step.valid:
+            self._judged[step.plan.load] = step
+        if step.valid and step.broken and not self._to_the_end and not self._ended:
+            self._ended = f"{describe_load(step.plan)} broke {', '.join(step.broken)}"
+
+    def end_reason(self) -> str | None:
+        return self._ended
+
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+        return find_knee(steps, stopped)
+
+    def _repetition(self) -> StepPlan | None:
+        """Return the highest load that held, to be judged for longer, unless it was."""
+        held = [load for load, step in self._judged.items() if not step.broken and step.throughput_rps > 0]
+        best = self._judged[max(held)] if held else None
+        if best is None or best.plan.load in self._repeated or is_long(best):
+            return None
+        if (best.plan.seconds if best.plan.requests is None else best.seconds) >= self._confirm_s:
+            return None
+        self._repeated.add(best.plan.load)
+        seconds = min(self._confirm_s, MANY_REQUESTS / best.throughput_rps)
+        if best.plan.requests is None:
+            return replace(best.plan, seconds=max(seconds, best.plan.seconds))
+        return replace(best.plan, requests=max(round(seconds * best.throughput_rps), best.plan.requests))

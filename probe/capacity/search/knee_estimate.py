@@ -8,9 +8,8 @@ from probe.capacity.model.bottleneck import Bottleneck, find_bottleneck
 from probe.capacity.model.fitted_twin import fitted_server
 from probe.capacity.model.spread import extrapolation_error, jackknife
 from probe.capacity.model.twin import Twin, predict
-from probe.capacity.search.calibrate import unexplained_tail
 from probe.capacity.search.search_state import QUICK_REQUESTS, VERIFYING_SHARE, SearchState
-from probe.capacity.search.trial_replay import with_front_end
+from probe.capacity.search.trial_replay import unexplained_tail, with_front_end
 from probe.core.fitted_server import FittedServer
 
 # Standard deviation of a capacity that the jackknife cannot show: without it six of ten intervals of cold searches

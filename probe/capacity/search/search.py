@@ -11,7 +11,8 @@ Users are those that the run reports: the server's counters less all probe traff
 neither users nor load, so that no capacity depends on them: rates are of users and load alone. Replays have each of
 them at its own time and with its own lengths, and the fit of the step cost model has their steps.
 
-`next_step` and `capacity` take some seconds of arithmetic: capacity/run/search_process.py keeps that off an event loop.
+`next_step` and `capacity` take some seconds of arithmetic: SearchProcess (capacity/run/plan.py) keeps that off an event
+loop.
 """
 
 import math
@@ -21,10 +22,9 @@ from functools import partial
 
 from probe.capacity.model.hints import Hints
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
-from probe.capacity.search.next_rate import between, climb, first_rates, towards_forecast
 from probe.capacity.search.pulses import Room, next_size, pulse_plan
 from probe.capacity.search.search_state import SAME_RATE, VERIFYING_SHARE, Guess, SearchState
-from probe.capacity.search.trial_plan import cost_of, trial_plan
+from probe.capacity.search.trial_plan import between, climb, cost_of, first_rates, towards_forecast, trial_plan
 from probe.capacity.search.unverified import UNLIMITED, Spending, advice, load_to_verify, shortcoming, trials_lacking
 from probe.capacity.search.verdict import (
     FORECAST,

@@ -13,7 +13,6 @@ from probe.capacity.model.hints import Hints
 from probe.capacity.model.server_model import ModelFit, ServerModel
 from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, find_capacity, predict
 from probe.capacity.model.windows import join_windows, windows
-from probe.capacity.search.calibrate import estimate_correction
 from probe.capacity.search.infer_limits import infer_chunk_tokens, infer_front_end, infer_pair_s
 from probe.capacity.search.pulses import Pulse, guess_cost, measure_pulse
 from probe.capacity.search.trial import (
@@ -23,7 +22,7 @@ from probe.capacity.search.trial import (
     measure_delay,
     tail_latencies,
 )
-from probe.capacity.search.trial_replay import TrialReplays, with_front_end
+from probe.capacity.search.trial_replay import TrialReplays, estimate_correction, with_front_end
 from probe.core.objectives import Objectives
 from probe.core.reasons import CLIENT_BOUND
 from probe.core.snapshot import ServerSnapshot

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from plain_records import MS, PROMISED, failure, poll, record, spec
 from property_examples import examples
 
-from probe.capacity.run.cost_meter import covered_seconds, over_objective
+from probe.capacity.run.runner import covered_seconds, over_objective
 from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives
 from probe.core.reasons import CUT_SHORT, MIN_REQUESTS
 from probe.core.request import Outcome, RequestRecord

@@ -22,8 +22,7 @@ from probe.monitor.capacity_workload import CapacityWorkload, workload_since_sta
 from probe.monitor.startup_flags import StartupFlags
 from probe.observe.length_history import LengthHistory
 from probe.report.result_json import dumps, loads
-from probe.simulator.buckets import one_two_five
-from probe.simulator.metrics_model import GrowingHistogram
+from probe.simulator.metrics_model import GrowingHistogram, one_two_five
 
 
 def config_of(**target: Any) -> Config:

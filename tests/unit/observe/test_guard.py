@@ -15,13 +15,13 @@ from probe.core.request import Outcome
 from probe.core.snapshot import Histogram, ServerSnapshot
 from probe.observe.guard import (
     GO,
+    GuardLimits,
     broken_for_certain,
     decide,
     may_start,
     page_fault,
     preemptions,
 )
-from probe.observe.guard_limits import GuardLimits
 
 LIMITS = GuardLimits()
 COUNTS = st.none() | st.floats(0, 50)

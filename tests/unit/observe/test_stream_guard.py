@@ -7,7 +7,7 @@ from example_records import CHAT, record, spec
 
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome, RequestRecord
-from probe.observe.guard_limits import GuardLimits
+from probe.observe.guard import GuardLimits
 from probe.observe.stream_guard import StreamGuard
 
 LIMITS = GuardLimits()

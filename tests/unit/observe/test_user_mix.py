@@ -15,8 +15,7 @@ from probe.core.request import Api
 from probe.core.snapshot import Histogram
 from probe.core.workload import MAX_TOKENS, Workload, longest, requests
 from probe.observe.user_mix import MIN_REQUESTS, are_alike, measured_length, users_workload
-from probe.simulator.buckets import one_two_five
-from probe.simulator.metrics_model import GrowingHistogram
+from probe.simulator.metrics_model import GrowingHistogram, one_two_five
 
 LONGEST = 16_384
 

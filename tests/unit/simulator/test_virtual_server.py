@@ -15,8 +15,7 @@ from probe.core.request import Api
 from probe.core.snapshot import Histogram
 from probe.core.workload import LognormalLength, Workload
 from probe.mock_server.profiles import PROFILES
-from probe.simulator.cost import Batch, FrontEnd, Jitter, Profile, StepCost
-from probe.simulator.front_end import FrontEndThread
+from probe.simulator.cost import Batch, FrontEnd, FrontEndThread, Jitter, Profile, StepCost
 from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
 
 pytestmark = pytest.mark.slow

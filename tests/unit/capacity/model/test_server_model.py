@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from simulated_servers import CHAT, FAST, polled, profile, restarted, watched, without, workload
 
 from probe.capacity.model import server_model
-from probe.capacity.model.engine_shares import engine_shares
 from probe.capacity.model.lengths import prompt_lengths
-from probe.capacity.model.server_model import Hints, ServerModel
+from probe.capacity.model.server_model import Hints, ServerModel, engine_shares
 from probe.capacity.model.twin import UNLIMITED_SEQS, Twin
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.core.step import TrafficBeside

@@ -12,8 +12,7 @@ import pytest
 from api_server import ApiServer
 from virtual_time import VirtualClock, virtually
 
-from probe.capacity.run.lease_holder import LASTS_S
-from probe.capacity.run.lease_lock import LOST, LOST_S, KubernetesLease
+from probe.capacity.run.lease_lock import LASTS_S, LOST, LOST_S, KubernetesLease
 from probe.core.errors import LockError
 from probe.core.reasons import LOCKED, NO_LOCK
 from probe.kubernetes import lease as module

@@ -4,13 +4,14 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.capacity.trend.change_detection import METHODS, detect_shift, needs_confirmation
+from probe.capacity.trend.change_detection import METHODS, detect_shift, largest_u, needs_confirmation, pairs_above
 from probe.core.shift import CapacitySample, Shift
 
 NOISE = (1.01, 0.99, 1.02, 1.0, 0.98)  # a month's, over and over
@@ -351,3 +352,33 @@ def test_figures_of_another_fingerprint_change_nothing(rng: random.Random, count
     mixed = sorted([*others, *mine], key=lambda f: f.at_s)
     assert detect_shift(mixed if mixed[-1].fingerprint == "f" else [*mixed, mine[-1]]) is not None
     assert detect_shift([f for f in mixed if f.fingerprint == "f"]) == detect_shift([*others, *mine])
+
+
+SAMPLE = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=8)
+
+
+@given(SAMPLE, SAMPLE)
+def test_u_counts_the_pairs_and_equals_by_half(recent: list[float], before: list[float]) -> None:
+    expected = sum((a > b) + (a == b) / 2 for a in recent for b in before)
+    assert pairs_above(recent, sorted(before)) == expected
+
+
+@given(st.integers(1, 5), st.integers(1, 7), st.sampled_from([0.001, 0.01, 0.05, 0.3]))
+def test_the_largest_u_is_the_last_one_that_is_rare_enough(recent: int, before: int, p: float) -> None:
+    places = range(recent + before)
+    us = [
+        sum(sum(1 for j in places if j < i and j not in chosen) for i in chosen) for chosen in _choices(places, recent)
+    ]
+    largest = largest_u(recent, before, p)
+    assert sum(u <= largest for u in us) < p * len(us)
+    assert sum(u <= largest + 1 for u in us) >= p * len(us)
+
+
+def _choices(places: range, count: int) -> list[tuple[int, ...]]:
+    return list(combinations(places, count))
+
+
+@pytest.mark.parametrize(("before", "largest"), [(5, -1), (7, -1), (8, 0), (28, 12)])
+def test_five_recent_runs_need_eight_before_them(before: int, largest: int) -> None:
+    """The smallest p of five against seven is 1 / 792."""
+    assert largest_u(5, before, 0.001) == largest

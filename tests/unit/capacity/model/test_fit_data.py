@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.model.prompt_mix import PromptMix
+from probe.capacity.model.fit_data import PromptMix
 
 CHATS_AND_A_DOCUMENT = np.array([160.0] * 9 + [2800.0])
 MEAN = float(CHATS_AND_A_DOCUMENT.mean())

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.capacity.model.twin import Prediction
-from probe.capacity.search.calibrate import _pooled, estimate_correction, unexplained_tail
 from probe.capacity.search.trial import Trial, tail_latencies
+from probe.capacity.search.trial_replay import _pooled, estimate_correction, unexplained_tail
 from probe.core.step import Arrivals, Distribution, StepPlan, StepRun
 
 RUN = StepRun(

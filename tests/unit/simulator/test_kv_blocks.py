@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from probe.simulator.cost import Profile, StepCost
 from probe.simulator.engine import SimulatedEngine
-from probe.simulator.prefix_cache import CommonPrefix
+from probe.simulator.kv_blocks import CommonPrefix
 
 ROOMY = Profile(
     name="t",
