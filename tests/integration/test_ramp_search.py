@@ -61,7 +61,7 @@ def test_the_search_ends_with_a_figure_or_with_a_reason(tiny: Sim, tmp_path: Pat
     plans = [step["plan"] for step in result["steps"]]
     at_once = [plan for plan in plans if plan["loop"] == "closed"]
     assert all(plan["requests"] == plan["concurrency"] for plan in at_once), "pulses"
-    assert plans[: len(at_once)] == at_once, "and trials after them"
+    assert plans[: len(at_once)] == at_once, "and steps after them"
     assert len(_rows(done.out)) == len(result["steps"])
     assert result["stopped"]["by"] in ("done", "budget", "guard")
     assert result["cost"]["seconds"] < 42, "nothing is sent beyond the budget"

@@ -23,7 +23,7 @@ READINGS = watched(profile(FAST), LENGTHS, RATE_RPS, 90.0)
 
 
 def _ask(load_plan: LoadPlan) -> tuple[list[StepPlan | None], Capacity]:
-    """Run a trial in which all requests are as fast as one alone."""
+    """Run a step in which all requests are as fast as one alone."""
     baseline = replace(step(), e2e_s=replace(step().e2e_s, mean=2.0))
     load_plan.observe_idle(READINGS[:60], baseline, TrafficBeside(users_beside((), READINGS[:60])))
     plan = load_plan.next_step()

@@ -14,7 +14,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def short_simulations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a search simulate a tenth as many requests for its result, and a third as many on the way."""
-    monkeypatch.setattr(knee_estimate, "_FINAL", 1000)
-    monkeypatch.setattr(search_state, "_ON_THE_WAY", 1000)
+    monkeypatch.setattr(knee_estimate, "_FINAL_REQUESTS", 1000)
+    monkeypatch.setattr(search_state, "_PLANNING_REQUESTS", 1000)
     for module in (knee_estimate, verdict):
         monkeypatch.setattr(module, "QUICK_REQUESTS", 400)

@@ -22,7 +22,7 @@ from tests.virtual_time import VirtualClock
 
 TINY, TRUTH_RPS = CASES["tiny"], 14.43
 PLENTY = Budget(10**9, 1800, 20)
-BROKEN_AT_S = 50.0  # after it watched for 20 s, in a trial
+BROKEN_AT_S = 50.0  # after it watched for 20 s, in a step
 
 
 # These faults do not depend on the last digit.

@@ -32,7 +32,8 @@ _REQUESTS = 1500  # simulated at each rate; half of it for a spread
 _FEWEST_FITS = 3
 _Z, _FLOOR = 1.64, 0.02  # the floor: standard deviation of a ratio of two simulations, and of what no fit shows
 _TOO_WIDE = 0.35  # half of an interval, relative
-_APART = 0.15  # between the stored capacity and the twin's, as a logarithm; above it the capacity is not the twin's
+# Between the stored capacity and the twin's, as a logarithm; above it the capacity is not the twin's.
+_MAX_DISAGREEMENT = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class _Knobs:
         if len(stored.step_costs_without) < _FEWEST_FITS:
             return "too few load levels show how sure the model is; measure with `kneewatch ramp`"
         found = self._before(self._twin.cost, self._requests)
-        if not found or abs(math.log(found / self._near_rps)) > _APART:
+        if not found or abs(math.log(found / self._near_rps)) > _MAX_DISAGREEMENT:
             return f"the model of this server holds {found:.3g} requests/s, the result {self._near_rps:.3g}"
         return None
 

@@ -1,13 +1,13 @@
-"""Replays of a trial on the twin: the same requests at the same times, among as many live users. Pure.
+"""Replays of a step on the twin: the same requests at the same times, among as many live users. Pure.
 
-A replay is closer to the trial than the steady state at the same rate: both have the same arrivals and begin with the
+A replay is closer to the step than the steady state at the same rate: both have the same arrivals and begin with the
 same empty batch. Of the live users only the number between two snapshots is known, so in each replay they arrive at
-other moments with other lengths. How much the replays differ shows what chance does to a trial.
+other moments with other lengths. How much the replays differ shows what chance does to a step.
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from statistics import fmean, stdev
 
@@ -53,6 +53,16 @@ class ReplayResult:
     preemptions: float
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayPrediction(Prediction):
+    """The mean latencies of several replays.
+
+    `scatter`: standard deviation of the logarithm of each latency by chance, by field name.
+    """
+
+    scatter: Mapping[str, float] = field(kw_only=True)
+
+
 def replay(
     twin: Twin,
     sent: Sequence[SentRequest],
@@ -61,7 +71,7 @@ def replay(
     *,
     settle_s: float,
     user_arrivals: Sequence[UserArrivals] = (),
-) -> Prediction:
+) -> ReplayPrediction:
     """Return the twin's latencies for these requests, as the mean of several replays.
 
     `settle_s`: how long live users send before the first request; `user_arrivals`: how many arrive when, else they
@@ -79,7 +89,7 @@ def replay(
         for name, found in values.items()
     }
     running, preemptions = fmean(one.running for one in each), fmean(one.preemptions for one in each)
-    return Prediction(**means, running=running, preemptions=preemptions, scatter=scatter)
+    return ReplayPrediction(**means, running=running, preemptions=preemptions, scatter=scatter)
 
 
 def would_guard_stop(
@@ -91,7 +101,7 @@ def would_guard_stop(
     settle_s: float,
     user_arrivals: Sequence[UserArrivals] = (),
 ) -> bool:
-    """Return whether the guard would stop the trial as a precaution in any replay; then the real stop may be chance."""
+    """Return whether the guard would stop the step as a precaution in any replay; then the real stop may be chance."""
     last_s = max(s.at_s for s in sent)
     polls = [i * _POLL_S for i in range(math.ceil(last_s / _POLL_S) + 1)]
     for seed in range(_TIMES):
@@ -136,7 +146,7 @@ def _loaded_server(
     user_arrivals: Sequence[UserArrivals],
     seed: int,
 ) -> tuple[VirtualServer, float, list[SimulatedRequest]]:
-    """Return the twin with all arrivals submitted, the time its trial begins at, and the trial's requests."""
+    """Return the twin with all arrivals submitted, the time its step begins at, and the step's requests."""
     if not sent:
         raise ValueError("nothing was sent")
     # The server may count more prompt tokens than were asked for: a chat template adds some.

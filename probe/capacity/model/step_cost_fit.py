@@ -23,7 +23,7 @@ MIN_BATCH = 1.5  # with fewer requests in a step, its cost does not show what an
 _MIN_WINDOWS_FOR_SPEED = 4  # with fewer, their mean does not show how fast the server was
 _ROUNDS = 2
 _IGNORED_DRIFT = 0.03  # up to here segments get no speeds of their own
-_FAR = 5.0  # expected errors: a hiccup is no more than that
+_MOST_MISFIT = 5.0  # expected errors: a hiccup is no more than that
 _MAX_SLOWDOWN = 0.7  # as a logarithm: twice as slow, or twice as fast
 
 
@@ -129,7 +129,7 @@ def fitted_model(
         slowdown=tuple(float(one) for one in np.exp(data.slowdown)),
         batches=(float(batches.min()), float(batches.max())),
         windows=len(batches),
-        misfit=float(np.mean(np.minimum(np.abs(data.errors(terms)), _FAR))),
+        misfit=float(np.mean(np.minimum(np.abs(data.errors(terms)), _MOST_MISFIT))),
     )
 
 

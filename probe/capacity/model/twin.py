@@ -7,7 +7,7 @@ differently shows only when both are compared.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from probe.core.objectives import LATENCIES, Objectives
@@ -26,8 +26,8 @@ _PRECISION, _RUNAWAY_PRECISION = 0.021, 0.008
 _NEGLIGIBLE = 0.002  # a latency this near its objective is there
 # The first guess is mostly near, so that one step is enough; where it is not, each step is so much longer.
 _FIRST_STEP, _GROWTH = 0.02, 4.0
-_FAR = 6.0  # e-folds from the first guess
-_ENDLESS = 4.0  # ratio of latency to objective; above it, differences do not matter
+_MAX_SEARCH_DISTANCE = 6.0  # e-folds from the first guess
+_MAX_LATENCY_RATIO = 4.0  # ratio of latency to objective; above it, differences do not matter
 _RUNAWAY = 0.12  # a queue with this share of all requests counts as endless
 _RESIDENCES = 3.0
 _SLICES = 24
@@ -101,7 +101,6 @@ class Prediction:
     """Latencies under a load, in seconds; all infinite if the queue is endless.
 
     TPOT and ITL, a request's longest gap, are 0 for answers of one token, and ITL without its objective.
-    `scatter`: standard deviation of the logarithm of each latency by chance, by field name, where known.
     """
 
     ttft_s: float
@@ -114,7 +113,6 @@ class Prediction:
     e2e_p50_s: float = 0.0
     itl_s: float = 0.0
     itl_p50_s: float = 0.0
-    scatter: Mapping[str, float] = field(default_factory=dict)
 
     def worst_objective_ratio(self, objectives: Objectives) -> float:
         """Return the largest ratio of a latency to its objective: above 1, an objective is broken."""
@@ -173,7 +171,7 @@ def find_capacity(
         """Return the logarithm of the largest ratio of a latency to its objective."""
         predicted = predict(twin, rate_rps, objectives, requests=requests, seed=seed)
         worst = max(getattr(predicted, f"{name}_s") * by.get(name, 1.0) / o.within_s for name, o in limits.items())
-        return math.log(min(max(worst, 1e-6), _ENDLESS))
+        return math.log(min(max(worst, 1e-6), _MAX_LATENCY_RATIO))
 
     found: list[float] = []
     for seed in seeds:
@@ -193,19 +191,19 @@ def _root(excess: Callable[[float], float], near: float) -> float:
     at_low = at_high = excess(near)
     step = _FIRST_STEP
     while at_high <= 0:
-        if high - math.log(near) > _FAR:
+        if high - math.log(near) > _MAX_SEARCH_DISTANCE:
             return math.exp(high)
         low, at_low = high, at_high
         high += step
         at_high, step = excess(math.exp(high)), min(step * _GROWTH, 1.0)
     while at_low > 0:
-        if math.log(near) - low > _FAR:
+        if math.log(near) - low > _MAX_SEARCH_DISTANCE:
             return 0.0
         high, at_high = low, at_low
         low -= step
         at_low, step = excess(math.exp(low)), min(step * _GROWTH, 1.0)
     while True:
-        is_runaway = at_high >= math.log(_ENDLESS)
+        is_runaway = at_high >= math.log(_MAX_LATENCY_RATIO)
         if high - low <= (_RUNAWAY_PRECISION if is_runaway else _PRECISION):
             share = 0.5 if is_runaway else -at_low / (at_high - at_low)
             return math.exp(low + share * (high - low))
@@ -225,7 +223,7 @@ def _endless(server: VirtualServer) -> Prediction:
 
 def _without_end(running: float, preemptions: float) -> Prediction:
     endless = dict.fromkeys(LATENCY_FIELDS, math.inf)
-    return Prediction(**endless, running=running, preemptions=preemptions, scatter={})
+    return Prediction(**endless, running=running, preemptions=preemptions)
 
 
 def summarise(
@@ -250,4 +248,4 @@ def summarise(
         ratio = limits[name].ratio if name in limits else _USUAL_RATIO
         found[f"{name}_s"] = percentile(values, ratio) if values else 0.0
         found[f"{name}_p50_s"] = percentile(values, 0.5) if values else 0.0
-    return Prediction(**found, running=running, preemptions=preemptions, scatter={})
+    return Prediction(**found, running=running, preemptions=preemptions)

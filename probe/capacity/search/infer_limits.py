@@ -1,6 +1,6 @@
 """Limits of a server that neither its metrics nor the configuration give, inferred from the probe's requests. Pure.
 
-In: trials, and a function that replays one on a twin. Out: max_num_batched_tokens, from the longest gaps between
+In: steps, and a function that replays one on a twin. Out: max_num_batched_tokens, from the longest gaps between
 tokens: while a step computes a prompt, no other request gets a token. The cost of attention, from how TTFT grows with
 the prompt: work per token grows in proportion, work per pair of tokens with the square. And the front end.
 """
@@ -13,7 +13,7 @@ from statistics import fmean
 from probe.capacity.model.front_end_delay import FrontEndEstimate, most_likely
 from probe.capacity.model.server_model import CHUNKS, ModelFit, ServerModel
 from probe.capacity.model.twin import Twin
-from probe.capacity.search.trial import Trial
+from probe.capacity.search.search_step import SearchStep
 from probe.core.percentiles import percentile
 from probe.core.token_length import mean_length
 from probe.simulator.simulated_request import SimulatedRequest
@@ -26,22 +26,22 @@ _PAIR_SHARES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75)
 _FEW = 20  # requests: a slope of fewer says nothing
 _CERTAIN = 3.0  # standard errors: by chance in one comparison of 400
 
-_FRONTS = 8  # candidates: each takes replays of every trial, and neighbours differ little
+_FRONTS = 8  # candidates: each takes replays of every step, and neighbours differ little
 
-# Replays a trial behind a front end; returns the TTFTs of the judged requests, in the order of their times.
-ReplayBehind = Callable[[FrontEndEstimate, Trial], Sequence[float]]
-# Replays a trial on a twin; returns the judged requests, in the order of their times.
-Replay = Callable[[Twin, Trial], Sequence[SimulatedRequest]]
+# Replays a step behind a front end; returns the TTFTs of the judged requests, in the order of their times.
+ReplayBehind = Callable[[FrontEndEstimate, SearchStep], Sequence[float]]
+# Replays a step on a twin; returns the judged requests, in the order of their times.
+Replay = Callable[[Twin, SearchStep], Sequence[SimulatedRequest]]
 
 
-def infer_chunk_tokens(model: ServerModel, fit: ModelFit | None, trial: Trial, replay: Replay) -> int:
+def infer_chunk_tokens(model: ServerModel, fit: ModelFit | None, step: SearchStep, replay: Replay) -> int:
     """Return the max_num_batched_tokens that explains the longest gaps best; the present one unless clearly worse."""
     off = {}
     most = _PROMPTS_A_STEP * mean_length(model.workload.prompt_tokens)
     candidates = [chunk for chunk in CHUNKS if chunk <= max(most, model.chunk_tokens)]
     for chunk in candidates:
-        twin, stall = model.twin(fit, chunk_tokens=chunk), trial.step.stall_s
-        would = _stalls(replay(twin, trial)) if twin is not None else (0.0, 0.0)
+        twin, stall = model.twin(fit, chunk_tokens=chunk), step.summary.stall_s
+        would = _stalls(replay(twin, step)) if twin is not None else (0.0, 0.0)
         off[chunk] = fmean(
             abs(math.log(was / one)) if was and one else math.inf
             for was, one in zip((stall.p50, stall.p95), would, strict=True)
@@ -51,7 +51,7 @@ def infer_chunk_tokens(model: ServerModel, fit: ModelFit | None, trial: Trial, r
     return best if off[best] < off.get(now, math.inf) - _STALLS_DIFFER else now
 
 
-def infer_pair_s(model: ServerModel, fit: ModelFit | None, trials: Sequence[Trial], replay: Replay) -> float:
+def infer_pair_s(model: ServerModel, fit: ModelFit | None, steps: Sequence[SearchStep], replay: Replay) -> float:
     """Return the seconds per pair of a prompt's tokens that explain how late first tokens of long prompts are."""
     mean = mean_length(model.workload.prompt_tokens)
     if mean < _LONG_PROMPTS:
@@ -63,7 +63,7 @@ def infer_pair_s(model: ServerModel, fit: ModelFit | None, trials: Sequence[Tria
     for share in _PAIR_SHARES:
         per_pair_s = 2 * share * bare.cost.per_token_s / mean
         twin = model.twin(fit, pair_s=per_pair_s)
-        slope = _slope([point for trial in trials for point in _lateness(trial, replay(twin, trial))]) if twin else None
+        slope = _slope([point for step in steps for point in _lateness(step, replay(twin, step))]) if twin else None
         if slope is None:
             return model.pair_s
         value, error = slope
@@ -77,18 +77,18 @@ def infer_pair_s(model: ServerModel, fit: ModelFit | None, trials: Sequence[Tria
 
 
 def infer_front_end(
-    fronts: Sequence[tuple[float, FrontEndEstimate]], trials: Sequence[Trial], replay: ReplayBehind
+    fronts: Sequence[tuple[float, FrontEndEstimate]], steps: Sequence[SearchStep], replay: ReplayBehind
 ) -> FrontEndEstimate:
     """Return the front end that best explains the TTFT of every single request.
 
     The mean delay hardly distinguishes a constant from a queue that serves one request after another; but behind a
     queue, requests that arrive close together wait for each other. `fronts`: candidates, each with its misfit of the
-    mean delays; `replay`: replays a trial behind one of them.
+    mean delays; `replay`: replays a step behind one of them.
     """
     least = min(squares for squares, _ in fronts)
     likely = [(squares, one) for squares, one in fronts if squares < least + _CERTAIN**2]
     tried = likely[:: max((len(likely) - 1) // (_FRONTS - 1), 1)]
-    offs = [[off for trial in trials for off in _apart(trial, replay(one, trial))] for _, one in tried]
+    offs = [[off for step in steps for off in _apart(step, replay(one, step))] for _, one in tried]
     usual = min((fmean(each) for each in offs if each), default=0.0)
     if not usual:
         return most_likely(fronts)
@@ -97,9 +97,9 @@ def infer_front_end(
     return tried[min(range(len(tried)), key=lambda i: cost[i])][1]
 
 
-def _apart(trial: Trial, ttfts: Sequence[float]) -> list[float]:
+def _apart(step: SearchStep, ttfts: Sequence[float]) -> list[float]:
     """Return for each request by how much its TTFT differs from the twin's: a logarithm, at least 0."""
-    measured = trial.first_tokens()
+    measured = step.first_tokens()
     if len(measured) != len(ttfts):
         return []
     return [
@@ -116,9 +116,9 @@ def _stalls(requests: Sequence[SimulatedRequest]) -> tuple[float, float]:
     return (percentile(longest, 0.5), percentile(longest, 0.95)) if longest else (0.0, 0.0)
 
 
-def _lateness(trial: Trial, requests: Sequence[SimulatedRequest]) -> list[tuple[float, float]]:
+def _lateness(step: SearchStep, requests: Sequence[SimulatedRequest]) -> list[tuple[float, float]]:
     """Return for each request the logarithms of its prompt length and of its TTFT over the twin's."""
-    measured = trial.first_tokens()
+    measured = step.first_tokens()
     if len(measured) != len(requests):
         return []
     return [

@@ -9,24 +9,26 @@ from probe.capacity.model.fitted_twin import fitted_server
 from probe.capacity.model.spread import extrapolation_error, jackknife
 from probe.capacity.model.twin import Twin, predict
 from probe.capacity.search.search_state import QUICK_REQUESTS, VERIFYING_SHARE, SearchState
-from probe.capacity.search.trial_replay import unexplained_tail, with_front_end
+from probe.capacity.search.step_replay import unexplained_tail, with_front_end
 from probe.core.fitted_server import FittedServer
 
 # Standard deviation of a capacity that the jackknife cannot show: without it six of ten intervals of cold searches
 # hold, with it ten (docs/evidence/accuracy.md).
-FLOOR = 0.035
+LEAST_SPREAD = 0.035
 # Relative standard deviation of a corrected latency of the twin: at the knees of servers of known timing where latency
 # rises slowly, it was 0.1 to 1.0 % off (docs/evidence/accuracy.md).
-_LATENCY = 0.006
+_LATENCY_ERROR = 0.006
 # Share of the knee from which the latencies' slope is taken: nearer to it chance, which moves a simulated knee by 2 %,
 # would count. And the least slope, so that a flat latency has a wide interval, and not an infinite one.
-_BELOW, _LEAST_SLOPE = 0.85, 0.05
+_SLOPE_SHARE = 0.85
+_LEAST_SLOPE = 0.05
 # A search sees a part of a slow drift: half a sine wave lies twice its own spread away from the wave's mean.
 _UNSEEN_DRIFT = 2.0
-_Z = 1.64  # standard deviations to each side: nine of ten
-FEWEST_PARTS, _UNKNOWN = 3, 0.2  # two say nothing of a spread: with fewer this one is assumed, far too wide to verify
+_NINE_OF_TEN = 1.64  # standard deviations to each side: nine of ten
+FEWEST_PARTS = 3  # two say nothing of a spread
+_SPREAD_OF_FEW = 0.2  # assumed with fewer parts: far too wide to verify
 _HARDLY_EVER = 3.0  # standard deviations of a Poisson number: so many more than in the mean hardly ever run
-_FINAL = 10_000  # simulated requests: with 3,000 a knee is 1 to 2 % higher, and varies by 4 % instead of 2 %
+_FINAL_REQUESTS = 10_000  # simulated requests: with 3,000 a knee is 1 to 2 % higher, and varies by 4 % instead of 2 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class KneeEstimate:
     """Where the twin breaks an objective. Rates are requests/s of all traffic, as if all of it were the workload's.
 
     `limiting`: the objective that breaks; `would_run`: mean requests in the batch there; `least_half`: half of the
-    interval, relative, however many trials there are; `least_because`: the larger cause of that;
+    interval, relative, however many steps there are; `least_because`: the larger cause of that;
     `usual_limit_matters`: whether max_num_seqs is unknown, and its likely value would move the knee out of the
     interval; `fitted_server`: the twin, of a final estimate.
     """
@@ -56,7 +58,7 @@ def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -
     `is_final`: with more simulated requests than for the forecast and, to `explain` it, with the bottleneck, for some
     more seconds of arithmetic.
     """
-    requests = _FINAL if is_final else QUICK_REQUESTS
+    requests = _FINAL_REQUESTS if is_final else QUICK_REQUESTS
     twin, rate_rps = state.twin, state.refined_forecast(requests) if is_final else state.forecast_rps
     if twin is None or rate_rps is None:
         return None
@@ -71,7 +73,7 @@ def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -
         max(ratios, key=lambda name: ratios[name], default=None),
         there.running,
         find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain and is_final else None,
-        _Z * _lasting_error(state, slope),
+        _NINE_OF_TEN * _lasting_error(state, slope),
         why_wide(_drift(state), slope),
         _would_usual_limit_matter(state, twin, rate_rps, there.running, half),
         _stored(state, twin, without_parts) if is_final else None,
@@ -99,8 +101,8 @@ def _would_usual_limit_matter(state: SearchState, twin: Twin, rate_rps: float, w
 
 def _half_interval(state: SearchState, rate_rps: float, slope: float, without_parts: Sequence[Twin]) -> float:
     """Return half of the knee's interval, relative: all independent errors together."""
-    left = min((unexplained_tail(top, state.correction, state.objectives) for top in state.top_trials()), default=0.0)
-    return _Z * math.hypot(
+    left = min((unexplained_tail(top, state.correction, state.objectives) for top in state.top_steps()), default=0.0)
+    return _NINE_OF_TEN * math.hypot(
         _jackknife_spread(state, rate_rps, without_parts),
         left / slope,
         extrapolation_error(_highest_informative_rps(state) / rate_rps / VERIFYING_SHARE),
@@ -109,13 +111,13 @@ def _half_interval(state: SearchState, rate_rps: float, slope: float, without_pa
 
 
 def _lasting_error(state: SearchState, slope: float) -> float:
-    """Return the standard deviation that no further trial makes smaller, relative."""
-    return math.hypot(FLOOR, _UNSEEN_DRIFT * _drift(state), _LATENCY / slope)
+    """Return the standard deviation that no further step makes smaller, relative."""
+    return math.hypot(LEAST_SPREAD, _UNSEEN_DRIFT * _drift(state), _LATENCY_ERROR / slope)
 
 
 def why_wide(drift: float, slope: float) -> str:
-    """Return the larger cause of an interval that no further trial makes narrower than needed."""
-    if _UNSEEN_DRIFT * drift > _LATENCY / slope:
+    """Return the larger cause of an interval that no further step makes narrower than needed."""
+    if _UNSEEN_DRIFT * drift > _LATENCY_ERROR / slope:
         return f"the server's speed drifts by {100 * drift:.0f} %"
     return "near the knee latency rises slowly with the load"
 
@@ -125,8 +127,8 @@ def _drift(state: SearchState) -> float:
 
 
 def _highest_informative_rps(state: SearchState) -> float:
-    """Return the highest load of an informative trial, else the live users' rate."""
-    return max((trial.load_rps for trial in state.trials if trial.is_informative), default=state.model.live_rps)
+    """Return the highest load of an informative step, else the live users' rate."""
+    return max((step.load_rps for step in state.steps if step.is_informative), default=state.model.live_rps)
 
 
 def _jackknife_spread(state: SearchState, rate_rps: float, without_parts: Sequence[Twin]) -> float:
@@ -135,7 +137,7 @@ def _jackknife_spread(state: SearchState, rate_rps: float, without_parts: Sequen
         state.capacity(with_front_end(bare, state.front_end_estimate), rate_rps, QUICK_REQUESTS)
         for bare in without_parts
     ]
-    return jackknife(found, rate_rps) if len(found) >= FEWEST_PARTS else _UNKNOWN
+    return jackknife(found, rate_rps) if len(found) >= FEWEST_PARTS else _SPREAD_OF_FEW
 
 
 def _latency_slope(state: SearchState, twin: Twin, rate_rps: float, at_knee: float, requests: int) -> float:
@@ -143,7 +145,7 @@ def _latency_slope(state: SearchState, twin: Twin, rate_rps: float, at_knee: flo
 
     Where it rises slowly, a small error of a latency is a large error of the rate. `at_knee`: the worst latency there.
     """
-    predicted = predict(twin, _BELOW * rate_rps, state.objectives, requests=requests)
+    predicted = predict(twin, _SLOPE_SHARE * rate_rps, state.objectives, requests=requests)
     below = max(state.objective_ratios(predicted).values(), default=0.0)
-    slope = math.log(at_knee / below) / -math.log(_BELOW) if 0 < below < at_knee < math.inf else 0.0
+    slope = math.log(at_knee / below) / -math.log(_SLOPE_SHARE) if 0 < below < at_knee < math.inf else 0.0
     return max(slope, _LEAST_SLOPE)

@@ -2,7 +2,7 @@
 
 A pulse is a few requests at once, one answer each. Together they show what a step costs with that many requests, how
 fast prompts are computed, and max_num_seqs where more were sent than run. That is a first guess of the capacity, near
-enough to choose the first trial; the trials then judge.
+enough to choose the first step; the steps then judge.
 
 In: the unloaded baseline and the pulses so far. Out: how many requests may be sent at once next, and the first guess.
 """
@@ -16,7 +16,7 @@ from probe.core.token_length import mean_length
 from probe.core.workload import Workload, longest_request
 from probe.simulator.cost import StepCost
 
-MOST = 64  # requests at once: trials show what more do
+MOST = 64  # requests at once: steps show what more do
 _GROWTH = 4  # a pulse has at most this many times the requests of the one before: three pulses to the most
 _WORTH = 1.5  # and at least this many times: with fewer it shows nothing new
 _MARGIN = 0.5  # of an objective: what is expected of a pulse stays below, and may be half of what it takes

@@ -1,10 +1,10 @@
 """The search for the knee: predict it from what has been measured, then verify by loading the server near it. Pure.
 
-    live traffic --> SearchState --> forecast --> a trial at a share of it --> SearchState --> forecast --> ...
+    live traffic --> SearchState --> forecast --> a step at a share of it --> SearchState --> forecast --> ...
 
-In: snapshots of the server's metrics and, after each trial, the probe's requests. Out: the next trial as a StepPlan,
+In: snapshots of the server's metrics and, after each step, the probe's requests. Out: the next step as a StepPlan,
 and in the end a Capacity (verdict.py). Rates count requests like the workload's; live users count as the number of such
-requests that would take as much of the capacity. When trials contradict the model, the search continues without it, in
+requests that would take as much of the capacity. When steps contradict the model, the search continues without it, in
 small steps.
 
 Users are those that the run reports: the server's counters less all probe traffic. Canaries and requests on demand are
@@ -19,13 +19,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from probe.capacity.model.hints import Hints
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
 from probe.capacity.search.pulses import Room, next_size, pulse_plan
 from probe.capacity.search.search_state import SAME_RATE, VERIFYING_SHARE, Guess, SearchState
-from probe.capacity.search.trial_plan import between, climb, cost_of, first_rates, towards_forecast, trial_plan
-from probe.capacity.search.unverified import UNLIMITED, Spending, advice, load_to_verify, shortcoming, trials_lacking
+from probe.capacity.search.search_step import SearchStep
+from probe.capacity.search.step_plan import between, climb, cost_of, first_rates, plan_step, towards_forecast
+from probe.capacity.search.unverified import UNLIMITED, Spending, advice, load_to_verify, shortcoming, steps_lacking
 from probe.capacity.search.verdict import (
     FORECAST,
     ceiling,
@@ -45,19 +47,28 @@ from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
 
-_BELOW = 0.95  # of a load that broke an objective: the highest load still tried
-# More trials than a usual budget pays for, and as many failures as show that one was no chance: they harm users.
-_MAX_TRIALS, _MAX_FAILED = 9, 2
-_MOST_TO_NARROW = 13, 4  # the same, where only trials bound the knee: the bracket between two early ones is wide
-# The same, where none has held yet and so many requests run at least at half of the load: the guess was too high.
-_MOST_AFTER_GUESS, _LEAST_RUNNING = (9, 4), 1.0
+
+class _Limits(NamedTuple):
+    """How many steps a search may take, and how many of them may break an objective."""
+
+    steps: int
+    broken: int
+
+
+_HIGHEST_TRIED = 0.95  # of a load that broke an objective: the highest load still tried
+# More steps than a usual budget pays for, and as many failures as show that one was no chance: they harm users.
+_USUAL = _Limits(steps=9, broken=2)
+# Where only steps bound the knee: the bracket between two early ones is wide.
+_TO_NARROW = _Limits(steps=13, broken=4)
+# Where none has held yet, and at half of the load at least _MIN_RUNNING requests run: the guess was too high.
+_AFTER_GUESS, _MIN_RUNNING = _Limits(steps=9, broken=4), 1.0
 _OF_THE_SERVER = (None, TOO_FEW.word, CUT_SHORT.word)  # reasons of a step whose outcome is not the client's fault
-_MAX_LATE = 2  # trials that this machine was late in, and that are repeated: a third is no moment any more
-_MAX_EMPIRICAL_TRIALS = 7  # without a model: so many steps of CLIMB_FACTOR double the load
+_MAX_LATE = 2  # steps that this machine was late in, and that are repeated: a third is no moment any more
+_MAX_STEPS_WITHOUT_MODEL = 7  # without a model: so many steps of CLIMB_FACTOR double the load
 
 
 class Search:
-    """One search: alternate `next_step`, which plans a trial, and `step_finished`, which takes its result.
+    """One search: alternate `next_step`, which plans a step, and `step_finished`, which takes its result.
 
     The search is over when `next_step` returns None.
     """
@@ -81,7 +92,7 @@ class Search:
         self.state = SearchState(workload, objectives, hints or Hints())
         self._estimate_knee = partial(estimate_knee, self.state, explain=explain)
         self._knee: KneeEstimate | None = None  # from all data so far
-        self._doubted: str | None = None  # why the search continues without the model
+        self._doubt: str | None = None  # why the search continues without the model
         self._climbs = 0
         self._may_pulse = True
         self._guess: Guess | None = None
@@ -93,15 +104,15 @@ class Search:
         self._knee = None
 
     def next_step(self) -> StepPlan | None:
-        """Plan the next trial; None when the search is over."""
+        """Plan the next step; None when the search is over."""
         self.state.refresh()
         if (size := self._pulse_size()) > 0:
             return pulse_plan(size)
         rate = self._next_rate()
-        return self._trial_plan(rate) if rate is not None else self._plan_to_verify()
+        return self._plan_at(rate) if rate is not None else self._plan_to_verify()
 
-    def _trial_plan(self, rate_rps: float, wanted_s: float = 0.0) -> StepPlan | None:
-        return trial_plan(self.state, rate_rps, has_model=not self._is_alone, wanted_s=wanted_s)
+    def _plan_at(self, rate_rps: float, wanted_s: float = 0.0) -> StepPlan | None:
+        return plan_step(self.state, rate_rps, has_model=not self._is_model_free, wanted_s=wanted_s)
 
     def step_finished(
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
@@ -113,7 +124,7 @@ class Search:
             self.state.add_pulse(step, snapshots)
             self._may_pulse = tripped is None and step.reason in (None, TOO_FEW.word)
             return
-        self.state.add_trial(step, run, snapshots, tripped)
+        self.state.add_step(step, run, snapshots, tripped)
         self._knee = None
 
     def end_reason(self) -> str | None:
@@ -128,23 +139,23 @@ class Search:
         if knee is None:
             return modelless_capacity(self.state, steps, stopped)
         # The model goes on learning while the search does without it, and may explain the server after all.
-        if (doubted := find_doubt(self.state)) is not None:
-            return empirical_capacity(self.state, doubted[1])
-        lacks = self._doubted or unforeseen_overload(self.state, knee) or self._what_would_verify(knee)
+        if (doubt := find_doubt(self.state)) is not None:
+            return empirical_capacity(self.state, doubt.words)
+        caveat = self._doubt or unforeseen_overload(self.state, knee) or self._what_would_verify(knee)
         late = sum(step.reason == CLIENT_BOUND.word for step in steps)
-        if lacks is not None and late:
+        if caveat is not None and late:
             steps_were = "1 step was" if late == 1 else f"{late} steps were"
-            lacks = f"{lacks}; {steps_were} not judged: this machine was too late ({CLIENT_BOUND.word})"
-        return model_capacity(self.state, knee, lacks)
+            caveat = f"{caveat}; {steps_were} not judged: this machine was too late ({CLIENT_BOUND.word})"
+        return model_capacity(self.state, knee, caveat)
 
     def _what_would_verify(self, knee: KneeEstimate) -> str | None:
         """Return what a knee lacks to be verified, with the command that may do it; None if it lacks nothing."""
-        state, plan = self.state, self._trial_plan(VERIFYING_SHARE * knee.rate_rps)
-        lacks = shortcoming(state, knee)
-        if lacks is not None and len(state.trials) >= _MAX_TRIALS and trials_lacking(state, knee):
-            return f"{lacks}; {len(state.trials)} trials, the most of a search, were not enough"
+        state, plan = self.state, self._plan_at(VERIFYING_SHARE * knee.rate_rps)
+        caveat = shortcoming(state, knee)
+        if caveat is not None and len(state.steps) >= _USUAL.steps and steps_lacking(state, knee):
+            return f"{caveat}; {len(state.steps)} steps, the most of a search, were not enough"
         if plan is None:
-            return lacks
+            return caveat
         return advice(self.state, knee, self._spent, cost_of(plan, self.state.model.workload))
 
     def _note_time(self, snapshots: Sequence[ServerSnapshot]) -> None:
@@ -153,17 +164,17 @@ class Search:
             self._spent = replace(self._spent, seconds=snapshots[-1].at_ns * 1e-9 - self._began_s)
 
     def _plan_to_verify(self) -> StepPlan | None:
-        """Plan one more trial near the knee, which may verify it; None if it would not, or costs too much."""
+        """Plan one more step near the knee, which may verify it; None if it would not, or costs too much."""
         state = self.state
-        has_failed = any(trial.step.reason not in _OF_THE_SERVER for trial in state.trials[-1:])
-        if has_failed or self._doubted is not None or len(state.trials) >= _MAX_TRIALS:
+        has_failed = any(step.summary.reason not in _OF_THE_SERVER for step in state.steps[-1:])
+        if has_failed or self._doubt is not None or len(state.steps) >= _USUAL.steps:
             return None
         load = self._load_to_verify(self._estimate_knee(is_final=False))
         if load is None:
             # The estimate that is published decides. It takes longer, and is kept.
             self._knee = self._final_knee()
             load = self._load_to_verify(self._knee)
-        plan = self._trial_plan(*load) if load is not None else None
+        plan = self._plan_at(*load) if load is not None else None
         if plan is None:
             return None
         return plan if self._spent.plus(cost_of(plan, state.model.workload)).is_within(self._budget) else None
@@ -181,13 +192,13 @@ class Search:
         if unforeseen_overload(self.state, knee) is not None:
             # A lower load may show what the model does not have, such as max_num_seqs.
             rate = between(highest_held_rps(self.state), failed_rps)
-            return (rate, 0.0) if rate and sum(trial.has_broken for trial in self.state.trials) <= _MAX_FAILED else None
-        return load_to_verify(self.state, knee, _BELOW * failed_rps)
+            return (rate, 0.0) if rate and self._broken_steps() <= _USUAL.broken else None
+        return load_to_verify(self.state, knee, _HIGHEST_TRIED * failed_rps)
 
     def _pulse_size(self) -> int:
-        """Return how many requests to send at once next; 0 where a trial comes next."""
+        """Return how many requests to send at once next; 0 where a step comes next."""
         state = self.state
-        if state.twin is not None or state.trials:
+        if state.twin is not None or state.steps:
             return 0
         # After a pulse that failed, the unloaded baseline alone is no ground for a guess.
         self._guess = state.make_guess() if self._may_pulse or state.has_pulses else None
@@ -199,54 +210,60 @@ class Search:
         return next_size(state.pulses, state.model.workload, state.objectives, room, would_run)
 
     def _next_rate(self) -> float | None:
+        """Return the load of the next step, in requests/s; None where no further one is needed, or may help."""
         state = self.state
-        if state.trials and (reason := state.trials[-1].step.reason) not in _OF_THE_SERVER:
-            # A moment in which this machine was late may pass; after another failure more load would not help.
-            late = sum(trial.step.reason == CLIENT_BOUND.word for trial in state.trials)
-            return state.trials[-1].load_rps if reason == CLIENT_BOUND.word and late <= _MAX_LATE else None
-        held_rps = max((trial.load_rps for trial in state.trials if trial.has_held), default=state.live_equivalent_rps)
-        if self._doubted is None and (doubted := find_doubt(state)) is not None:
-            load_rps, why = doubted
-            if self._tries(load_rps) == 1:  # the server may have been slow just then
-                return load_rps
-            self._doubted, self._climbs = why, 0
+        if state.steps and state.steps[-1].summary.reason not in _OF_THE_SERVER:
+            return self._rate_after_failure(state.steps[-1])
+        held_rps = max((step.load_rps for step in state.steps if step.has_held), default=state.live_equivalent_rps)
+        if self._doubt is None and (doubt := find_doubt(state)) is not None:
+            if self._tries(doubt.load_rps) == 1:  # the server may have been slow just then
+                return doubt.load_rps
+            self._doubt, self._climbs = doubt.words, 0
         failed_rps = ceiling(state)
-        if self._doubted is not None:
+        if self._doubt is not None:
             return self._climb(held_rps, failed_rps)
-        most, most_failed = self._most_trials(held_rps, failed_rps)
-        if len(state.trials) >= most or sum(trial.has_broken for trial in state.trials) >= most_failed:
+        limits = self._limits(held_rps, failed_rps)
+        if len(state.steps) >= limits.steps or self._broken_steps() >= limits.broken:
             return None
         if state.forecast_rps is not None:
-            return towards_forecast(state, held_rps, min(state.forecast_rps, _BELOW * failed_rps))
+            return towards_forecast(state, held_rps, min(state.forecast_rps, _HIGHEST_TRIED * failed_rps))
         # A twin without a forecast means that no rate holds the objectives.
         return self._rate_without_forecast(held_rps, failed_rps) if state.twin is None else None
 
-    def _most_trials(self, held_rps: float, failed_rps: float) -> tuple[int, int]:
-        """Return how many trials there may be, and how many of them may break."""
+    def _rate_after_failure(self, failed: SearchStep) -> float | None:
+        """Repeat a load that this machine was late in, which may pass. After another failure no load would help."""
+        late = sum(step.summary.reason == CLIENT_BOUND.word for step in self.state.steps)
+        is_repeated = failed.summary.reason == CLIENT_BOUND.word and late <= _MAX_LATE
+        return failed.load_rps if is_repeated else None
+
+    def _limits(self, held_rps: float, failed_rps: float) -> _Limits:
         if self.state.forecast_rps is not None or failed_rps == math.inf:
-            return _MAX_TRIALS, _MAX_FAILED
+            return _USUAL
         if held_rps > self.state.live_equivalent_rps:
-            return _MOST_TO_NARROW
+            return _TO_NARROW
         would_run = failed_rps / 2 * self.state.unloaded_s
-        return _MOST_AFTER_GUESS if would_run > _LEAST_RUNNING else (_MAX_TRIALS, _MAX_FAILED)
+        return _AFTER_GUESS if would_run > _MIN_RUNNING else _USUAL
+
+    def _broken_steps(self) -> int:
+        return sum(step.has_broken for step in self.state.steps)
 
     def _tries(self, rate: float) -> int:
-        return sum(abs(trial.load_rps / rate - 1) < SAME_RATE for trial in self.state.trials)
+        return sum(abs(step.load_rps / rate - 1) < SAME_RATE for step in self.state.steps)
 
     @property
-    def _is_alone(self) -> bool:
-        """Return whether only trials can bound the knee, so that each needs enough requests to be judged by itself."""
+    def _is_model_free(self) -> bool:
+        """Whether only steps can bound the knee, so that each needs enough requests to be judged by itself."""
         is_blind = self.state.twin is None and self.state.forecast_rps is None
-        return self._doubted is not None or (is_blind and ceiling(self.state) < math.inf)
+        return self._doubt is not None or (is_blind and ceiling(self.state) < math.inf)
 
     def _rate_without_forecast(self, held_rps: float, failed_rps: float) -> float | None:
         if failed_rps == math.inf:
             return first_rates(self.state, held_rps, self._guess.rate_rps if self._guess is not None else None)
-        # An early trial that held may have had too few requests to be judged by itself.
+        # An early step that held may have had too few requests to be judged by itself.
         if highest_held_rps(self.state) < held_rps and self._tries(held_rps) == 1:
             return held_rps
         return between(held_rps, failed_rps)
 
     def _climb(self, held_rps: float, failed_rps: float) -> float | None:
         self._climbs += 1
-        return climb(held_rps, failed_rps) if self._climbs <= _MAX_EMPIRICAL_TRIALS else None
+        return climb(held_rps, failed_rps) if self._climbs <= _MAX_STEPS_WITHOUT_MODEL else None

@@ -1,6 +1,6 @@
-"""The state of a search: the twin, how it compares with each trial, and the forecast that follows. Pure.
+"""The state of a search: the twin, how it compares with each step, and the forecast that follows. Pure.
 
-live traffic, trials --> ServerModel, front end --> Twin --> replays of the trials --> correction --> forecast
+live traffic, steps --> ServerModel, front end --> Twin --> replays of the steps --> correction --> forecast
 """
 
 import math
@@ -15,14 +15,14 @@ from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, find_capacity,
 from probe.capacity.model.windows import join_windows, windows
 from probe.capacity.search.infer_limits import infer_chunk_tokens, infer_front_end, infer_pair_s
 from probe.capacity.search.pulses import Pulse, guess_cost, measure_pulse
-from probe.capacity.search.trial import (
-    Trial,
+from probe.capacity.search.search_step import (
+    SearchStep,
     find_user_arrivals,
     is_steady,
     measure_delay,
     tail_latencies,
 )
-from probe.capacity.search.trial_replay import TrialReplays, estimate_correction, with_front_end
+from probe.capacity.search.step_replay import StepReplays, estimate_correction, with_front_end
 from probe.core.objectives import Objectives
 from probe.core.reasons import CLIENT_BOUND
 from probe.core.snapshot import ServerSnapshot
@@ -30,14 +30,14 @@ from probe.core.step import StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
 from probe.simulator.simulated_request import SimulatedRequest
 
-VERIFYING_SHARE = 0.86  # of the forecast: a trial at TOP_SHARE verifies it even if it is a tenth higher afterwards
+VERIFYING_SHARE = 0.86  # of the forecast: a step at TOP_SHARE verifies it even if it is a tenth higher afterwards
 TOP_SHARE = 0.95  # of the forecast: so near the knee that nothing unexpected lies beyond it
-SAME_RATE = 0.07  # of a rate: rates that differ by less count as the same; trials are 20 % apart, or repeated
+SAME_RATE = 0.07  # of a rate: rates that differ by less count as the same; steps are 20 % apart, or repeated
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 QUICK_REQUESTS = 1200  # of a simulation of which only a ratio or a spread is used, so that chance cancels
-_ON_THE_WAY = 2000  # simulated requests to plan the next trial: a rate that is 5 % off is good enough
-_TO_GUESS = 400  # simulated requests for a first guess: pulses are rougher
-_PAIR_TRIALS = 3  # the highest trials, from which the cost of attention is inferred: lower ones have few long prompts
+_PLANNING_REQUESTS = 2000  # simulated requests to plan the next step: a rate that is 5 % off is good enough
+_GUESS_REQUESTS = 400  # simulated requests for a first guess: pulses are rougher
+_PAIR_STEPS = 3  # the highest steps, from which the cost of attention is inferred: lower ones have few long prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class Guess:
 
 
 class SearchState:
-    """Data of a search and what follows from them: `observe_live` and `add_trial` add, `refresh` recomputes."""
+    """Data of a search and what follows from them: `observe_live` and `add_step` add, `refresh` recomputes."""
 
     def __init__(self, workload: Workload, objectives: Objectives, hints: Hints) -> None:
         self.objectives = objectives
         self.model = ServerModel(workload, hints)
         self.pulses: list[Pulse] = []  # and the unloaded baseline first
-        self.trials: list[Trial] = []
+        self.steps: list[SearchStep] = []
         self.fit: ModelFit | None = None  # the last one of the model
         self.twin: Twin | None = None  # the fit's, with a front end
         self.correction: dict[str, float] = {}  # factors for the twin's latencies
@@ -96,17 +96,17 @@ class SearchState:
         if cost is None:
             return None
         twin = self.model.guessed_twin(cost)
-        rate_rps = self.capacity(twin, self._near_rps(), _TO_GUESS)
+        rate_rps = self.capacity(twin, self._near_rps(), _GUESS_REQUESTS)
         if self.has_pulses:
             self._guessed_rps = rate_rps
         if not rate_rps:
             return None
-        return Guess(rate_rps, predict(twin, rate_rps, self.objectives, requests=_TO_GUESS).running)
+        return Guess(rate_rps, predict(twin, rate_rps, self.objectives, requests=_GUESS_REQUESTS).running)
 
-    def add_trial(
+    def add_step(
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
     ) -> None:
-        """Add a trial; `tripped`: why the guard stopped it, if it did."""
+        """Add a step; `tripped`: why the guard stopped it, if it did."""
         is_late = step.reason == CLIENT_BOUND.word
         self.model.learn(snapshots, of_load=True, overloaded=tripped is not None)
         begin, end = run.window_ns
@@ -114,8 +114,8 @@ class SearchState:
         if step.users.requests_per_second is not None and snapshots:
             seconds = (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9
             self.model.update_live_rate(step.users.requests_per_second, seconds)
-        self.trials.append(
-            Trial(
+        self.steps.append(
+            SearchStep(
                 _offered_rps(step, run, tripped) + self.live_equivalent_rps,
                 step,
                 run,
@@ -131,15 +131,15 @@ class SearchState:
         self._is_stale = True
 
     def refresh(self) -> None:
-        """Recompute the twin, its replay of each trial, and the forecast, if data were added."""
+        """Recompute the twin, its replay of each step, and the forecast, if data were added."""
         if not self._is_stale:
             return
         self._is_stale = False
         ttft = self.objectives.ttft
-        delays = [trial.delay for trial in self.trials if trial.delay is not None]
+        delays = [step.delay for step in self.steps if step.delay is not None]
         found = candidate_front_ends(delays, _NEGLIGIBLE_SHARE * ttft.within_s if ttft else math.inf)
         self.front_end_estimate = most_likely(found)
-        replays = TrialReplays(self.model, self.objectives, self.unloaded_s)
+        replays = StepReplays(self.model, self.objectives, self.unloaded_s)
         self._infer_limits(replays)
         fit = self.model.fit()
         if fit is None:
@@ -147,21 +147,19 @@ class SearchState:
         self.fit, bare = fit, fit.twin
         replays = replace(replays, slowdown=fit.cost_model.slowdown)
         if found:
-            informative = [trial for trial in self.trials if trial.is_informative]
+            informative = [step for step in self.steps if step.is_informative]
             self.front_end_estimate = infer_front_end(found, informative, partial(replays.ttfts_behind, bare))
         self.twin = twin = with_front_end(bare, self.front_end_estimate)
-        self.trials = [
-            replace(
-                trial, predicted=replays.latencies(twin, trial), would_stop_twin=replays.would_guard_stop(twin, trial)
-            )
-            for trial in self.trials
+        self.steps = [
+            replace(step, predicted=replays.latencies(twin, step), would_stop_twin=replays.would_guard_stop(twin, step))
+            for step in self.steps
         ]
-        self.correction = estimate_correction(self.trials, self.objectives)
+        self.correction = estimate_correction(self.steps, self.objectives)
         near_rps = self._near_rps()
-        self.forecast_rps = self.capacity(twin, near_rps, _ON_THE_WAY) or None
+        self.forecast_rps = self.capacity(twin, near_rps, _PLANNING_REQUESTS) or None
         self.live_equivalent_rps = self.model.live_rps
         if self.model.has_other_live_lengths and self.forecast_rps is not None:
-            room_rps = self.capacity(replace(twin, live=self.model.live), near_rps, _ON_THE_WAY)
+            room_rps = self.capacity(replace(twin, live=self.model.live), near_rps, _PLANNING_REQUESTS)
             self.live_equivalent_rps = max(self.forecast_rps - room_rps, 0.0)
 
     def residence_s(self, rate_rps: float) -> float:
@@ -170,7 +168,7 @@ class SearchState:
             predicted = predict(self.twin, rate_rps, self.objectives, requests=500)
             if math.isfinite(predicted.tpot_p50_s):
                 return predicted.running / rate_rps
-        last = self.trials[-1].step.e2e_s.mean if self.trials else None
+        last = self.steps[-1].summary.e2e_s.mean if self.steps else None
         return last or self.unloaded_s
 
     def objective_ratios(self, predicted: Prediction) -> dict[str, float]:
@@ -180,19 +178,19 @@ class SearchState:
             for name, limit in self.objectives.latencies().items()
         }
 
-    def worst_objective_ratio(self, trial: Trial) -> float:
-        """Return the largest objective ratio of a trial's replay; infinite if it has none."""
-        if trial.predicted is None:
+    def worst_objective_ratio(self, step: SearchStep) -> float:
+        """Return the largest objective ratio of a step's replay; infinite if it has none."""
+        if step.predicted is None:
             return math.inf
-        return max(self.objective_ratios(trial.predicted).values(), default=0.0)
+        return max(self.objective_ratios(step.predicted).values(), default=0.0)
 
-    def top_trials(self) -> list[Trial]:
-        """Return the informative trials at nearly the highest load."""
-        trials = sorted(
-            (trial for trial in self.trials if trial.is_informative and trial.predicted is not None),
-            key=lambda trial: -trial.load_rps,
+    def top_steps(self) -> list[SearchStep]:
+        """Return the informative steps at nearly the highest load."""
+        steps = sorted(
+            (step for step in self.steps if step.is_informative and step.predicted is not None),
+            key=lambda step: -step.load_rps,
         )
-        return [trial for trial in trials if trial.load_rps > (1 - SAME_RATE) * trials[0].load_rps]
+        return [step for step in steps if step.load_rps > (1 - SAME_RATE) * steps[0].load_rps]
 
     def refined_forecast(self, requests: int) -> float | None:
         """Return the forecast with that many simulated requests; None if there is none."""
@@ -210,22 +208,22 @@ class SearchState:
         """Return a rate that is as near to the capacity as is known."""
         return self.forecast_rps or self._guessed_rps or max(2 * self.model.live_rps, 1 / self.unloaded_s)
 
-    def _infer_limits(self, replays: TrialReplays) -> None:
+    def _infer_limits(self, replays: StepReplays) -> None:
         """Infer limits from the probe's requests that neither metrics nor configuration give."""
 
-        def requests(bare: Twin, trial: Trial) -> Sequence[SimulatedRequest]:
-            return replays.requests(with_front_end(bare, self.front_end_estimate), trial)
+        def requests(bare: Twin, step: SearchStep) -> Sequence[SimulatedRequest]:
+            return replays.requests(with_front_end(bare, self.front_end_estimate), step)
 
-        trials = sorted((trial for trial in self.trials if trial.is_informative), key=lambda trial: trial.load_rps)
-        stalled = [trial for trial in trials if trial.step.stall_s.p50 and trial.step.stall_s.p95]
+        steps = sorted((step for step in self.steps if step.is_informative), key=lambda step: step.load_rps)
+        stalled = [step for step in steps if step.summary.stall_s.p50 and step.summary.stall_s.p95]
         if stalled and not self.model.is_chunk_known:
             self.model.chunk_tokens = infer_chunk_tokens(self.model, self.fit, stalled[-1], requests)
-        if trials and self.front_end_estimate.front_end == NO_FRONT:  # a tokenizer too takes longer for a long prompt
-            self.model.pair_s = infer_pair_s(self.model, self.fit, trials[-_PAIR_TRIALS:], requests)
+        if steps and self.front_end_estimate.front_end == NO_FRONT:  # a tokenizer too takes longer for a long prompt
+            self.model.pair_s = infer_pair_s(self.model, self.fit, steps[-_PAIR_STEPS:], requests)
 
 
 def _offered_rps(step: StepSummary, run: StepRun, tripped: str | None) -> float:
-    """Return the probe's rate in a trial: as planned where exactly that was sent, else as measured."""
+    """Return the probe's rate in a step: as planned where exactly that was sent, else as measured."""
     arrivals = run.plan.arrivals
     if arrivals is not None and (arrivals.counted_s or tripped is not None):
         return arrivals.rate_rps

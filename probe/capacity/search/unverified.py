@@ -1,6 +1,6 @@
 """Why a search's capacity is not verified yet, and what load would verify it. Pure.
 
-In: a SearchState and its knee. Out: the rate of one more trial, the shortcoming as a sentence, and the budget of a run
+In: a SearchState and its knee. Out: the rate of one more step, the shortcoming as a sentence, and the budget of a run
 that would do better.
 """
 
@@ -11,25 +11,26 @@ from dataclasses import dataclass
 from probe.capacity.model.hints import SET_MAX_NUM_SEQS
 from probe.capacity.search.knee_estimate import FEWEST_PARTS, KneeEstimate
 from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, SearchState
-from probe.capacity.search.trial import Trial
+from probe.capacity.search.search_step import SearchStep
 
-SURE = 0.08  # half of an interval, relative, above which a capacity is not called verified (docs/capacity.md)
+# Half of an interval, relative, above which a capacity is not called verified (docs/capacity.md).
+MAX_VERIFIED_HALF = 0.08
 _MORE = 1.25  # times the most requests running in any snapshot may run as well: between polls more do
 # A search of a minute meets one speed of a server whose clocks follow the temperature. Another speed shows at any load,
-# so a trial that only waits for one is as light as that allows: at 20 % of the knee too few requests run to fit a cost.
-_LEAST_SPAN_S, _TRIAL_S, _DRIFT_SHARE = 100.0, 30.0, 0.35
-_ROOM = 1.1  # seconds of a run for each second of its trials: between them the search computes
+# so a step that only waits for one is as light as that allows: at 20 % of the knee too few requests run to fit a cost.
+_LEAST_SPAN_S, _STEP_S, _DRIFT_SHARE = 100.0, 30.0, 0.35
+_ROOM = 1.1  # seconds of a run for each second of its steps: between them the search computes
 # By how much the twin's TPOT or E2E may be off. In runs on vLLM servers of known timing, it was 13 to 24 % where the
 # capacity was more than 10 % wrong; where it was right it was mostly at most 7 %, and up to 14 %
 # (docs/evidence/accuracy.md).
 _OFF = 0.1
-_AGAIN_SHARE = 0.9  # of the knee: a trial there verifies it, and is no more likely to break it than to hold
-_MOST_NEAR = 4  # trials near the knee, at most, to show whether max_num_seqs is the likely one: in some, more run
+_AGAIN_SHARE = 0.9  # of the knee: a step there verifies it, and is no more likely to break it than to hold
+_MOST_NEAR = 4  # steps near the knee, at most, to show whether max_num_seqs is the likely one: in some, more run
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Seconds and tokens: of a trial, of a run so far, or at most."""
+    """Seconds and tokens: of a step, of a run so far, or at most."""
 
     seconds: float
     tokens: float
@@ -64,38 +65,38 @@ def shortcoming(state: SearchState, knee: KneeEstimate) -> str | None:
     """Return what a knee lacks to be verified: a judged load near it that held, or a narrow interval; None: nothing."""
     if (unknown := _unknown(state, knee)) is not None:
         return unknown
-    # Where a trial was too short for its queue to fill, it holds on the twin as well.
-    unforeseen = _judged_rps(state, lambda trial: state.worst_objective_ratio(trial) > 1)
+    # Where a step was too short for its queue to fill, it holds on the twin as well.
+    unforeseen = _judged_rps(state, lambda step: state.worst_objective_ratio(step) > 1)
     if unforeseen > knee.interval[1]:
         return f"{unforeseen:.3g} requests/s held, more than the model says"
     if _judged_rps(state) < VERIFYING_SHARE * knee.rate_rps:
         return f"no load of {VERIFYING_SHARE * knee.rate_rps:.3g} requests/s or more held"
     # Rounded up: 8.2 % is not 8 %.
-    if (half := _half(knee)) > SURE:
-        return f"interval {math.ceil(100 * half):d} %, {100 * SURE:.0f} % needed"
+    if (half := _half(knee)) > MAX_VERIFIED_HALF:
+        return f"interval {math.ceil(100 * half):d} %, {100 * MAX_VERIFIED_HALF:.0f} % needed"
     if (span_s := _span_s(state)) < _LEAST_SPAN_S:
-        return f"the trials took {span_s:.0f} s, {_LEAST_SPAN_S:.0f} s needed, since a server's speed may drift"
+        return f"the steps took {span_s:.0f} s, {_LEAST_SPAN_S:.0f} s needed, since a server's speed may drift"
     return None
 
 
-def trials_lacking(state: SearchState, knee: KneeEstimate) -> int:
-    """Return how many more trials near the knee would verify it, about; 0 if load would not help."""
-    if is_crowded(state, knee) or knee.least_half > SURE:
+def steps_lacking(state: SearchState, knee: KneeEstimate) -> int:
+    """Return how many more steps near the knee would verify it, about; 0 if load would not help."""
+    if is_crowded(state, knee) or knee.least_half > MAX_VERIFIED_HALF:
         return 0
     if _span_s(state) < _LEAST_SPAN_S:
-        return math.ceil((_LEAST_SPAN_S - _span_s(state)) / _TRIAL_S)
+        return math.ceil((_LEAST_SPAN_S - _span_s(state)) / _STEP_S)
     if _unknown(state, knee) is not None:
-        return 0  # with as many trials as others need, the model is still wrong
+        return 0  # with as many steps as others need, the model is still wrong
     parts = len(state.model.informative_parts)
     if parts < FEWEST_PARTS:
         return FEWEST_PARTS - parts
-    spread, needed = (half**2 - knee.least_half**2 for half in (_half(knee), SURE))
+    spread, needed = (half**2 - knee.least_half**2 for half in (_half(knee), MAX_VERIFIED_HALF))
     # The variance of a mean falls with the number of its parts. That of few parts is itself hardly known.
     return min(max(math.ceil(parts * (spread / needed - 1)), 1), parts) if needed > 0 else 0
 
 
 def load_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> tuple[float, float] | None:
-    """Return the rate of one more trial, at most `limit_rps`, and how many seconds it should last, 0 where any will do.
+    """Return the rate of one more step, at most `limit_rps`, and how many seconds it should last, 0 where any will do.
 
     None if the knee is verified or load would not help.
     """
@@ -107,7 +108,7 @@ def load_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> 
         if judged_rps < VERIFYING_SHARE * knee.rate_rps:
             return (top_rps, 0.0) if top_rps > judged_rps else None
         return (min(judged_rps, top_rps), 0.0) if _may_show_limit(state, knee, top_rps) else None
-    may_verify = trials_lacking(state, knee) > 0
+    may_verify = steps_lacking(state, knee) > 0
     if may_verify and judged_rps < VERIFYING_SHARE * knee.rate_rps:
         # Where loads above the limit were too high already, none below it would show that the knee holds.
         return (top_rps, 0.0) if top_rps >= VERIFYING_SHARE * knee.rate_rps else None
@@ -118,24 +119,24 @@ def load_to_verify(state: SearchState, knee: KneeEstimate, limit_rps: float) -> 
 
 
 def _may_show_limit(state: SearchState, knee: KneeEstimate, top_rps: float) -> bool:
-    """Return whether another trial near the knee may show that more requests run than the likely max_num_seqs."""
-    near = [each for each in state.trials if each.load_rps >= VERIFYING_SHARE * knee.rate_rps]
+    """Return whether another step near the knee may show that more requests run than the likely max_num_seqs."""
+    near = [each for each in state.steps if each.load_rps >= VERIFYING_SHARE * knee.rate_rps]
     is_safe = not any(each.has_broken for each in near) and top_rps >= VERIFYING_SHARE * knee.rate_rps
     return is_safe and len(near) < _MOST_NEAR and _MORE * state.model.most_running >= knee.would_run
 
 
-def advice(state: SearchState, knee: KneeEstimate, spent: Spending, trial: Spending) -> str | None:
+def advice(state: SearchState, knee: KneeEstimate, spent: Spending, step: Spending) -> str | None:
     """Return what a knee lacks to be verified and how to get it; None if it lacks nothing.
 
-    `spent`: by this run; `trial`: the cost of one more trial near the knee.
+    `spent`: by this run; `step`: the cost of one more step near the knee.
     """
     lacks = shortcoming(state, knee)
     if lacks is None or _unknown(state, knee) is not None:
         return lacks
-    trials = trials_lacking(state, knee)
-    if not trials:
+    steps = steps_lacking(state, knee)
+    if not steps:
         return f"{lacks}; more load would not narrow it, since {knee.least_because}"
-    more = Spending(0.0, 0.0).plus(trial, _ROOM * trials)
+    more = Spending(0.0, 0.0).plus(step, _ROOM * steps)
     whole = spent.plus(more)
     options = f"--max-seconds {_rounded(whole.seconds):.0f} --max-tokens {_rounded(whole.tokens):.0f}"
     return f"{lacks}; `kneewatch ramp {options}` may verify it: {more.seconds:.0f} s and {more.tokens:,.0f} tokens more"
@@ -160,14 +161,15 @@ def _half(knee: KneeEstimate) -> float:
 
 
 def _span_s(state: SearchState) -> float:
-    """Return the seconds from the beginning of the first trial to the end of the last."""
-    windows = [trial.run.window_ns for trial in state.trials]
+    """Return the seconds from the beginning of the first step to the end of the last."""
+    windows = [step.run.window_ns for step in state.steps]
     return (windows[-1][1] - windows[0][0]) * 1e-9 if windows else 0.0
 
 
-def _judged_rps(state: SearchState, of: Callable[[Trial], bool] = lambda _: True) -> float:
-    """Return the highest load of such trials that was judged and held."""
-    return max((each.load_rps for each in state.trials if each.has_held and each.step.valid and of(each)), default=0.0)
+def _judged_rps(state: SearchState, of: Callable[[SearchStep], bool] = lambda _: True) -> float:
+    """Return the highest load of such steps that was judged and held."""
+    held = (step for step in state.steps if step.has_held and step.summary.valid)
+    return max((step.load_rps for step in held if of(step)), default=0.0)
 
 
 def _rounded(value: float) -> float:

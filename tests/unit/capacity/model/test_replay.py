@@ -1,4 +1,4 @@
-"""A trial once more, on a twin."""
+"""A step once more, on a twin."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from simulated_servers import CHAT, FAST, profile, promise, twin_of, workload
 
 from probe.capacity.model.replay import SentRequest, UserArrivals, replay, replay_once
 from probe.capacity.model.twin import Prediction, Twin
-from probe.capacity.search.trial import find_user_arrivals
+from probe.capacity.search.search_step import find_user_arrivals
 from probe.core.percentiles import percentile
 from probe.core.snapshot import Histogram, UserLoad
 from probe.core.step import StepPlan, StepRun

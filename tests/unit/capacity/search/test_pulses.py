@@ -165,7 +165,7 @@ def test_no_answer_shows_no_cost() -> None:
     assert guess_cost([], workload(100, 50), 1) is None
 
 
-def test_a_pulse_is_one_answer_each_and_no_trial() -> None:
+def test_a_pulse_is_one_answer_each_and_no_step() -> None:
     plan = pulse_plan(16)
     assert (plan.concurrency, plan.requests, plan.arrivals) == (16, 16, None)
     assert plan.is_pulse

@@ -20,8 +20,8 @@ from probe.capacity.search.knee_estimate import KneeEstimate
 from probe.capacity.search.pulses import pulse_plan
 from probe.capacity.search.search import Search
 from probe.capacity.search.search_state import Guess
-from probe.capacity.search.trial import is_steady, sent_requests
-from probe.capacity.search.verdict import find_doubt, overloaded_trials
+from probe.capacity.search.search_step import is_steady, sent_requests
+from probe.capacity.search.verdict import find_doubt, overloaded_steps
 from probe.core.reasons import FAILED_REQUESTS, SERVER_RESTARTED, SERVER_UNREADABLE
 from probe.core.result import Stopped
 from probe.core.step import Distribution, RequestCounts, StepPlan, StepRun, StepSummary, TrafficBeside
@@ -30,12 +30,12 @@ DONE = Stopped("done")
 
 
 def _run(search: Search, summary: StepSummary, tripped: str | None = None) -> StepPlan:
-    """Run one trial that the search asks for on a server without metrics. Return its outcome."""
+    """Run one step that the search asks for on a server without metrics. Return its outcome."""
     plan = search.next_step()
     assert plan is not None
     assert plan.arrivals is not None
     user_arrivals = replace(summary, offered_rps=plan.arrivals.rate_rps)
-    begin_ns = len(search.state.trials) * 40 * 10**9
+    begin_ns = len(search.state.steps) * 40 * 10**9
     window = begin_ns, begin_ns + 30 * 10**9
     search.step_finished(user_arrivals, StepRun(plan, (), window, (), is_cut_short=tripped is not None), [], tripped)
     return plan
@@ -189,7 +189,7 @@ def test_a_load_that_breaks_far_below_the_forecast_discards_the_model() -> None:
     search.state.model.max_num_seqs = 8
     _run(search, step())
     first, again = (_run(search, step(broken=("ttft",))) for _ in range(2))
-    assert search.state.trials[-1].load_rps < 8.5
+    assert search.state.steps[-1].load_rps < 8.5
     assert first.arrivals == again.arrivals, "it may have been a slow moment"
     _run(search, step())
     found = search.capacity([step()], DONE)
@@ -201,29 +201,30 @@ def test_a_load_that_breaks_once_and_holds_the_next_time_refutes_nothing() -> No
     search = _search(10.0)
     _run(search, step())
     _run(search, step(broken=("ttft",)))
-    assert overloaded_trials(search.state)
+    assert overloaded_steps(search.state)
     _run(search, step())
-    assert overloaded_trials(search.state) == []
+    assert overloaded_steps(search.state) == []
     assert search.capacity([step()], DONE).mode == "forecast"
 
 
-def test_a_trial_that_a_budget_ended_neither_held_nor_broke() -> None:
+def test_a_step_that_a_budget_ended_neither_held_nor_broke() -> None:
     search = _search(10.0)
     _run(search, step(reason="cut_short"))
-    assert (search.state.trials[0].has_held, search.state.trials[0].has_broken) == (False, False)
-    assert overloaded_trials(search.state) == []
+    assert (search.state.steps[0].has_held, search.state.steps[0].has_broken) == (False, False)
+    assert overloaded_steps(search.state) == []
 
 
 def test_a_load_that_holds_far_above_the_forecast_discards_the_model() -> None:
     search = _search(3.0)
     _run(search, replace(step(), requests=replace(step().requests, ok=39)))
-    search.state.trials = [replace(search.state.trials[0], load_rps=9.0)]
+    search.state.steps = [replace(search.state.steps[0], load_rps=9.0)]
     assert find_doubt(search.state) is None, "few may have been in time by luck"
     many = replace(step(), requests=replace(step().requests, ok=40))
-    search.state.trials = [replace(search.state.trials[0], step=many)]
-    load_rps, why = find_doubt(search.state)  # type: ignore[misc]
-    assert load_rps == pytest.approx(9.0)
-    assert "held the objectives" in why
+    search.state.steps = [replace(search.state.steps[0], summary=many)]
+    doubt = find_doubt(search.state)
+    assert doubt is not None
+    assert doubt.load_rps == pytest.approx(9.0)
+    assert "held the objectives" in doubt.words
 
 
 def test_without_a_model_it_ends_between_what_held_and_what_broke() -> None:
@@ -249,7 +250,7 @@ def test_an_objective_that_was_missed_by_chance_refutes_nothing(missed: int, jud
     search = _search(10.0)
     seen = replace(step(broken=("ttft",)), requests=replace(step().requests, ok=judged))
     _run(search, replace(seen, good_ratio={"ttft": 1 - missed / judged}))
-    assert bool(overloaded_trials(search.state)) is ((missed, judged) in {(5, 48), (320, 5000)})
+    assert bool(overloaded_steps(search.state)) is ((missed, judged) in {(5, 48), (320, 5000)})
 
 
 def test_a_discarded_model_is_never_called_verified() -> None:
@@ -260,19 +261,19 @@ def test_a_discarded_model_is_never_called_verified() -> None:
     for _ in range(3):
         _run(search, step())
     assert search.capacity([step()], DONE).mode == "verified"
-    search._doubted = "of something that has been learnt since"
+    search._doubt = "of something that has been learnt since"
     found = search.capacity([step()], DONE)
     assert (found.mode, found.requests_per_second) == ("forecast", 10.0)
 
 
-def test_a_higher_load_that_held_excuses_a_trial_that_broke() -> None:
+def test_a_higher_load_that_held_excuses_a_step_that_broke() -> None:
     search = _search(10.0)
     _run(search, step(broken=("tpot",)))
-    assert overloaded_trials(search.state) == search.state.trials
-    search.state.trials.append(
-        replace(search.state.trials[0], load_rps=search.state.trials[0].load_rps * 1.2, step=step())
+    assert overloaded_steps(search.state) == search.state.steps
+    search.state.steps.append(
+        replace(search.state.steps[0], load_rps=search.state.steps[0].load_rps * 1.2, summary=step())
     )
-    assert overloaded_trials(search.state) == []
+    assert overloaded_steps(search.state) == []
 
 
 def test_a_capacity_names_what_its_bottleneck_costs_and_how_near_the_gpu_s_limits_it_is() -> None:
@@ -295,11 +296,11 @@ def test_memory_that_runs_out_on_the_twin_too_caps_no_capacity_but_no_load_goes_
         _run(search, step())
     plan = _run(search, step(reason="cut_short"), tripped="preemptions")
     assert plan.arrivals is not None
-    assert overloaded_trials(search.state) == search.state.trials[2:]
+    assert overloaded_steps(search.state) == search.state.steps[2:]
     assert search.capacity([step()], DONE).requests_per_second == pytest.approx(plan.arrivals.rate_rps * 1.035)
     for too in (False, True):
-        search.state.trials[2] = replace(search.state.trials[2], would_stop_twin=too)
-        assert bool(overloaded_trials(search.state)) is not too
+        search.state.steps[2] = replace(search.state.steps[2], would_stop_twin=too)
+        assert bool(overloaded_steps(search.state)) is not too
     assert search.capacity([step()], DONE).requests_per_second == 10.0
     again = search.next_step()
     assert again is None or (again.arrivals is not None and again.arrivals.rate_rps < plan.arrivals.rate_rps)
@@ -332,7 +333,7 @@ def test_a_knee_that_an_unknown_max_num_seqs_may_limit_is_a_lower_bound() -> Non
     assert search.capacity([step()], DONE).upper == 10.5
 
 
-def test_as_many_requests_come_in_a_trial_as_it_says() -> None:
+def test_as_many_requests_come_in_a_step_as_it_says() -> None:
     plan = _search(10.0).next_step()
     assert plan is not None
     assert plan.arrivals is not None
@@ -346,14 +347,14 @@ def _window(at: float, running: float) -> MetricsWindow:
     )
 
 
-def test_a_trial_whose_batch_still_fills_is_not_steady() -> None:
+def test_a_step_whose_batch_still_fills_is_not_steady() -> None:
     assert is_steady([_window(i, 30.0) for i in range(9)])
     assert not is_steady([_window(i, 10.0 + 10 * i) for i in range(9)])
     assert is_steady([])
 
 
 @pytest.mark.parametrize("last", [0.0, 0.5, 1.0])
-def test_a_trial_with_hardly_a_request_in_flight_at_any_poll_is_steady(last: float) -> None:
+def test_a_step_with_hardly_a_request_in_flight_at_any_poll_is_steady(last: float) -> None:
     """A fast server answers few requests a second between two polls."""
     idle = [_window(i, 0.0) for i in range(6)]
     assert is_steady([*idle, *(_window(i, last) for i in range(6, 9))])
@@ -361,7 +362,7 @@ def test_a_trial_with_hardly_a_request_in_flight_at_any_poll_is_steady(last: flo
 
 
 def test_an_unknown_number_in_flight_is_not_taken_for_zero() -> None:
-    """Of nothing in flight at either end the comparison says "still growing", and no trial would ever count as held."""
+    """Of nothing in flight at either end the comparison says "still growing", and no step would ever count as held."""
     unknown = [replace(_window(i, 30.0), running=None, waiting=None) for i in range(9)]
     assert is_steady(unknown)
     assert not is_steady([w for i, blank in enumerate(unknown) for w in (blank, _window(i, 10.0 + 10 * i))])
@@ -404,11 +405,11 @@ def test_without_a_page_of_metrics_a_search_keeps_its_bracket(knee_rps: float) -
     assert "may be lower" in str(found.reason)
 
 
-def test_trials_that_were_long_enough_narrow_a_capacity_without_a_model() -> None:
+def test_steps_that_were_long_enough_narrow_a_capacity_without_a_model() -> None:
     search = _search()
     _search_on(search, 2.9)
     short = search.capacity([step()], DONE)
-    search.state.trials = [replace(trial, step=replace(trial.step, seconds=180.0)) for trial in search.state.trials]
+    search.state.steps = [replace(one, summary=replace(one.summary, seconds=180.0)) for one in search.state.steps]
     found = search.capacity([step()], DONE)
     assert (found.requests_per_second, found.upper) == (short.requests_per_second, short.upper)
     assert short.lower is not None

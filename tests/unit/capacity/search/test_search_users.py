@@ -10,7 +10,7 @@ from simulated_servers import CHAT as _LENGTHS
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.windows import join_windows, windows
 from probe.capacity.search.search_state import SearchState
-from probe.capacity.search.trial import Trial, measure_delay, sent_requests
+from probe.capacity.search.search_step import SearchStep, measure_delay, sent_requests
 from probe.core.request import RequestRecord, ServerTimes, Traffic
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, TrafficBeside
@@ -44,7 +44,7 @@ def _counted(requests: tuple[RequestRecord, ...], from_s: int, to_s: int) -> lis
     return [page(at_s) for at_s in range(from_s, to_s + 1)]
 
 
-def _trial(users: UserLoad, *, canaries: bool) -> tuple[SearchState, Trial]:
+def _step(users: UserLoad, *, canaries: bool) -> tuple[SearchState, SearchStep]:
     """A minute without load, then 30 s of load, with a canary every 3 s in both or in neither."""
     state = SearchState(_LENGTHS, CHAT, Hints())
     idle, beside = (_canaries(0, 60), _canaries(60, 90)) if canaries else ((), ())
@@ -52,33 +52,33 @@ def _trial(users: UserLoad, *, canaries: bool) -> tuple[SearchState, Trial]:
     sent = tuple(record(start_s=60 + i / RATE_RPS, asked=spec(300, 40)) for i in range(58))
     plan = StepPlan(50, 30.0, loop="open", arrivals=Arrivals(Pattern.POISSON, RATE_RPS, counted_s=(30.0,)))
     run = StepRun(plan, sent, (60 * 10**9, 90 * 10**9), (), is_cut_short=False, other_probes=beside)
-    state.add_trial(replace(step(), users=users), run, _counted((*idle, *sent, *beside), 60, 90), None)
-    return state, state.trials[0]
+    state.add_step(replace(step(), users=users), run, _counted((*idle, *sent, *beside), 60, 90), None)
+    return state, state.steps[0]
 
 
 def test_canaries_are_no_users_of_a_search() -> None:
-    state, trial = _trial(NO_USERS, canaries=True)
+    state, step = _step(NO_USERS, canaries=True)
     assert (state.model.live_rps, state.live_equivalent_rps) == (0.0, 0.0)
-    assert sum(each.count for each in trial.user_arrivals) == 0
+    assert sum(each.count for each in step.user_arrivals) == 0
     assert not state.model.has_other_live_lengths
 
 
 def test_canaries_are_no_users_of_a_replay_even_where_the_users_are_unknown() -> None:
-    assert sum(each.count for each in _trial(UserLoad(), canaries=True)[1].user_arrivals) == 0
+    assert sum(each.count for each in _step(UserLoad(), canaries=True)[1].user_arrivals) == 0
 
 
-def test_canaries_do_not_change_the_load_of_a_trial() -> None:
-    assert [_trial(NO_USERS, canaries=canaries)[1].load_rps for canaries in (True, False)] == [RATE_RPS, RATE_RPS]
+def test_canaries_do_not_change_the_load_of_a_step() -> None:
+    assert [_step(NO_USERS, canaries=canaries)[1].load_rps for canaries in (True, False)] == [RATE_RPS, RATE_RPS]
 
 
 def test_the_users_of_a_search_are_those_that_the_run_reports() -> None:
-    state, _ = _trial(UserLoad(0.75, 10.0), canaries=True)
+    state, _ = _step(UserLoad(0.75, 10.0), canaries=True)
     assert state.model.live_rps == pytest.approx(0.75)
 
 
 def test_unknown_users_leave_the_rate_that_was_known() -> None:
-    state, trial = _trial(UserLoad(0.75, 10.0), canaries=True)
-    state.add_trial(replace(trial.step, users=UserLoad()), trial.run, _counted((), 90, 120), None)
+    state, step = _step(UserLoad(0.75, 10.0), canaries=True)
+    state.add_step(replace(step.summary, users=UserLoad()), step.run, _counted((), 90, 120), None)
     assert state.model.live_rps == pytest.approx(0.75)
 
 
@@ -88,13 +88,13 @@ def test_no_more_users_arrive_in_a_replay_than_the_run_reports() -> None:
     sent = (record(start_s=1.0), record(start_s=5.0))
     unended = _canaries(8, 9)
     run = StepRun(StepPlan(1, 10.0), sent, (0, 10**10), (), is_cut_short=False)
-    state.add_trial(replace(step(), users=NO_USERS), run, _counted((*sent, *unended), 0, 10), None)
-    assert sum(each.count for each in state.trials[0].user_arrivals) == 0
+    state.add_step(replace(step(), users=NO_USERS), run, _counted((*sent, *unended), 0, 10), None)
+    assert sum(each.count for each in state.steps[0].user_arrivals) == 0
 
 
 def test_a_replay_has_each_canary_with_its_own_lengths_and_does_not_judge_it() -> None:
-    _, trial = _trial(NO_USERS, canaries=True)
-    found = sent_requests(trial.run)
+    _, step = _step(NO_USERS, canaries=True)
+    found = sent_requests(step.run)
     canaries = [one for one in found if one.output_tokens == 2]
     assert [one.at_s for one in canaries] == pytest.approx([float(at) for at in range(0, 30, 3)])
     assert not any(one.judged for one in canaries)

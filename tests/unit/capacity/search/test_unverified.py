@@ -13,7 +13,7 @@ from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.search import knee_estimate
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee, why_wide
 from probe.capacity.search.search import Search
-from probe.capacity.search.unverified import UNLIMITED, Spending, is_crowded, load_to_verify, trials_lacking
+from probe.capacity.search.unverified import UNLIMITED, Spending, is_crowded, load_to_verify, steps_lacking
 from probe.core.result import Stopped
 from probe.core.step import Arrivals, Distribution, StepPlan, StepRun, TrafficBeside
 
@@ -42,7 +42,7 @@ def _narrow(search: Search, half: float, least_half: float = 0.06) -> None:
 
 
 def _hold(search: Search, most: int = 20) -> list[float]:
-    """Run every trial that it asks for; return their rates."""
+    """Run every step that it asks for; return their rates."""
     rates: list[float] = []
     while (plan := search.next_step()) is not None and len(rates) < most:
         _finish(search, plan)
@@ -51,7 +51,7 @@ def _hold(search: Search, most: int = 20) -> list[float]:
 
 
 def _finish(search: Search, plan: StepPlan) -> None:
-    begin_s = 40 * len(search.state.trials)
+    begin_s = 40 * len(search.state.steps)
     window = begin_s * 10**9, (begin_s + 30) * 10**9
     search.step_finished(_MANY, StepRun(plan, (), window, (), is_cut_short=False), [], None)
 
@@ -72,12 +72,12 @@ def test_one_that_is_not_goes_on_near_the_knee_until_it_is() -> None:
 
 
 def test_it_goes_on_where_only_the_estimate_that_is_published_is_too_wide() -> None:
-    """An estimate between trials has fewer simulated requests than the one at the end."""
+    """An estimate between steps has fewer simulated requests than the one at the end."""
     search = _search(0.07)
     enough = len(_hold(search)) + 2
 
     def estimate(*, is_final: bool = True) -> KneeEstimate:
-        half = 0.09 if is_final and len(search.state.trials) < enough else 0.07
+        half = 0.09 if is_final and len(search.state.steps) < enough else 0.07
         return KneeEstimate(10.0, (10 * (1 - half), 10 * (1 + half)), "ttft", 4.0, None, 0.06)
 
     search._estimate_knee = estimate  # type: ignore[assignment]
@@ -86,7 +86,7 @@ def test_it_goes_on_where_only_the_estimate_that_is_published_is_too_wide() -> N
     assert search.capacity([_MANY], DONE).mode == "verified"
 
 
-def test_it_ends_when_the_budget_has_no_room_for_another_trial_and_says_what_would_verify_it() -> None:
+def test_it_ends_when_the_budget_has_no_room_for_another_step_and_says_what_would_verify_it() -> None:
     search = _search(0.16, budget=Spending(60.0, 10**9))
     rates = _hold(search, 4)
     search._spent = Spending(50.0, 40_000)
@@ -128,13 +128,13 @@ def test_a_knee_above_a_load_whose_requests_got_no_token_is_not_verified(stopped
     search = _search(0.07)
     _hold(search)
     plan = StepPlan(8, 30.0, "open", arrivals=Arrivals(rate_rps=stopped_rps, counted_s=(30.0,)))
-    search.state.trials = [replace(trial, load_rps=9.0) for trial in search.state.trials]
+    search.state.steps = [replace(one, load_rps=9.0) for one in search.state.steps]
     run = StepRun(plan, (), (200 * 10**9, 230 * 10**9), (), is_cut_short=True)
     search.step_finished(replace(_MANY, plan=plan, reason="cut_short"), run, [], "no_first_token")
     assert search.next_step() is None
     found = search.capacity([_MANY], DONE)
     assert found.mode == mode
-    assert found.lower == pytest.approx(9.0 * (1 - 0.17) if mode == "forecast" else 9.3), "what held, in short trials"
+    assert found.lower == pytest.approx(9.0 * (1 - 0.17) if mode == "forecast" else 9.3), "what held, in short steps"
     if mode == "forecast":
         assert found.reason == (
             "9.2 requests/s were too many (no_first_token), which the model of this server does not say"
@@ -146,7 +146,7 @@ def test_below_such_a_load_it_goes_on_until_the_bracket_is_narrow() -> None:
     for load_rps, tripped in ((5.0, None), (7.2, None), (9.6, "no_first_token")):
         plan = StepPlan(8, 30.0, "open", arrivals=Arrivals(rate_rps=load_rps, counted_s=(30.0,)))
         ended = _MANY if tripped is None else replace(_MANY, plan=plan, reason="cut_short")
-        window = 40 * len(search.state.trials) * 10**9, (40 * len(search.state.trials) + 30) * 10**9
+        window = 40 * len(search.state.steps) * 10**9, (40 * len(search.state.steps) + 30) * 10**9
         search.step_finished(ended, StepRun(plan, (), window, (), is_cut_short=bool(tripped)), [], tripped)
     assert _hold(search) == [pytest.approx(0.95 * 0.95 * 9.6), pytest.approx((0.95 * 0.95 + 1) / 2 * 9.6)]
 
@@ -161,7 +161,7 @@ def test_where_max_num_seqs_is_unknown_an_overload_bounds_the_capacity_from_abov
     for load_rps, tripped in ((5.0, None), (9.6, "no_first_token")):
         plan = StepPlan(8, 30.0, "open", arrivals=Arrivals(rate_rps=load_rps, counted_s=(30.0,)))
         ended = _MANY if tripped is None else replace(_MANY, plan=plan, reason="cut_short")
-        window = 40 * len(search.state.trials) * 10**9, (40 * len(search.state.trials) + 30) * 10**9
+        window = 40 * len(search.state.steps) * 10**9, (40 * len(search.state.steps) + 30) * 10**9
         search.step_finished(ended, StepRun(plan, (), window, (), is_cut_short=bool(tripped)), [], tripped)
     search._knee = crowd
     search.state._is_stale = False
@@ -179,22 +179,22 @@ def test_such_a_load_asks_for_max_num_seqs_where_it_is_unknown() -> None:
     search.state.model.max_num_seqs = None
     search.state.model.learn([snapshot(running=100.0)])
     stopped = replace(
-        search.state.trials[-1], load_rps=9.2, tripped="no_first_token", step=replace(_MANY, reason="cut_short")
+        search.state.steps[-1], load_rps=9.2, tripped="no_first_token", summary=replace(_MANY, reason="cut_short")
     )
-    search.state.trials = [*(replace(trial, load_rps=9.0) for trial in search.state.trials), stopped]
+    search.state.steps = [*(replace(step, load_rps=9.0) for step in search.state.steps), stopped]
     reason = str(search.capacity([_MANY], DONE).reason)
     assert reason.startswith("9.2 requests/s were too many (no_first_token)")
     assert "; set capacity.server.max_num_seqs" in reason
 
 
-def test_a_search_that_ends_after_its_most_trials_names_no_budget_that_would_verify_it() -> None:
+def test_a_search_that_ends_after_its_most_steps_names_no_budget_that_would_verify_it() -> None:
     search = _search(0.16)
     rates = _hold(search)
     reason = search.capacity([_MANY], DONE).reason
-    assert reason == f"interval 16 %, 8 % needed; {len(rates)} trials, the most of a search, were not enough"
+    assert reason == f"interval 16 %, 8 % needed; {len(rates)} steps, the most of a search, were not enough"
     search.state.correction = {"tpot": 1.2}
     unmended = "TPOT was 1.20 times what the model of this server says, so it does not know what takes the time"
-    assert search.capacity([_MANY], DONE).reason == unmended, "no trial would mend it"
+    assert search.capacity([_MANY], DONE).reason == unmended, "no step would mend it"
 
 
 def test_no_load_is_added_where_it_would_not_narrow_the_interval() -> None:
@@ -216,13 +216,13 @@ def test_an_interval_that_stays_wide_is_explained_by_the_larger_cause(drift: flo
     assert why_wide(drift, slope) == words
 
 
-def test_where_no_trial_near_the_knee_held_another_one_is_tried() -> None:
+def test_where_no_step_near_the_knee_held_another_one_is_tried() -> None:
     search = _search(0.07)
     for _ in range(2):
         plan = search.next_step()
         assert plan is not None
         _finish(search, plan)
-    search.state.trials = search.state.trials[:1]
+    search.state.steps = search.state.steps[:1]
     assert "or more held" in str(search.capacity([_MANY], DONE).reason)
 
 
@@ -270,7 +270,7 @@ def test_what_held_is_repeated_only_where_nothing_near_the_knee_broke(
         plan = StepPlan(8, 30.0, "open", arrivals=Arrivals(rate_rps=load_rps, counted_s=(30.0,)))
         tripped = "objective_broken" if load_rps == broke_rps else None
         ended = replace(_MANY, plan=plan, reason="cut_short") if tripped else _MANY
-        begin_s = 40 * len(search.state.trials)
+        begin_s = 40 * len(search.state.steps)
         window = begin_s * 10**9, (begin_s + 30) * 10**9
         search.step_finished(ended, StepRun(plan, (), window, (), is_cut_short=bool(tripped)), [], tripped)
     load = load_to_verify(search.state, crowd, 0.95 * (broke_rps or 100.0))
@@ -278,17 +278,17 @@ def test_what_held_is_repeated_only_where_nothing_near_the_knee_broke(
     assert load is None or load[0] == pytest.approx(8.7)
 
 
-def test_never_more_trials_are_asked_for_than_there_were() -> None:
+def test_never_more_steps_are_asked_for_than_there_were() -> None:
     search = _search(0.5)
     _hold(search, 3)
     search.state.model._segments = [[object()]] * 4  # type: ignore[list-item]
     knee = search._estimate_knee()
     assert knee is not None
-    assert trials_lacking(search.state, knee) == 4
+    assert steps_lacking(search.state, knee) == 4
 
 
 @pytest.mark.parametrize(("least_half", "mode"), [(0.06, "verified"), (0.1, "forecast")])
-def test_a_server_is_watched_for_long_enough_to_see_another_speed_by_few_long_trials(
+def test_a_server_is_watched_for_long_enough_to_see_another_speed_by_few_long_steps(
     least_half: float, mode: str
 ) -> None:
     """Verified or not: a longer look is nearer to its usual speed."""
@@ -301,7 +301,7 @@ def test_a_server_is_watched_for_long_enough_to_see_another_speed_by_few_long_tr
         seconds.append(plan.seconds)
         if len(seconds) == 4:
             found = search.capacity([_MANY], DONE)
-            words = "the trials took 48 s, 100 s needed, since a server's speed may drift"
+            words = "the steps took 48 s, 100 s needed, since a server's speed may drift"
             assert str(found.reason).startswith(words) is (mode == "verified")
             assert plan.load == pytest.approx(3.5)
     assert begin_s == pytest.approx(100.0)
@@ -373,7 +373,7 @@ def test_a_model_whose_tpot_is_not_the_servers_verifies_nothing(factor: float, m
         assert "--max-seconds" not in found.reason, "more load would not help"
 
 
-def test_a_model_whose_tpot_is_off_gets_the_trials_that_others_need_and_no_more() -> None:
+def test_a_model_whose_tpot_is_off_gets_the_steps_that_others_need_and_no_more() -> None:
     search, begin_s, rates = _search(0.27), 0, []
     search.state.correction = {"tpot": 1.13}
     while (plan := search.next_step()) is not None and len(rates) < 9:

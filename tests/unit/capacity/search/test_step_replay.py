@@ -8,19 +8,21 @@ from example_records import CHAT, record, spec, step
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.capacity.model.twin import Prediction
-from probe.capacity.search.trial import Trial, tail_latencies
-from probe.capacity.search.trial_replay import _pooled, estimate_correction, unexplained_tail
+from probe.capacity.model.replay import ReplayPrediction
+from probe.capacity.search.search_step import SearchStep, tail_latencies
+from probe.capacity.search.step_replay import _pooled, estimate_correction, unexplained_tail
 from probe.core.step import Arrivals, Distribution, StepPlan, StepRun
 
 RUN = StepRun(
     StepPlan(100, 10.0, loop="open", arrivals=Arrivals(rate_rps=10.0)), (), (0, 10**10), (), is_cut_short=False
 )
-AS_SEEN = Prediction(ttft_s=0.3, tpot_s=0.03, ttft_p50_s=0.1, tpot_p50_s=0.02, running=5.0, preemptions=0.0)
+AS_SEEN = ReplayPrediction(
+    ttft_s=0.3, tpot_s=0.03, ttft_p50_s=0.1, tpot_p50_s=0.02, running=5.0, preemptions=0.0, scatter={}
+)
 
 
-def _trial(rate_rps: float = 10.0, predicted: Prediction = AS_SEEN, scatter: float = 0.05) -> Trial:
-    """Return a trial with p95 latencies of 100 ms and 20 ms, or 300 ms and 30 ms."""
+def _step(rate_rps: float = 10.0, predicted: ReplayPrediction = AS_SEEN, scatter: float = 0.05) -> SearchStep:
+    """Return a step with p95 latencies of 100 ms and 20 ms, or 300 ms and 30 ms."""
     seen = replace(
         step(),
         ttft_s=Distribution(count=4000, mean=0.12, p50=0.1, p95=0.3),
@@ -28,10 +30,10 @@ def _trial(rate_rps: float = 10.0, predicted: Prediction = AS_SEEN, scatter: flo
     )
     by_chance = {"ttft_s": scatter, "tpot_s": scatter, "ttft_p50_s": 0.02, "tpot_p50_s": 0.005}
     twin = replace(predicted, scatter=by_chance)
-    return Trial(rate_rps, seen, RUN, None, predicted=twin, tails={"ttft": 0.3, "tpot": 0.03})
+    return SearchStep(rate_rps, seen, RUN, None, predicted=twin, tails={"ttft": 0.3, "tpot": 0.03})
 
 
-def _twin(times: float, tail_times: float = 1.0) -> Prediction:
+def _twin(times: float, tail_times: float = 1.0) -> ReplayPrediction:
     """Return a twin that is faster by this factor, and more so in its tail."""
     return replace(
         AS_SEEN,
@@ -43,36 +45,36 @@ def _twin(times: float, tail_times: float = 1.0) -> Prediction:
 
 
 def test_a_twin_that_is_right_is_not_corrected() -> None:
-    assert estimate_correction([_trial()], CHAT) == {"ttft": 1.0, "tpot": 1.0}
-    assert unexplained_tail(_trial(), {}, CHAT) == 0.0
+    assert estimate_correction([_step()], CHAT) == {"ttft": 1.0, "tpot": 1.0}
+    assert unexplained_tail(_step(), {}, CHAT) == 0.0
 
 
 def test_a_twin_that_is_too_fast_is_corrected_by_as_much() -> None:
-    found = estimate_correction([_trial(predicted=_twin(1.1))], CHAT)
+    found = estimate_correction([_step(predicted=_twin(1.1))], CHAT)
     assert found["ttft"] == pytest.approx(1.1, abs=0.04)
     assert found["tpot"] == pytest.approx(1.1, abs=0.01)
 
 
 def test_a_tail_that_is_off_by_more_than_the_median_is_corrected_too() -> None:
-    found = estimate_correction([_trial(predicted=_twin(1.0, 1.2))], CHAT)
+    found = estimate_correction([_step(predicted=_twin(1.0, 1.2))], CHAT)
     assert found["tpot"] == pytest.approx(1.2, abs=0.03)
 
 
 def test_a_tail_that_chance_moves_as_much_corrects_nothing() -> None:
-    found = estimate_correction([_trial(predicted=_twin(1.0, 1.2), scatter=0.4)], CHAT)
+    found = estimate_correction([_step(predicted=_twin(1.0, 1.2), scatter=0.4)], CHAT)
     assert found["tpot"] == pytest.approx(1.0, abs=0.01)
 
 
 def test_the_highest_load_counts_most() -> None:
-    low, high = _trial(5.0, _twin(1.0)), _trial(10.0, _twin(1.2))
+    low, high = _step(5.0, _twin(1.0)), _step(10.0, _twin(1.2))
     assert estimate_correction([low, high], CHAT)["tpot"] > 1.12
 
 
 def test_a_tail_that_no_factor_explains_is_left_over() -> None:
     """One tail says more, the other less than what both were corrected by."""
-    trial = _trial(predicted=_twin(1.0, 1.5))
-    assert unexplained_tail(trial, {}, CHAT) == pytest.approx(math.log(1.5) - 0.054)
-    assert unexplained_tail(trial, {"ttft": 1.5, "tpot": 1.5}, CHAT) == 0.0
+    step = _step(predicted=_twin(1.0, 1.5))
+    assert unexplained_tail(step, {}, CHAT) == pytest.approx(math.log(1.5) - 0.054)
+    assert unexplained_tail(step, {"ttft": 1.5, "tpot": 1.5}, CHAT) == 0.0
 
 
 def test_a_correction_takes_no_more_than_chance_leaves_over() -> None:

@@ -1,4 +1,4 @@
-"""The next trial of a search: its rate, its plan and its cost. Pure.
+"""The next step of a search: its rate, its plan and its cost. Pure.
 
 `held_rps`: the highest load that held; `failed_rps`: the lowest that was too high.
 """
@@ -14,17 +14,17 @@ from probe.core.token_length import mean_length
 from probe.core.workload import Workload
 
 # Shares of the forecast to try: half, for a guess that is up to twice too high, and so near the knee that nothing
-# unexpected lies beyond it. _MAX_GROWTH puts a trial between them.
+# unexpected lies beyond it. _MAX_GROWTH puts a step between them.
 _FORECAST_SHARES = (0.5, TOP_SHARE)
 # Of the guess without pulses. By the unloaded baseline alone it was 0.5 to 2.2 times the capacity of 12 simulated
 # servers whose TPOT objective was 1.15, 1.3 or 1.5 times their unloaded TPOT.
 _UNPULSED_SHARE = 1 / 3
-# The most by which a trial's load exceeds the last that held, since the forecast may be wrong: from half of it the knee
+# The most by which a step's load exceeds the last that held, since the forecast may be wrong: from half of it the knee
 # is two steps away. Early, far below the forecast, it may be more.
 _MAX_GROWTH, _MAX_EARLY_GROWTH, _EARLY_SHARE = 1.45, 1.7, 0.4
 _MORE_RUNNING = 0.7  # requests at a time by which a climb without any guess rises at least: few steps from one to many
-_MIN_GROWTH = 1.2  # the least: a trial nearer to it shows little new
-_MIN_INFORMATIVE = 2  # one trial is enough for a step cost model, but not for its uncertainty
+_MIN_GROWTH = 1.2  # the least: a step nearer to it shows little new
+_MIN_INFORMATIVE = 2  # one step is enough for a step cost model, but not for its uncertainty
 # Without a model: the ratio of the lowest failed to the highest held rate at which the search is done, as narrow as a
 # verified interval, and the largest step between them, less than early growth since something failed.
 _DONE_RATIO, _MAX_GAP_GROWTH = 1.08, 1.3
@@ -32,7 +32,7 @@ _DONE_RATIO, _MAX_GAP_GROWTH = 1.08, 1.3
 
 def first_rates(state: SearchState, held_rps: float, guess_rps: float | None) -> float:
     """Raise the rate quickly from about one request at a time, or from a share of the guess."""
-    if state.trials:
+    if state.steps:
         return held_rps * _MAX_EARLY_GROWTH
     if guess_rps is not None:
         share = _FORECAST_SHARES[0] if state.has_pulses else _UNPULSED_SHARE
@@ -52,7 +52,7 @@ def towards_forecast(state: SearchState, held_rps: float, limit_rps: float) -> f
         if rate > held_rps * _MIN_GROWTH:
             growth = _MAX_EARLY_GROWTH if held_rps < _EARLY_SHARE * limit_rps else _MAX_GROWTH
             return min(rate, held_rps * growth) if held_rps else rate
-    is_uninformed = sum(trial.is_informative for trial in state.trials) < _MIN_INFORMATIVE
+    is_uninformed = sum(step.is_informative for step in state.steps) < _MIN_INFORMATIVE
     return TOP_SHARE * limit_rps if is_uninformed else None
 
 
@@ -65,26 +65,26 @@ def climb(held_rps: float, failed_rps: float) -> float | None:
     return min(math.sqrt(held_rps * failed_rps), held_rps * _MAX_GAP_GROWTH)
 
 
-# A trial lasts long enough for its batch to fill and its queue to show: in mean request durations. At least as long as
+# A step lasts long enough for its batch to fill and its queue to show: in mean request durations. At least as long as
 # ten polls of the server, more than the windows that a fit needs; at most a tenth of the usual budget.
 _WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
 _MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
-_TOP_TRIAL_FACTOR = 1.3  # a trial near the knee is longer by this: its queue takes longer to show
-_MAX_RARE_S = 90.0  # the longest trial, if requests are rare: three of them fit in the usual budget
+_TOP_STEP_FACTOR = 1.3  # a step near the knee is longer by this: its queue takes longer to show
+_MAX_RARE_S = 90.0  # the longest step, if requests are rare: three of them fit in the usual budget
 
 
-def trial_plan(state: SearchState, rate_rps: float, *, has_model: bool, wanted_s: float = 0.0) -> StepPlan | None:
-    """Plan a trial at this rate of all traffic; None where live traffic has grown to it by itself.
+def plan_step(state: SearchState, rate_rps: float, *, has_model: bool, wanted_s: float = 0.0) -> StepPlan | None:
+    """Plan a step at this rate of all traffic; None where live traffic has grown to it by itself.
 
-    `has_model`: whether the forecast says how near the knee is; without it every trial may be near. `wanted_s`: how
-    long it should last with its warm-up, as far as a trial may.
+    `has_model`: whether the forecast says how near the knee is; without it every step may be near. `wanted_s`: how
+    long it should last with its warm-up, as far as a step may.
     """
     own = rate_rps - state.live_equivalent_rps
     if own <= 0:
         return None
     residence_s, forecast_rps = state.residence_s(rate_rps), state.forecast_rps
     is_near_knee = not has_model or bool(forecast_rps and rate_rps > VERIFYING_SHARE * forecast_rps)
-    seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_TRIAL_FACTOR if is_near_knee else 1.0)
+    seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_STEP_FACTOR if is_near_knee else 1.0)
     seconds = max(seconds, min(1.2 * (ENOUGH_REQUESTS if is_near_knee else MIN_REQUESTS) / own, _MAX_RARE_S))
     warm_up_s = min(max(_WARM_RESIDENCES * residence_s, _MIN_WARM_S), _MAX_WARM_S)
     seconds = max(seconds, min(wanted_s - warm_up_s, _MAX_S))
@@ -100,7 +100,7 @@ def trial_plan(state: SearchState, rate_rps: float, *, has_model: bool, wanted_s
 
 
 def cost_of(plan: StepPlan, workload: Workload) -> Spending:
-    """Return what a trial costs, about."""
+    """Return what a step costs, about."""
     sent_s = plan.warm_up_s + plan.seconds
     tokens = mean_length(workload.prompt_tokens) + mean_length(workload.output_tokens)
     return Spending(sent_s + plan.warm_up_s, plan.load * sent_s * tokens)  # the last answers take a residence more

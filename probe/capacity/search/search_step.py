@@ -1,4 +1,4 @@
-"""A trial: one load level that a search tried, and what can be derived from its requests and snapshots. Pure."""
+"""A step: one load level that a search tried, and what can be derived from its requests and snapshots. Pure."""
 
 import math
 from bisect import bisect_right
@@ -8,8 +8,7 @@ from itertools import pairwise
 from statistics import fmean, stdev
 
 from probe.capacity.model.front_end_delay import DelaySample
-from probe.capacity.model.replay import SentRequest, UserArrivals
-from probe.capacity.model.twin import Prediction
+from probe.capacity.model.replay import ReplayPrediction, SentRequest, UserArrivals
 from probe.capacity.model.windows import MetricsWindow
 from probe.core import latency
 from probe.core.objectives import Objectives
@@ -20,37 +19,37 @@ from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepRun, StepSummary
 
 FEW = 8  # the least requests to learn something from: the mean of fewer is chance
-# A trial is steady if, beyond chance, at most this many times as many requests are in flight at its end as at its
+# A step is steady if, beyond chance, at most this many times as many requests are in flight at its end as at its
 # beginning: a batch that still fills grows by less, an endless queue by more.
 _GROWTH = 1.3
 _MOST_REPORT = 0.9  # the share of requests for which a server that reports times does so; some lack one of them
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SearchStep:
     """One load level and its result. `load_rps`: requests/s of all traffic, as if all of it were the workload's."""
 
     load_rps: float
-    step: StepSummary
+    summary: StepSummary
     run: StepRun
     tripped: str | None
     is_steady: bool = True
-    predicted: Prediction | None = None
+    predicted: ReplayPrediction | None = None
     delay: DelaySample | None = None
     tails: Mapping[str, float] = field(default_factory=dict)  # latencies at their objectives' percentiles, in seconds
-    part: int = -1  # index of the server model's part with this trial's snapshots
+    part: int = -1  # index of the server model's part with this step's snapshots
     user_arrivals: Sequence[UserArrivals] = ()
     would_stop_twin: bool = False  # the guard may stop the twin too, with the same requests
 
     @property
     def has_held(self) -> bool:
         """Whether nothing went wrong, even if there were too few requests to judge."""
-        return self.tripped is None and not self.step.broken and self.step.reason in (None, TOO_FEW.word)
+        return self.tripped is None and not self.summary.broken and self.summary.reason in (None, TOO_FEW.word)
 
     @property
     def has_broken(self) -> bool:
         """Whether an objective broke or the guard stopped it. An end by budget or by a person is neither."""
-        return self.tripped is not None or bool(self.step.broken)
+        return self.tripped is not None or bool(self.summary.broken)
 
     @property
     def is_precaution(self) -> bool:
@@ -60,7 +59,7 @@ class Trial:
     @property
     def is_informative(self) -> bool:
         """Whether there are enough requests to learn from its latencies."""
-        return self.step.valid or (self.step.reason == TOO_FEW.word and self.step.requests.ok >= FEW)
+        return self.summary.valid or (self.summary.reason == TOO_FEW.word and self.summary.requests.ok >= FEW)
 
     def first_tokens(self) -> list[tuple[int, float]]:
         """Return prompt tokens and TTFT in seconds (0 if unknown) of judged requests, in the order they were due."""
@@ -148,26 +147,28 @@ def is_steady(inside: Sequence[MetricsWindow]) -> bool:
     return after < _GROWTH * before + 2 * math.sqrt(max(before, 1.0))
 
 
-def measure_delay(run: StepRun, step: StepSummary, measured: MetricsWindow) -> DelaySample | None:
+def measure_delay(run: StepRun, summary: StepSummary, measured: MetricsWindow) -> DelaySample | None:
     """Return how much later the probe got first tokens than the server reports for all requests; None if unknown.
 
     Where the server reports each request's times, by its own requests alone.
     """
-    if step.requests.ok < FEW or not measured.prompts or step.ttft_s.mean is None or step.ttft_s.p95 is None:
+    if summary.requests.ok < FEW or not measured.prompts or summary.ttft_s.mean is None or summary.ttft_s.p95 is None:
         return None
     outside_s = [parts["outside"] for one in run.records if (parts := latency.ttft_parts_s(one))]
-    if len(outside_s) >= _MOST_REPORT * step.requests.ok:
+    if len(outside_s) >= _MOST_REPORT * summary.requests.ok:
         error_s = stdev(outside_s) / math.sqrt(len(outside_s))
         return DelaySample(measured.prompts / measured.seconds, fmean(outside_s), len(outside_s), error_s)
     # Canaries are in the server's mean, and their prompts are short: they belong in the probe's mean, too.
     beside_s = [
         latency.ttft_s(r) or 0.0 for r in run.other_probes if measured.begin_s < _first_token_s(r) <= measured.end_s
     ]
-    known = step.requests.ok + len(beside_s)
-    late_s = (step.requests.ok * step.ttft_s.mean + sum(beside_s)) / known - measured.ttft_sum_s / measured.prompts
+    known = summary.requests.ok + len(beside_s)
+    late_s = (
+        summary.requests.ok * summary.ttft_s.mean + sum(beside_s)
+    ) / known - measured.ttft_sum_s / measured.prompts
     # Requests in only one of the two means cause scatter; a latency's standard deviation is about a quarter of p95.
     others = max(measured.prompts - known, 1.0) / measured.prompts
-    error_s = step.ttft_s.p95 / 4 * math.sqrt(2 * others / known)
+    error_s = summary.ttft_s.p95 / 4 * math.sqrt(2 * others / known)
     return DelaySample(measured.prompts / measured.seconds, late_s, known, error_s)
 
 
