@@ -41,9 +41,7 @@ BOTTLENECK = _declare(
     "1 for the resource that limits the server by the last result of this workload and mode, 0 for others",
     (*_KNEE, "bottleneck"),
 )
-CAPACITY_STEPS = _declare(
-    "counter", "capacity_steps_total", "Load levels of capacity runs by verdict", ("target", "verdict")
-)
+CAPACITY_STEPS = _declare("counter", "capacity_steps_total", "Steps of capacity runs by verdict", ("target", "verdict"))
 MODEL_RESIDUAL = _declare(
     "gauge",
     "capacity_model_residual_ratio",

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from probe.core.reasons import UNJUDGED
+
 PREFIX = "kneewatch_"
 # The labels that many series have.
 TARGET = ("target",)
@@ -37,6 +39,7 @@ SOURCES: Mapping[str, str] = {
     "capacity": "capacity runs and forecasts: the knee, by the last one that found it",
     "monitor": "Kneewatch itself",
 }
+_UNJUDGED = [row.verdict for row in UNJUDGED]
 # Meanings of the labels. There are no others; each has few values.
 LABELS: Mapping[str, str] = {
     "target": "the target's name in the configuration",
@@ -46,7 +49,7 @@ LABELS: Mapping[str, str] = {
     "outcome": "the outcome of a request or a capacity run",
     "objective": "availability, ttft, tpot, e2e, itl or all",
     "slo": "the name of the target's objectives in the configuration",
-    "verdict": "valid, or why a load level is not judged: client_bound, too_few, held_back, cut_short or lost",
+    "verdict": f"valid, or why a step is not judged: {', '.join(_UNJUDGED[:-1])} or {_UNJUDGED[-1]}",
     "bottleneck": "max_num_seqs, kv_cache, front_end, prefill, memory_bandwidth, host or client",
     "kind": "kind of tokens: prompt or output",
     "reason": "the reason, a short word that does not change between versions",
@@ -58,7 +61,7 @@ LABELS: Mapping[str, str] = {
     "role": "prefill or decode",
     "method": "the method of the comparison or the detection",
     "sign": "usage, waiting, preemptions, rejections or late",
-    "mode": "forecast (no probe load), empirical (load levels only) or verified (load levels that agree with a model)",
+    "mode": "forecast (no probe load), empirical (steps only) or verified (steps that agree with a model)",
     "hash": "digest of the configuration without its secrets",
     "pages": "`web_external_url` of the configuration",
     "grafana": "`grafana_url` of the configuration",

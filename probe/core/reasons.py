@@ -302,8 +302,8 @@ LIVE_LOAD = Reason(
     word="live_load",
     kind=Kind.REFUSAL,
     why="over the last five minutes, users' requests or output tokens were more than 60 % of the last known capacity"
-    " (probe traffic excluded). Not checked where that capacity has no upper bound, or where the load of users is not"
-    " known: in the first seconds, or with several servers at one address",
+    " (probe traffic excluded). Not checked where that capacity has no upper bound, or where user traffic is unknown:"
+    " in the first seconds, or with several servers at one address",
     advice="choose a quieter hour",
 )
 NO_USER_LENGTHS = Reason(

@@ -139,10 +139,10 @@ def counted_after_s(server: ServerSnapshot) -> float:
 def page_fault(
     answered_ns: Sequence[int], snapshots: Sequence[ServerSnapshot], within_s: float | None = None
 ) -> Reason | None:
-    """Return which fault it is that a metrics page has not counted a run's own requests, or None.
+    """Return why a metrics page has not counted a run's own requests, or None.
 
-    `answered_ns`: when they were answered, in order. `within_s`: how long the page may take to count one; None: as
-    long as pages do, and this one in particular.
+    `answered_ns`: when they were answered, in order. `within_s`: how long the page may take to count one; None: the
+    usual time and the delay of this page.
     If another server shared the requests with the n whose pages are read, these would count n of n + 1 of them; the
     limit is half-way between that and all of them.
     """

@@ -1,4 +1,4 @@
-"""The guard from the stream alone: judges a server by the run's own answers, beside those of the unloaded server. Pure.
+"""The guard from the stream alone: judges a server by the run's own answers, under load and before it. Pure.
 
 For a server whose metrics cannot be read. A queue, preemptions, a full KV cache, a restart and users' own latency show
 only in what probe requests wait for, so this guard stops later than the one that reads the metrics.
@@ -41,7 +41,7 @@ class _Latency:
 
 
 class StreamGuard:
-    """What the answers of one run show: first those of the unloaded server, then those under load."""
+    """The answers of one run: first without load, then under load."""
 
     def __init__(self, limits: GuardLimits, objectives: Objectives) -> None:
         self._latencies = [_Latency(name, objective) for name, objective in objectives.latencies().items()]

@@ -156,7 +156,7 @@ class Profile:
 
     @property
     def usable_blocks(self) -> int:
-        """KV blocks available to requests."""
+        """Return the KV blocks available to requests."""
         return self.num_blocks - NULL_BLOCKS
 
     def check_lengths(self, prompt_tokens: int, output_tokens: int) -> None:

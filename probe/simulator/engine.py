@@ -149,12 +149,12 @@ class SimulatedEngine:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the usable KV blocks in use, 0 to 1."""
+        """Return the share of the usable KV blocks in use, 0 to 1."""
         return self._blocks.usage
 
     @property
     def shared_blocks(self) -> int:
-        """Blocks of the common prefix in use."""
+        """Return the blocks of the common prefix in use."""
         return self._blocks.prefix.in_use
 
     @property
@@ -168,8 +168,7 @@ class SimulatedEngine:
     def submit(self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> int:
         """Queue a request and return its number. ValueError if it is empty or longer than max_model_len.
 
-        All requests have the same tokens at the beginning of their prompts, as far as their `shared_tokens` reach; a
-        prefix cache finds them.
+        All prompts begin with the same tokens, `shared_tokens` of them; a prefix cache finds them.
         """
         self._profile.check_lengths(prompt_tokens, output_tokens)
         request = EngineRequest(self._submitted, prompt_tokens, output_tokens, min(shared_tokens, prompt_tokens))
@@ -274,7 +273,7 @@ class SimulatedEngine:
 
     def skip(self, steps: int) -> tuple[int, ...]:
         """Run that many decode-only steps at once. Return the requests that got a token in each."""
-        self._leave()  # while nothing waits, their places are nobody's
+        self._leave()  # nothing waits, so freeing their slots early changes nothing
         self._decoding.skip(steps)
         self._blocks.evict()
         return tuple(self._decoding.requests)

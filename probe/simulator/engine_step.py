@@ -8,7 +8,10 @@ from probe.simulator.cost import Batch
 
 @dataclass(slots=True, eq=False)
 class EngineRequest:
-    """`generated` and `computed` are as they were before step `since`; a request that decodes has moved on."""
+    """A request in the engine.
+
+    `generated` and `computed` are as they were before step `since`; a request that decodes has moved on.
+    """
 
     number: int
     prompt_tokens: int
@@ -23,12 +26,12 @@ class EngineRequest:
 
     @property
     def known(self) -> int:
-        """Tokens so far, prompt and output; computing the last of them produces the next."""
+        """Return the tokens so far, prompt and output; computing the last of them produces the next."""
         return self.prompt_tokens + self.generated
 
     @property
     def last_step(self) -> int:
-        """The step in which the request gets its last token, if it decodes until then."""
+        """Return the step in which the request gets its last token, if it decodes until then."""
         return self.since + self.output_tokens - self.generated - 1
 
 
@@ -44,7 +47,7 @@ class ScheduledStep(NamedTuple):
 
     @property
     def scheduled(self) -> tuple[tuple[int, int], ...]:
-        """Tokens to compute for each request."""
+        """Return the tokens to compute for each request."""
         return (*((number, 1) for number in self.decoding), *self.prefills)
 
 
@@ -57,7 +60,7 @@ class StepOutcome(NamedTuple):
 
     @property
     def emitted(self) -> tuple[int, ...]:
-        """All requests that got a token, in order of admission."""
+        """Return all requests that got a token, in order of admission."""
         return self.decoded + self.prefilled
 
 

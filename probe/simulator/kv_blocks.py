@@ -50,7 +50,7 @@ class CommonPrefix:
 
 
 class KvBlocks:
-    """`free`: blocks that no request holds; `size`: tokens in a block."""
+    """The blocks of one engine. `free`: blocks that no request holds; `size`: tokens in a block."""
 
     __slots__ = ("_profile", "free", "prefix", "size")
 
@@ -62,7 +62,7 @@ class KvBlocks:
 
     @property
     def usage(self) -> float:
-        """Share of the usable blocks in use, 0 to 1."""
+        """Return the share of the usable blocks in use, 0 to 1."""
         return 1.0 - self.free / self._profile.usable_blocks
 
     def cached_tokens(self, prompt_tokens: int, shared_tokens: int) -> int:

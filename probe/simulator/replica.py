@@ -59,7 +59,7 @@ class Replica:
 
     @property
     def next_s(self) -> float:
-        """When this engine does something next; infinite when idle."""
+        """Return when this engine does something next; infinite when idle."""
         if self._plan is not None:
             return self._step_ends_s
         if self.engine.has_work:
@@ -97,7 +97,7 @@ class Replica:
 
     @property
     def _planned_s(self) -> float:
-        """When the step that begins now was planned."""
+        """Return when the step that begins now was planned."""
         return self._began_s if self._profile.plans_ahead and self.engine.is_occupied else self._now_s
 
     def _skip(self, until_s: float) -> None:

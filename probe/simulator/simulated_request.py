@@ -36,22 +36,22 @@ class SimulatedRequest:
 
     @property
     def ttft_s(self) -> float:
-        """Arrival to first token, in seconds."""
+        """Return the seconds from arrival to first token."""
         return self.first_s - self.arrival_s
 
     @property
     def tpot_s(self) -> float:
-        """Mean seconds per token after the first; 0 for one token."""
+        """Return the mean seconds per token after the first; 0 for one token."""
         return (self.last_s - self.first_s) / (self.output_tokens - 1) if self.output_tokens > 1 else 0.0
 
     @property
     def e2e_s(self) -> float:
-        """Arrival to last token, in seconds."""
+        """Return the seconds from arrival to last token."""
         return self.last_s - self.arrival_s
 
     @property
     def tokens_a_step(self) -> float:
-        """Mean tokens in each step after the first."""
+        """Return the mean tokens in each step after the first."""
         return (self.output_tokens - 1) / (self.steps - 1) if self.steps > 1 else 1.0
 
     def longest_gap_s(self) -> float:

@@ -183,7 +183,7 @@ class VirtualServer:
 
 
 class _Mirror(Random):
-    """The same numbers as those of a seed, each as far from 1 as it was from 0."""
+    """The random numbers of a seed, mirrored: 1 - x for each x."""
 
     def random(self) -> float:
         return max(1.0 - super().random() - 2**-53, 0.0)  # 1 is no random number

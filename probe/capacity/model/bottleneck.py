@@ -44,12 +44,12 @@ class Bottleneck:
 
     @property
     def advice(self) -> str | None:
-        """Advice in one sentence."""
+        """Return advice in one sentence."""
         return _ADVICE[self.name] if self.name is not None else None
 
     @property
     def gain(self) -> float | None:
-        """Relative growth of capacity without it: 0.4 is 40 % more."""
+        """Return the relative growth of capacity without it: 0.4 is 40 % more."""
         return self.gains[self.name] if self.name is not None else None
 
 

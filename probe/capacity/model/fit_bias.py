@@ -63,8 +63,8 @@ def estimate_bias(
 def without_bias(cost: StepCost, bias: Sequence[float]) -> StepCost:
     """Return the cost less the bias of its terms.
 
-    The data hardly tell the time for the weights from that of the host, so the bias moves time from one to the other:
-    more than one of them has is taken from their sum.
+    The data hardly separate the time for the weights from the time of the host, so the bias moves time between the two.
+    Where it is larger than one of them, it is taken from their sum.
     """
     host, sequence, token, weights, kv_token, pair = (term - by for term, by in zip(astuple(cost), bias, strict=True))
     step_s = max(host + weights, 0.0)

@@ -71,7 +71,10 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """What the server's metrics showed, and for what a capacity is sought; `requests`: simulated at each rate."""
+    """What the server's metrics showed, and the workload and objectives of the forecast.
+
+    `requests`: how many are simulated at each rate.
+    """
 
     snapshots: Sequence[ServerSnapshot]
     measured: Sequence[MetricsWindow]
@@ -169,7 +172,7 @@ def _max_num_seqs_doubt(evidence: _Evidence, model: ServerModel, twin: Twin, fou
 
 
 def _least_capacity(model: ServerModel, twin: Twin, objectives: Objectives, found: float, requests: int) -> float:
-    """Return the capacity if max_num_seqs, where it is unknown, is no more than is known."""
+    """Return a lower bound: an unknown max_num_seqs is taken to be the largest batch seen."""
     if model.max_num_seqs is not None:
         return found
     limited = replace(twin, max_num_seqs=model.least_max_num_seqs)

@@ -31,7 +31,7 @@ ASSUMPTIONS = "BF16 or FP8 compute, full attention, no speculative decoding, pre
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """What a token leaves in the KV cache: elements for each layer, of a `heads` of which every GPU holds one at least.
+    """The KV cache of a token: `elements` of each of `heads` heads in each layer. Every GPU holds at least one head.
 
     `elements`: of one head, key and value together; with latent attention, of the compressed vector, and one head.
     """
@@ -58,7 +58,7 @@ class ModelShape:
 
     @property
     def size(self) -> ModelSize:
-        """What one token takes of it."""
+        """Return the bytes that one token takes of the KV cache."""
         return ModelSize(self.active or self.parameters, self.weight_bits, self.gpus)
 
     @property
@@ -100,12 +100,12 @@ class HardwareBounds:
 
     @property
     def computed_tokens(self) -> float:
-        """The tokens of a prompt that are computed: the last one at least."""
+        """Return how many tokens of a prompt are computed: at least the last one."""
         return max(self.prompt_tokens - self.shared_tokens, 1.0)
 
     @property
     def ttft_s(self) -> float:
-        """The least time of a prompt alone."""
+        """Return the least time of a prompt alone."""
         return self.computed_tokens / self.prefill_tokens_s
 
     def at(self, in_flight: int) -> LoadBound:

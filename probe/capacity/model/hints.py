@@ -25,12 +25,12 @@ class ModelSize:
 
     @property
     def weight_bytes(self) -> float:
-        """Over all GPUs."""
+        """Return the bytes of the weights over all GPUs."""
         return self.parameters * self.weight_bits / 8
 
     @property
     def is_fp8(self) -> bool:
-        """Whether the model computes in 8 bits. 4-bit weights are unpacked to 16 bits first (AWQ, GPTQ)."""
+        """Return whether the model computes in 8 bits. 4-bit weights are unpacked to 16 bits first (AWQ, GPTQ)."""
         return self.weight_bits == _FP8_BITS
 
 

@@ -77,55 +77,55 @@ class ServerModel:
 
     @property
     def parts(self) -> int:
-        """How many segments of time were learnt from."""
+        """Return how many parts of time were learnt from."""
         return len(self._segments)
 
     @property
     def informative_parts(self) -> list[int]:
-        """Indices of the parts that contain windows."""
+        """Return the indices of the parts that contain windows."""
         return [part for part, segment in enumerate(self._segments) if segment]
 
     @property
     def most_running(self) -> float:
-        """Most requests running in any snapshot, over all engines."""
+        """Return the most requests running in any snapshot, over all engines."""
         return max((snapshot.running or 0.0 for snapshot in self._all), default=0.0)
 
     @property
     def least_max_num_seqs(self) -> int:
-        """What max_num_seqs is at least: by the hints, or as many requests as have run at a time in one engine."""
+        """Return a lower bound of max_num_seqs: by the hints, or the most requests that ran at once in one engine."""
         polled = (most_running(snapshot) for snapshot in self._all)
         between = (window.batch for segment in self._segments for window in segment)
         return max(round(max([*polled, *between], default=0.0)), self._hints.least_max_num_seqs)
 
     @property
     def allowed_running(self) -> float:
-        """How many requests may run at a time over all engines by the hints alone, where max_num_seqs is unknown."""
+        """Return how many requests may run at once over all engines by the hints, where max_num_seqs is unknown."""
         return self._hints.least_max_num_seqs * self.engines
 
     @property
     def kv_tokens(self) -> float | None:
-        """Size of the KV cache over all engines; None if unknown."""
+        """Return the size of the KV cache over all engines; None if unknown."""
         return next((r.kv_cache_tokens for r in reversed(self._all) if r.kv_cache_tokens), None)
 
     @property
     def block_size(self) -> int:
-        """Tokens in a block of the KV cache, as the server's page shows it (vLLM), else the usual one."""
+        """Return the tokens in a block of the KV cache, as the server's page shows it (vLLM), else the usual one."""
         stated = self._all[-1].flags.get("block_size", "") if self._all else ""
         return int(stated) if re.fullmatch(r"[1-9][0-9]{0,4}", stated) else BLOCK_SIZE
 
     @property
     def engines(self) -> int:
-        """How many engines the server has."""
+        """Return how many engines the server has."""
         return self._all[-1].engines if self._all else 1
 
     @property
     def live(self) -> BackgroundTraffic:
-        """The live users' rate and request lengths."""
+        """Return the live users' rate and request lengths."""
         return BackgroundTraffic(self.live_rps, self._live_lengths or self.workload)
 
     @property
     def has_other_live_lengths(self) -> bool:
-        """Whether live users' requests differ in length from the workload's."""
+        """Return whether live users' requests differ in length from the workload's."""
         return self._live_lengths is not None
 
     def learn_live(self, snapshots: Sequence[ServerSnapshot], beside: TrafficBeside) -> None:
@@ -328,7 +328,7 @@ _POLLS, _MANY = 3, 0.5
 
 
 def infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], *, overloaded: bool = False) -> int | None:
-    """Infer max_num_seqs from the number of running requests; None as long as it does not show.
+    """Infer max_num_seqs from the number of running requests; None while it does not show.
 
     It shows when again and again exactly as many requests run as ever did, while others wait and memory is free. A
     varying load would come near its maximum more often than exactly to it. `overloaded`: the last load was stopped

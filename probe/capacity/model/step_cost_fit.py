@@ -157,7 +157,7 @@ def _fit_terms(data: Measurements, terms: Floats) -> tuple[Floats, Floats]:
 def _fit_terms_and_speeds(data: Measurements, terms: Floats, drift: float) -> tuple[Floats, Floats]:
     """Fit the terms together with a speed for each segment; sets `data.slowdown`.
 
-    Differences within a segment belong to the terms; differences between segments belong to their speeds, as far as
+    Differences within a segment belong to the terms; differences between segments belong to their speeds, unless
     `drift` says that speeds differ (a mixed model: Laird and Ware, 1982).
     """
     count = len(data.slowdown)

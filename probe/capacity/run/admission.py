@@ -67,7 +67,7 @@ def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str
     return partial(prometheus.firing_pages, target)
 
 
-# Beyond this share of what it takes, users leave no room for steps that are to hold.
+# Above this share of the capacity, users leave no room for steps.
 MAX_LIVE_SHARE = 0.6
 # After a restart caches are cold and replicas may still follow.
 _ROLLOUT_S = 300.0
@@ -81,7 +81,7 @@ _DAY_S = 23 * 3600.0 - 60.0
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A verdict and, where it is "go", the run's limits: tokens and seconds (None: those of its own budget).
+    """A verdict and, where it is "go", the run's limits: tokens and seconds (None: the budget's own).
 
     `server`: its state when it was checked. `unchecked`: the checks that could not be made, and why.
     """
@@ -109,7 +109,7 @@ class AdmissionCheck:
     ) -> None:
         """`spent`: the tokens of the runs that began at this wall time or later; None: unknown.
 
-        `lacking_workload`: why the run has no workload yet, or None.
+        `lacking_workload`: returns why the run has no workload yet, or None.
         """
         self._schedule, self._budget = capacity.schedule, capacity.budget
         steps_are_given = capacity.concurrency is not None or capacity.rates is not None
@@ -155,7 +155,7 @@ class AdmissionCheck:
         return Admission(verdict, server)
 
     def _refused_unasked(self, seconds: float | None, tokens: int | None) -> GuardVerdict | None:
-        """Return the refusal that needs no query to any server, such as by schedule, budget or last canary, or None."""
+        """Return why the run is refused without asking the server: by schedule, budget or last canary; or None."""
         if seconds is not None and seconds <= 0:
             windows = ", ".join(self._schedule.windows)
             return denied(reasons.OUTSIDE_WINDOW, f"no window is open ({windows}, {self._schedule.timezone})")
@@ -240,7 +240,7 @@ def _unchecked_burn(burn: Mapping[str, float]) -> list[str]:
 def _unchecked(burn: Mapping[str, float], users: UserLoad | None, known: Capacity | None) -> tuple[str, ...]:
     words = _unchecked_burn(burn)
     if _share(users, known) is None:
-        unknown = "the load of users is not known yet, or mixed with that of other servers"
+        unknown = "user traffic is unknown: too little data yet, or several servers share the address"
         why = unknown if users is None else "no capacity with an upper bound"
         words.append(f"live load: {why}")
     return tuple(words)

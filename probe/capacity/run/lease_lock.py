@@ -76,7 +76,7 @@ class _LostError(Exception):
 
 
 class KubernetesLease:
-    """The Lease of a server. Used once; a probe.capacity.run.locks.Lock."""
+    """The lock of a server in a cluster, held as a Lease. Use once."""
 
     _record: LeaseClient
     _lease: Lease  # as written last
@@ -104,7 +104,7 @@ class KubernetesLease:
         self._lost: str | None = None
 
     async def __aenter__(self) -> None:
-        """Raises LockError."""
+        """Take the Lease. Raises LockError."""
         name = f"kneewatch-{hashlib.sha256(self._server.encode()).hexdigest()[:16]}"
         try:
             cluster = await self._open.enter_async_context(self._connect())
@@ -188,7 +188,7 @@ class KubernetesLease:
         self._body.cancel(LOST_LEASE)
 
     async def _renew(self) -> None:
-        """Until the API server has taken one. Raises _LostError."""
+        """Try to renew until the API server accepts it. Raises _LostError."""
         why = "none was tried"
         while (left_s := LOST_S - self._age_s()) > 0:
             asked_ns = self._clock.monotonic_ns()

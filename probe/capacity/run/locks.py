@@ -59,7 +59,7 @@ class FileLock:
         self._file: int | None = None
 
     async def __aenter__(self) -> None:
-        """Raises LockError."""
+        """Lock the file. Raises LockError."""
         try:
             self._file = _lock(self._path)
             for _ in range(_LOOKS):

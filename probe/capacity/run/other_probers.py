@@ -38,7 +38,7 @@ class OtherProbers:
         self._loaded: dict[str, int] = {}  # by server: when it was last loaded
 
     def files(self, servers: Collection[str], config: Config) -> Collection[str]:
-        """Return those of `servers` that are loaded, by the locks of this machine."""
+        """Return the servers that others load, by the locks of this machine."""
         return self._still_loaded({server for server in servers if locked_by_others(server, config.lock_dir)})
 
     def leases(self, found: Collection[Lease], asked_ns: int) -> tuple[Collection[str], list[Lease]]:

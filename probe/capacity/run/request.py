@@ -94,13 +94,13 @@ class Replay:
 
     @property
     def requests(self) -> int:
-        """About how many requests are sent, over all steps."""
+        """Return about how many requests are sent, over all steps."""
         rate_rps = len(self.trace.requests) / (self.trace.seconds or 1.0)
         return sum(round(rate_rps * speed * self.step_s(speed)) for speed in self.speeds)
 
     @property
     def tokens(self) -> int:
-        """The prompt and output tokens of all steps."""
+        """Return the prompt and output tokens of all steps."""
         sent = (len(self.trace.due_s(speed, self.step_s(speed))) for speed in self.speeds)
         return sum(map(self.trace.tokens, sent))
 
@@ -143,7 +143,7 @@ class Budget:
 
     @property
     def over_objective_stop_s(self) -> float:
-        """When to stop for over_objective_seconds: requests in flight stay late for a check or two more."""
+        """Return when to stop for over_objective_seconds: requests in flight stay late for a check or two more."""
         return max(self.over_objective_seconds - 2 * GUARD_S, self.over_objective_seconds / 2)
 
     def exceeded(self, cost: Cost) -> str | None:
@@ -183,7 +183,7 @@ class StepSettings:
 
     @property
     def conditions(self) -> dict[str, object]:
-        """What a capacity depends on beside rate and workload; nothing for Poisson arrivals and a closed loop."""
+        """Return what a capacity depends on beside rate and workload; {} for Poisson arrivals and a closed loop."""
         pattern = Pattern.REPLAY if self.replay is not None else self.arrivals.pattern
         words = f"gamma, burstiness {self.arrivals.burstiness:g}" if pattern is Pattern.GAMMA else pattern.value
         arrivals: dict[str, object] = {} if pattern is Pattern.POISSON else {"arrivals": words}
@@ -278,7 +278,7 @@ def context_of(
     *,
     sending: Mapping[str, object] = MappingProxyType({}),
 ) -> RunContext:
-    """Return the conditions that a capacity of that server holds for; `stated`: those its metrics do not show.
+    """Return the conditions that a capacity of that server holds for; `stated`: beyond what its metrics show.
 
     The workload has the shape of its requests, and how they are sent (`sending`), where that is not the usual one:
     other requests, another capacity.
@@ -304,12 +304,12 @@ class LoadPlan(Protocol):
 
     @property
     def observe_s(self) -> float:
-        """How long to watch the server before there is load, in seconds."""
+        """Return how long to watch the server before there is load, in seconds."""
         ...
 
     @property
     def survives_overload(self) -> bool:
-        """Whether the run goes on, with less load, after the guard has ended a step for an overload."""
+        """Return whether the run goes on, with less load, after the guard has ended a step for an overload."""
         ...
 
     def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:

@@ -36,12 +36,12 @@ class StopSwitch:
 
     @property
     def is_on(self) -> bool:
-        """Whether the run has to stop, or has."""
+        """Return whether the run has to stop, or has."""
         return self.run_over.is_set()
 
     @property
     def stopped(self) -> Stopped:
-        """What ended the run; "done" until something else has."""
+        """Return what ended the run; "done" until something else has."""
         return self._stopped or Stopped("done")
 
     def stop(self, by: str, reason: str | None = None) -> None:

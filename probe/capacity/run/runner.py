@@ -248,7 +248,7 @@ class CapacityRun:
         )
 
     async def _compute(self, work: Callable[[], _T], phase: Phase = _NEXT_LOAD) -> _T:
-        """Return what the load plan makes of something; there is no load meanwhile."""
+        """Run the load plan's arithmetic and return its result; there is no load meanwhile."""
         self._observers.on_phase(phase)
         return await self._think(work)
 

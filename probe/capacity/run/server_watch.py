@@ -87,7 +87,7 @@ class ServerWatch:
 
     @property
     def has_restarted(self) -> bool:
-        """Whether another process has answered since the run began."""
+        """Return whether another process has answered since the run began."""
         return self._replaced_ns is not None
 
     def take_gpus(self) -> list[GpuSnapshot]:

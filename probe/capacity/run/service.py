@@ -60,7 +60,7 @@ def job_of(request: RunRequest, source: RequestSource, admission: Admission) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunObservers(StepObservers):
-    """Who hears of a run. `on_result`: its one result, and what broke or cancelled it, if anything did.
+    """Callbacks for the end of a run. `on_result`: its one result, and what broke or cancelled it, if anything did.
 
     `loading` is entered for as long as the run may have requests in flight.
     """

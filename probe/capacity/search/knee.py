@@ -53,8 +53,8 @@ _SHORT = (
 _CLOSED = "measured in a closed loop, which sends a request only after an answer: bursts of arrivals are not in it"
 
 _OVER_OBJECTIVE = Stopped("budget", OVER_OBJECTIVE_SECONDS.word)
-# What a capacity is of where several servers answered, without a guard.
-TOGETHER = "measured at an address where several servers answer: user traffic is not known, and does not count"
+# The note on a capacity where several servers answered, without a guard.
+TOGETHER = "several servers answer at this address, so user traffic is unknown and not subtracted"
 
 
 def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
@@ -198,7 +198,7 @@ def _caveats(
     if below:
         yield f"not monotone: {below[0]} broke an objective at or below the knee; measure again"
     elif broke and _users_rps(best) is None:
-        yield "the load of users is not known, and counts in the capacity: it is at least this"
+        yield "user traffic is unknown and not added, so the capacity is at least this"
     elif not broke:
         yield "no step broke an objective: the capacity is at least this"
         yield _higher(steps, best, stopped)

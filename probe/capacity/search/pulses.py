@@ -63,7 +63,7 @@ def measure_pulse(step: StepSummary) -> Pulse | None:
 def next_size(pulses: Sequence[Pulse], workload: Workload, objectives: Objectives, room: Room, most: float) -> int:
     """Return how many requests to send at once next; 0 if more would not be safe or would show nothing new.
 
-    `most`: as many as will ever run at once, as far as that is known.
+    `most`: how many will ever run at once, if that is known.
     """
     if not pulses:
         return 0

@@ -252,7 +252,7 @@ class Search:
 
     @property
     def _is_model_free(self) -> bool:
-        """Whether only steps can bound the knee, so that each needs enough requests to be judged by itself."""
+        """Return whether only steps can bound the knee, so that each needs enough requests to be judged by itself."""
         is_blind = self.state.twin is None and self.state.forecast_rps is None
         return self._doubt is not None or (is_blind and ceiling(self.state) < math.inf)
 

@@ -84,7 +84,7 @@ class SearchState:
 
     @property
     def has_pulses(self) -> bool:
-        """Whether any pulse was answered."""
+        """Return whether any pulse was answered."""
         return len(self.pulses) > 1
 
     def make_guess(self) -> Guess | None:
@@ -205,7 +205,7 @@ class SearchState:
         )
 
     def _near_rps(self) -> float:
-        """Return a rate that is as near to the capacity as is known."""
+        """Return the best estimate so far of the capacity, as a rate."""
         return self.forecast_rps or self._guessed_rps or max(2 * self.model.live_rps, 1 / self.unloaded_s)
 
     def _infer_limits(self, replays: StepReplays) -> None:

@@ -43,22 +43,22 @@ class SearchStep:
 
     @property
     def has_held(self) -> bool:
-        """Whether nothing went wrong, even if there were too few requests to judge."""
+        """Return whether nothing went wrong, even if there were too few requests to judge."""
         return self.tripped is None and not self.summary.broken and self.summary.reason in (None, TOO_FEW.word)
 
     @property
     def has_broken(self) -> bool:
-        """Whether an objective broke or the guard stopped it. An end by budget or by a person is neither."""
+        """Return whether an objective broke or the guard stopped it. An end by budget or by a person is neither."""
         return self.tripped is not None or bool(self.summary.broken)
 
     @property
     def is_precaution(self) -> bool:
-        """Whether the guard stopped it before an objective broke."""
+        """Return whether the guard stopped it before an objective broke."""
         return is_precaution(self.tripped)
 
     @property
     def is_informative(self) -> bool:
-        """Whether there are enough requests to learn from its latencies."""
+        """Return whether there are enough requests to learn from its latencies."""
         return self.summary.valid or (self.summary.reason == TOO_FEW.word and self.summary.requests.ok >= FEW)
 
     def first_tokens(self) -> list[tuple[int, float]]:

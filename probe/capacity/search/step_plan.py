@@ -31,7 +31,7 @@ _DONE_RATIO, _MAX_GAP_GROWTH = 1.08, 1.3
 
 
 def first_rates(state: SearchState, held_rps: float, guess_rps: float | None) -> float:
-    """Raise the rate quickly from about one request at a time, or from a share of the guess."""
+    """Return a rate that rises quickly from about one request at a time, or from a share of the guess."""
     if state.steps:
         return held_rps * _MAX_EARLY_GROWTH
     if guess_rps is not None:
@@ -57,7 +57,7 @@ def towards_forecast(state: SearchState, held_rps: float, limit_rps: float) -> f
 
 
 def climb(held_rps: float, failed_rps: float) -> float | None:
-    """Go up in small steps, then between the highest rate that held and the lowest that did not; None: done."""
+    """Return the next rate: up in small steps, then between what held and what did not; None: done."""
     if failed_rps < held_rps * _DONE_RATIO:
         return None
     if failed_rps == math.inf:
@@ -77,7 +77,7 @@ def plan_step(state: SearchState, rate_rps: float, *, has_model: bool, wanted_s:
     """Plan a step at this rate of all traffic; None where live traffic has grown to it by itself.
 
     `has_model`: whether the forecast says how near the knee is; without it every step may be near. `wanted_s`: how
-    long it should last with its warm-up, as far as a step may.
+    long it should last with its warm-up, up to the longest step.
     """
     own = rate_rps - state.live_equivalent_rps
     if own <= 0:

@@ -143,7 +143,7 @@ def advice(state: SearchState, knee: KneeEstimate, spent: Spending, step: Spendi
 
 
 def _unknown(state: SearchState, knee: KneeEstimate) -> str | None:
-    """Return what is not known of the server, or None."""
+    """Return what is unknown about the server and keeps a knee from being verified, or None."""
     if is_crowded(state, knee):
         return assumption(state, knee)
     for name in ("tpot", "e2e"):  # times of a whole answer: they hardly scatter
@@ -173,6 +173,6 @@ def _judged_rps(state: SearchState, of: Callable[[SearchStep], bool] = lambda _:
 
 
 def _rounded(value: float) -> float:
-    """Return the value, rounded up to two digits."""
+    """Return the value rounded up to two digits."""
     digit = 10.0 ** math.floor(math.log10(max(value, 1.0)) - 1)
     return math.ceil(value / digit) * digit

@@ -115,7 +115,7 @@ class ChangeDetector:
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Whether the newest sample is so far below the baseline that it needs another run."""
+        """Return whether the newest sample is so far below the baseline that it needs another run."""
         return self._dropped > 0 and not self._fired[CONFIRMED_DROP]
 
     def fired(self) -> dict[str, bool]:

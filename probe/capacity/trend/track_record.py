@@ -44,7 +44,7 @@ class ForecastError:
     """A forecast before any correction, judged by a later run with load.
 
     `log_ratio`: logarithm of the forecast over the capacity measured. `half_width`: half of the forecast's interval,
-    relative; `measured_half_width`: that of the capacity measured.
+    relative; `measured_half_width`: half of the measured interval.
     """
 
     at_s: float  # wall time of the run
@@ -54,7 +54,7 @@ class ForecastError:
 
     @property
     def is_plausible(self) -> bool:
-        """Whether these can be values of a forecast and of a run. A damaged file may have values of another type."""
+        """Return whether a forecast and a run can have these values. A damaged file may have values of another type."""
         values = (self.at_s, self.log_ratio, self.half_width, self.measured_half_width)
         if not all(isinstance(value, int | float) and math.isfinite(value) for value in values):
             return False
@@ -78,14 +78,14 @@ class TrackRecord:
 
     @property
     def factor(self) -> float:
-        """By what to multiply a forecast's half-width."""
+        """Return the factor for a forecast's half-width."""
         if self.alpha <= _NO_MISSES:
             return _WIDEST
         usual, quantile = (NormalDist().inv_cdf(1 - alpha / 2) for alpha in (_MISSES, self.alpha))
         return min(max(quantile / usual, _NARROWEST), _WIDEST)
 
     def half_width(self, stated: float) -> float:
-        """Return the half-width of a forecast's interval: never below that of the capacities measured."""
+        """Return the half-width of a forecast's interval, at least as wide as the measured capacities' own."""
         return max(stated * self.factor, median(self.floors)) if self.floors else stated
 
     def add(self, error: ForecastError) -> "TrackRecord":

@@ -343,7 +343,9 @@ def test_unknown_user_traffic_is_not_judged_and_is_reported() -> None:
     at_least = Capacity(mode="empirical", requests_per_second=10.0, upper=None)
     assert _watched(10_000, 10**6).ask(at_least).verdict.allows_load
     soon = _watched(10_000, 10**6, seconds=9.0).ask(KNOWN)
-    assert soon.unchecked == ("live load: the load of users is not known yet, or mixed with that of other servers",)
+    assert soon.unchecked == (
+        "live load: user traffic is unknown: too little data yet, or several servers share the address",
+    )
     assert _watched(10, 10).ask(KNOWN).unchecked == ()
 
 

@@ -381,7 +381,7 @@ def test_where_the_users_are_unknown_the_capacity_is_a_lower_bound() -> None:
     for steps in ([plain_step(4, 4.0), step(8, 5.0, ["ttft"])], [_unknown(_at(4, 4.0)), _at(8, 5.0, ["ttft"])]):
         found = find_knee(steps, DONE)
         assert (found.requests_per_second, found.lower, found.upper, found.limiting) == (4.0, 4.0, None, "ttft")
-        assert "users is not known" in str(found.reason)
+        assert "user traffic is unknown" in str(found.reason)
 
 
 @pytest.mark.parametrize("stopped", [DONE, GUARD])
