@@ -223,7 +223,7 @@ NO_LOCK = Reason(
     kind=Kind.REFUSAL,
     why="the lock file cannot be created or is not a regular file; or the API server, or a missing Role, refuses the"
     " Lease",
-    advice="set `lock_dir`; the Role is in `deploy/kustomize/components/discovery`",
+    advice="set `lock_dir`; the Role is in `deploy/kustomize/discovery`",
 )
 OUTSIDE_WINDOW = Reason(
     word="outside_window",
@@ -409,7 +409,7 @@ DONE = Reason(
     word="done",
     kind=Kind.END,
     why="no step was complete",
-    advice="measure load levels of your choice with --concurrency or --rates",
+    advice="measure steps of your choice with --concurrency or --rates",
 )
 GUARD = Reason(
     word="guard",

@@ -123,7 +123,7 @@ class _Knobs:
         if stored.max_num_seqs is None:
             return "max_num_seqs is not known, and may stop any gain; set capacity.server.max_num_seqs, then measure"
         if len(stored.step_costs_without) < _FEWEST_FITS:
-            return "too few load levels show how sure the model is; measure with `kneewatch ramp`"
+            return "too few steps show how sure the model is; measure with `kneewatch ramp`"
         found = self._before(self._twin.cost, self._requests)
         if not found or abs(math.log(found / self._near_rps)) > _MAX_DISAGREEMENT:
             return f"the model of this server holds {found:.3g} requests/s, the result {self._near_rps:.3g}"

@@ -139,7 +139,7 @@ _T = TypeVar("_T")
 # A server that has no users for this long is not watched for longer.
 _IDLE_S = 10.0
 _FIRST, _WATCHING = Phase("a first request"), "watching live traffic"
-_NEXT_LOAD, _RESULT = Phase("computing the next load level"), Phase("computing the result")
+_NEXT_STEP, _RESULT = Phase("computing the next step"), Phase("computing the result")
 _CALMING = Phase("waiting for the server to be idle")
 _NO_OBSERVERS = StepObservers()
 
@@ -247,7 +247,7 @@ class CapacityRun:
             provenance=with_gpus(self._job.provenance, self._watch.last_gpus),
         )
 
-    async def _compute(self, work: Callable[[], _T], phase: Phase = _NEXT_LOAD) -> _T:
+    async def _compute(self, work: Callable[[], _T], phase: Phase = _NEXT_STEP) -> _T:
         """Run the load plan's arithmetic and return its result; there is no load meanwhile."""
         self._observers.on_phase(phase)
         return await self._think(work)

@@ -1,4 +1,4 @@
-"""A step: one load level that a search tried, and what can be derived from its requests and snapshots. Pure."""
+"""A step of a search: one load that it tried, and what can be derived from its requests and snapshots. Pure."""
 
 import math
 from bisect import bisect_right
@@ -27,7 +27,7 @@ _MOST_REPORT = 0.9  # the share of requests for which a server that reports time
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """One load level and its result. `load_rps`: requests/s of all traffic, as if all of it were the workload's."""
+    """One load and its result. `load_rps`: requests/s of all traffic, as if all of it were the workload's."""
 
     load_rps: float
     summary: StepSummary

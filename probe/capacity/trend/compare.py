@@ -100,11 +100,11 @@ def _problems(
     if CAPACITY in base.sections and new.no_capacity is not None and not new.has_collapsed:
         yield f"{new.name} found no capacity, and does not show that there is none: {new.no_capacity}"
     if empty:
-        yield f"no load level was judged in both: {' and '.join(map(_loads, (base, new)))}"
+        yield f"no step was judged in both: {' and '.join(map(_loads, (base, new)))}"
 
 
 def _loads(side: Measurement) -> str:
-    """Return the load levels of a side, each with the reason where it was not judged."""
+    """Return the steps of a side, each with the reason where it was not judged."""
     levels = [
         name if section.unjudged is None else f"{name}, not judged ({section.unjudged})"
         for name, section in side.sections.items()

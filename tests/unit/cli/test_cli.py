@@ -415,7 +415,7 @@ def test_where_nothing_is_in_both_force_has_nothing_to_compare(tmp_path: Path) -
     bench = Path(__file__).parents[2] / "golden/vllm-0.32/bench-serve.json"
     done = _kneewatch("compare", _result_file(tmp_path, "base.json"), bench, "--force")
     assert (done.status, done.out) == (2, "")
-    assert "no load level was judged in both" in done.err
+    assert "no step was judged in both" in done.err
     assert _kneewatch("compare", bench, bench).status == 0
 
 

@@ -41,7 +41,7 @@ def test_no_gain_is_said_where_max_num_seqs_is_not_known() -> None:
 
 def test_no_gain_is_said_where_the_model_rests_on_few_parts() -> None:
     few = replace(STORED, step_costs_without=STORED.step_costs_without[:2])
-    assert "too few load levels" in str(_simulated(few)[0].reason)
+    assert "too few steps" in str(_simulated(few)[0].reason)
 
 
 @pytest.mark.fault("TP2")

@@ -136,7 +136,7 @@ def test_each_phase_is_reported_as_it_begins() -> None:
     assert [words for words in ran.doing if not words.startswith("computing")] == [
         *("a first request", "watching live traffic", "step 1: 20 requests/s", "step 2: concurrency 4"),
     ]
-    assert "computing the next load level" in ran.doing
+    assert "computing the next step" in ran.doing
     assert ran.doing[-1] == "computing the result"
 
 

@@ -247,7 +247,7 @@ def test_nothing_in_common_is_not_comparable() -> None:
     base = result(steps=[step(1)], capacity=no_knee())
     new = result(steps=[step(2), step(4)], capacity=no_knee())
     assert _results(base, new).problems == (
-        "no load level was judged in both: a.json has concurrency 1 and b.json has concurrency 2; concurrency 4",
+        "no step was judged in both: a.json has concurrency 1 and b.json has concurrency 2; concurrency 4",
     )
 
 
