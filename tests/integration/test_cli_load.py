@@ -181,7 +181,9 @@ def test_a_ramp_takes_rates_and_writes_an_open_loop(tiny: Sim, tmp_path: Path) -
 
 def test_json_and_a_dash_print_the_result_alone(tiny: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ramp = ("ramp", "--base-url", tiny.base_url, "--concurrency", "1", "--requests-per-step", "20", "--ttft", "5s")
+    short = ("--prompt-tokens", "32", "--output-tokens", "8")
+    levels = ("--concurrency", "1", "--requests-per-step", "20", "--ttft", "5s", *short)
+    ramp = ("ramp", "--base-url", tiny.base_url, *levels)
     for printed in (["--json"], ["-o", "-"]):
         done = kneewatch(*ramp, "--confirm-seconds", "0", *printed)
         assert json.loads(done.out)["steps"], done.err
