@@ -15,7 +15,13 @@ from exporters.series.monitor import *
 from exporters.series.server import *
 from exporters.series.users import *
 
-_OWN = [value for value in list(globals().values()) if isinstance(value, Series)]
+_OWN = dict.fromkeys(
+    [
+        *(value for value in list(globals().values()) if isinstance(value, Series)),
+        *SERVER.values(),
+        *ENGINE.values(),
+    ]
+)
 ALL: tuple[Series, ...] = (
     *(series for source in SOURCES for series in (*_OWN, *STANDARD_PROCESS) if series.source == source),
     *GPU,

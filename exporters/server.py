@@ -5,54 +5,14 @@ from collections.abc import Mapping
 from exporters import names
 from exporters.names import Series
 from exporters.rendered_samples import RenderedSamples, SampleLines
+from probe.core import server_values
 from probe.core.objectives import Objectives
+from probe.core.server_values import VALUES, Kind
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
 from probe.observe.histogram_arithmetic import count_within
 
-_PLAIN: tuple[tuple[Series, str], ...] = (
-    (names.SERVER_RUNNING, "running"),
-    (names.SERVER_KV, "kv_cache_usage"),
-    (names.SERVER_PREEMPTIONS, "preemptions"),
-    (names.SERVER_PROMPT_TOKENS, "prompt_tokens"),
-    (names.SERVER_GENERATION_TOKENS, "generation_tokens"),
-    (names.SERVER_PREFIX_QUERIES, "prefix_cache_queries"),
-    (names.SERVER_PREFIX_HITS, "prefix_cache_hits"),
-    (names.SERVER_EXTERNAL_QUERIES, "external_cache_queries"),
-    (names.SERVER_EXTERNAL_HITS, "external_cache_hits"),
-    (names.SERVER_KV_TRANSFERS, "kv_transfers"),
-    (names.SERVER_KV_TRANSFER_SECONDS, "kv_transfer_seconds"),
-    (names.SERVER_KV_TRANSFER_BYTES, "kv_transfer_bytes"),
-    (names.SERVER_KV_TRANSFER_FAILURES, "kv_transfer_failures"),
-    (names.SERVER_KV_TRANSFERS_EXPIRED, "kv_transfers_expired"),
-    (names.SERVER_REJECTIONS, "rejections"),
-    (names.SERVER_CORRUPTED, "corrupted"),
-    (names.SERVER_DRAFTS, "drafts"),
-    (names.SERVER_DRAFT_TOKENS, "draft_tokens"),
-    (names.SERVER_ACCEPTED_TOKENS, "accepted_tokens"),
-    (names.SERVER_FLOPS, "estimated_flops"),
-    (names.SERVER_READ_BYTES, "estimated_read_bytes"),
-    (names.SERVER_WRITE_BYTES, "estimated_write_bytes"),
-)
-_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
-    (names.SERVER_TTFT, "ttft"),
-    (names.SERVER_ITL, "itl"),
-    (names.SERVER_TPOT, "tpot"),
-    (names.SERVER_E2E, "e2e"),
-    (names.SERVER_QUEUE, "queue"),
-    (names.SERVER_PREFILL, "prefill"),
-    (names.SERVER_DECODE, "decode"),
-    (names.SERVER_ITERATION_TOKENS, "iteration_tokens"),
-    (names.SERVER_KV_LIFETIME, "kv_block_lifetime"),
-    (names.SERVER_KV_IDLE, "kv_block_idle"),
-    (names.SERVER_KV_REUSE, "kv_block_reuse_gap"),
-)
-_ENGINES: tuple[tuple[Series, str], ...] = (
-    (names.ENGINE_RUNNING, "running"),
-    (names.ENGINE_WAITING, "waiting"),
-    (names.ENGINE_KV, "kv_cache_usage"),
-    (names.ENGINE_PREEMPTIONS, "preemptions"),
-    (names.ENGINE_GENERATION_TOKENS, "generation_tokens"),
-)
+_PLAIN = [value.key for value in server_values.plain() if value.series]
+_HISTOGRAMS = [value.key for value in VALUES if value.kind is Kind.HISTOGRAM and value.series]
 _USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
     (names.USERS_TTFT, "ttft"),
     (names.USERS_TPOT, "tpot"),
@@ -80,7 +40,8 @@ class ServerExporter:
                 names.SERVER_ASLEEP,
                 names.SERVER_ADAPTER,
                 names.SERVER_PREEMPTIONS_PER_REQUEST,
-                *(series for series, _ in (*_PLAIN, *_HISTOGRAMS, *_ENGINES)),
+                *(names.SERVER[key] for key in (*_PLAIN, *_HISTOGRAMS)),
+                *names.ENGINE.values(),
             )
         )
         self._reasons = reasons
@@ -111,17 +72,17 @@ class ServerExporter:
         lines.value(names.SERVER_STARTED, [target], snapshot.started_s)
         if snapshot.is_asleep is not None:
             lines.value(names.SERVER_ASLEEP, [target], float(snapshot.is_asleep))
-        for series, field in _PLAIN:
-            lines.value(series, [target], getattr(snapshot, field))
+        for key in _PLAIN:
+            lines.value(names.SERVER[key], [target], snapshot.value(key))
         for reason, count in _waiting(snapshot).items():
             lines.value(names.SERVER_WAITING, [target, reason], count)
         for adapter in snapshot.adapters:
             lines.value(names.SERVER_ADAPTER, [target, adapter], 1.0)
         for index, engine in snapshot.by_engine.items():
-            for series, field in _ENGINES:
-                lines.value(series, [target, index], getattr(engine, field))
-        for series, key in _HISTOGRAMS:
-            lines.histogram(series, [target], snapshot.histograms.get(key))
+            for key, series in names.ENGINE.items():
+                lines.value(series, [target, index], getattr(engine, key))
+        for key in _HISTOGRAMS:
+            lines.histogram(names.SERVER[key], [target], snapshot.histograms.get(key))
         source, preemptions = _preemptions_per_request(snapshot)
         lines.histogram(names.SERVER_PREEMPTIONS_PER_REQUEST, [target, source], preemptions)
         self.relay.put(target, lines)
@@ -190,8 +151,8 @@ def _waiting(snapshot: ServerSnapshot) -> dict[str, float]:
 
 def _preemptions_per_request(snapshot: ServerSnapshot) -> tuple[str, Histogram | None]:
     """Return the server's own histogram, or one of only sum and count from its counters."""
-    if "preemptions" in snapshot.histograms:
-        return "histogram", snapshot.histograms["preemptions"]
+    if "preemptions_per_request" in snapshot.histograms:
+        return "histogram", snapshot.histograms["preemptions_per_request"]
     if snapshot.preemptions is not None and snapshot.finished:
         requests = sum(snapshot.finished.values())
         return "counters", Histogram(((float("inf"), requests),), snapshot.preemptions)

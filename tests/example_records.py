@@ -10,11 +10,38 @@ from probe.core.failure_log import FailureLog
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
-from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
+from probe.core.server_values import VALUES, Kind, Value
+from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot, as_fields
 from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepPlan, StepSummary
 from probe.core.target_status import TargetStatus
 
 WALL_S = 1_790_000_000.0
+_EXAMPLES: dict[str, Any] = {
+    "running": 3.0,
+    "waiting": 2.0,
+    "waiting_by_reason": {"capacity": 2.0, "deferred": 0.0},
+    "kv_cache_usage": 0.25,
+    "preemptions": 7.0,
+    "rejections": 1.0,
+    "corrupted": 2.0,
+    "prompt_tokens": 1000.0,
+    "generation_tokens": 2000.0,
+    "prefix_cache_queries": 500.0,
+    "prefix_cache_hits": 50.0,
+    "external_cache_queries": 450.0,
+    "external_cache_hits": 400.0,
+    "kv_transfers": 4.0,
+    "kv_transfer_seconds": 0.25,
+    "kv_transfer_bytes": 8e6,
+    "kv_transfer_failures": 2.0,
+    "kv_transfers_expired": 1.0,
+    "drafts": 10.0,
+    "draft_tokens": 30.0,
+    "accepted_tokens": 12.0,
+    "estimated_flops": 1e12,
+    "estimated_read_bytes": 2e9,
+    "estimated_write_bytes": 1e9,
+}
 CHAT = Objectives(name="chat", availability=0.999, ttft=Objective(0.95, 0.5), tpot=Objective(0.95, 0.05))
 
 
@@ -74,13 +101,6 @@ def snapshot(**values: Any) -> ServerSnapshot:
     return ServerSnapshot(at_ns=0, wall_s=WALL_S, engine="vllm", version="0.32.0", **{**calm, **values})
 
 
-_HISTOGRAMS = (
-    *("ttft", "itl", "tpot", "e2e", "queue", "prefill", "decode", "preemptions", "iteration_tokens"),
-    *("prompt_length", "output_length"),
-    *("kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"),
-)
-
-
 def failing(*records: RequestRecord) -> dict[str, Any]:
     """Return what a target's status has of these canaries, given newest first: failures, their groups, since when."""
     log = FailureLog()
@@ -92,41 +112,23 @@ def failing(*records: RequestRecord) -> dict[str, Any]:
 
 def whole_snapshot() -> ServerSnapshot:
     """Return a snapshot with everything a server can report."""
-    times = Histogram(buckets=((0.3, 1.0), (0.5, 2.0), (float("inf"), 3.0)), sum=1.5)
     return snapshot(
         started_s=1.7e9,
-        running=3.0,
-        waiting=2.0,
-        waiting_by_reason={"capacity": 2.0, "deferred": 0.0},
-        kv_cache_usage=0.25,
-        preemptions=7.0,
-        rejections=1.0,
-        corrupted=2.0,
-        prompt_tokens=1000.0,
-        generation_tokens=2000.0,
-        prefix_cache_queries=500.0,
-        prefix_cache_hits=50.0,
-        external_cache_queries=450.0,
-        external_cache_hits=400.0,
-        kv_transfers=4.0,
-        kv_transfer_seconds=0.25,
-        kv_transfer_bytes=8e6,
-        kv_transfer_failures=2.0,
-        kv_transfers_expired=1.0,
-        estimated_flops=1e12,
-        estimated_read_bytes=2e9,
-        estimated_write_bytes=1e9,
-        drafts=10.0,
-        draft_tokens=30.0,
-        accepted_tokens=12.0,
         is_asleep=False,
         adapters=("sql",),
         by_engine={
             "0": EngineSnapshot(1.0, 0.0, 0.1, 2.0, 800.0),
             "1": EngineSnapshot(2.0, 2.0, 0.25, 5.0, 1200.0),
         },
-        histograms=dict.fromkeys(_HISTOGRAMS, times),
+        **as_fields({value.key: _example(value) for value in VALUES}),
     )
+
+
+def _example(value: Value) -> Any:
+    """Return a plausible value; of one that is not listed here, any."""
+    if value.kind is Kind.HISTOGRAM:
+        return Histogram(buckets=((0.3, 1.0), (0.5, 2.0), (float("inf"), 3.0)), sum=1.5)
+    return _EXAMPLES.get(value.key, {} if value.label else 3.0)
 
 
 def step(

@@ -1,11 +1,28 @@
 """Series of the server's own metrics, under names that do not change with its version."""
 
+from collections.abc import Iterable, Mapping
 from functools import partial
 
-from exporters.series.declaration import TARGET, declare
+from exporters.series.declaration import TARGET, Series, declare
+from probe.core.server_values import ENGINE_VALUES, VALUES, Value
 
-_ENGINE = ("target", "engine_index")
 _declare = partial(declare, "server")
+
+
+def _of_values(values: Iterable[Value], *labels: str) -> Mapping[str, Series]:
+    return {
+        one.key: _declare(
+            one.kind.value, f"server_{one.series}", one.help, (*labels, *([one.label] if one.label else []))
+        )
+        for one in values
+        if one.series
+    }
+
+
+# The values of the server's page by their keys, and of each data-parallel engine where there are several. Those of the
+# server are of all engines together, except for the KV cache usage.
+SERVER = _of_values(VALUES, *TARGET)
+ENGINE = _of_values(ENGINE_VALUES, *TARGET, "engine_index")
 
 SERVER_UP = _declare(
     "gauge", "server_scrape_up", "1 if the last scrape of the server's metrics succeeded, else 0", TARGET
@@ -17,87 +34,11 @@ SERVER_TARGETS = _declare(
     " kneewatch_users_*: divide by it before a sum over targets",
     TARGET,
 )
-SERVER_RUNNING = _declare("gauge", "server_running_requests", "Running requests in the server's batch", TARGET)
-SERVER_WAITING = _declare(
-    "gauge",
-    "server_waiting_requests",
-    "Requests in the server's queue, by reason if the server reports it",
-    (*TARGET, "reason"),
-)
-SERVER_KV = _declare(
-    "gauge",
-    "server_kv_cache_usage_ratio",
-    "Share of the KV cache in use, of the engine with the highest usage",
-    TARGET,
-)
-SERVER_PREEMPTIONS = _declare(
-    "counter", "server_preemptions_total", "Requests pushed out of the KV cache and computed again", TARGET
-)
-SERVER_PROMPT_TOKENS = _declare(
-    "counter", "server_prompt_tokens_total", "Prompt tokens that the server processed", TARGET
-)
-SERVER_GENERATION_TOKENS = _declare(
-    "counter", "server_generation_tokens_total", "Output tokens that the server generated", TARGET
-)
-SERVER_PREFIX_QUERIES = _declare(
-    "counter", "server_prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache", TARGET
-)
-SERVER_PREFIX_HITS = _declare(
-    "counter", "server_prefix_cache_hits_total", "Prompt tokens found in the prefix cache", TARGET
-)
-SERVER_EXTERNAL_QUERIES = _declare(
-    "counter",
-    "server_external_cache_queries_total",
-    "Prompt tokens looked up in the KV caches of other servers, or in a store",
-    TARGET,
-)
-SERVER_EXTERNAL_HITS = _declare(
-    "counter",
-    "server_external_cache_hits_total",
-    "Prompt tokens found there, whose KV cache is fetched and not computed; those of a transfer that fails included",
-    TARGET,
-)
-SERVER_KV_TRANSFERS = _declare(
-    "counter", "server_kv_transfers_total", "KV caches that the server fetched from another one", TARGET
-)
-SERVER_KV_TRANSFER_SECONDS = _declare(
-    "counter", "server_kv_transfer_seconds_total", "Duration of these transfers", TARGET
-)
-SERVER_KV_TRANSFER_BYTES = _declare("counter", "server_kv_transfer_bytes_total", "Size of these transfers", TARGET)
-SERVER_KV_TRANSFER_FAILURES = _declare(
-    "counter",
-    "server_kv_transfer_failures_total",
-    "Failed transfers, handshakes and notifications; one request may count twice",
-    TARGET,
-)
-SERVER_KV_TRANSFERS_EXPIRED = _declare(
-    "counter",
-    "server_kv_transfers_expired_total",
-    "KV caches that this server computed and that no other one fetched in time",
-    TARGET,
-)
 SERVER_ROLE = _declare(
     "gauge",
     "server_role",
     "1, labelled with the part of each request that the server computes: prefill or decode; absent for both",
     (*TARGET, "role"),
-)
-SERVER_REJECTIONS = _declare("counter", "server_rejections_total", "Requests that the server refused to queue", TARGET)
-SERVER_CORRUPTED = _declare(
-    "counter",
-    "server_corrupted_requests_total",
-    "Finished requests with NaN in their logits (vLLM with VLLM_COMPUTE_NANS_IN_LOGITS=1)",
-    TARGET,
-)
-SERVER_TTFT = _declare("histogram", "server_ttft_seconds", "TTFT of all requests, measured by the server", TARGET)
-SERVER_ITL = _declare("histogram", "server_itl_seconds", "ITL of all requests, measured by the server", TARGET)
-SERVER_TPOT = _declare("histogram", "server_tpot_seconds", "TPOT of all requests, measured by the server", TARGET)
-SERVER_E2E = _declare("histogram", "server_e2e_seconds", "E2E latency of all requests, measured by the server", TARGET)
-SERVER_QUEUE = _declare("histogram", "server_queue_seconds", "Time that requests waited in the server's queue", TARGET)
-SERVER_PREFILL = _declare("histogram", "server_prefill_seconds", "Time that requests spent in prefill", TARGET)
-SERVER_DECODE = _declare("histogram", "server_decode_seconds", "Time that requests spent in decode", TARGET)
-SERVER_ITERATION_TOKENS = _declare(
-    "histogram", "server_iteration_tokens", "Tokens that the server computed per engine step", TARGET
 )
 SERVER_PREEMPTIONS_PER_REQUEST = _declare(
     "histogram",
@@ -105,46 +46,8 @@ SERVER_PREEMPTIONS_PER_REQUEST = _declare(
     "Preemptions per request; source: the server's own histogram, or counters, which give only sum and count",
     (*TARGET, "source"),
 )
-SERVER_DRAFTS = _declare("counter", "server_speculation_drafts_total", "Drafts of speculative decoding", TARGET)
-SERVER_DRAFT_TOKENS = _declare(
-    "counter", "server_speculation_draft_tokens_total", "Draft tokens of speculative decoding", TARGET
-)
-SERVER_ACCEPTED_TOKENS = _declare(
-    "counter", "server_speculation_accepted_tokens_total", "Accepted draft tokens of speculative decoding", TARGET
-)
-SERVER_FLOPS = _declare(
-    "counter",
-    "server_estimated_flops_total",
-    "Floating-point operations per GPU of each engine, by the server's own estimate, if that option is on",
-    TARGET,
-)
-SERVER_READ_BYTES = _declare(
-    "counter", "server_estimated_read_bytes_total", "Bytes read from GPU memory, by the same estimate", TARGET
-)
-SERVER_WRITE_BYTES = _declare(
-    "counter", "server_estimated_write_bytes_total", "Bytes written to GPU memory, by the same estimate", TARGET
-)
-SERVER_KV_LIFETIME = _declare(
-    "histogram", "server_kv_block_lifetime_seconds", "Time from a KV block's allocation to its eviction", TARGET
-)
-SERVER_KV_IDLE = _declare(
-    "histogram", "server_kv_block_idle_seconds", "Time from a KV block's last use to its eviction", TARGET
-)
-SERVER_KV_REUSE = _declare(
-    "histogram", "server_kv_block_reuse_gap_seconds", "Time between two uses of a KV block", TARGET
-)
 SERVER_ADAPTER = _declare(
     "gauge", "server_adapter_running", "1 for each LoRA adapter with running requests", (*TARGET, "adapter")
-)
-# For servers with several data-parallel engines. The series above cover all engines, except for the KV cache usage.
-ENGINE_RUNNING = _declare("gauge", "server_engine_running_requests", "Running requests in an engine's batch", _ENGINE)
-ENGINE_WAITING = _declare("gauge", "server_engine_waiting_requests", "Requests in an engine's queue", _ENGINE)
-ENGINE_KV = _declare("gauge", "server_engine_kv_cache_usage_ratio", "Share of an engine's KV cache in use", _ENGINE)
-ENGINE_PREEMPTIONS = _declare(
-    "counter", "server_engine_preemptions_total", "Requests pushed out of an engine's KV cache", _ENGINE
-)
-ENGINE_GENERATION_TOKENS = _declare(
-    "counter", "server_engine_generation_tokens_total", "Output tokens that an engine generated", _ENGINE
 )
 SERVER_INFO = _declare(
     "gauge", "server_info", "1, labelled with the engine and its version", (*TARGET, "engine", "version")
@@ -169,3 +72,42 @@ SERVER_SCRAPE_SECONDS = _declare(
     "gauge", "server_scrape_duration_seconds", "Duration of the last scrape of the server's metrics", TARGET
 )
 SERVER_SCRAPE_BYTES = _declare("gauge", "server_scrape_page_bytes", "Size of the server's metrics page", TARGET)
+SERVER_RUNNING = SERVER["running"]
+SERVER_WAITING = SERVER["waiting_by_reason"]
+SERVER_KV = SERVER["kv_cache_usage"]
+SERVER_PREEMPTIONS = SERVER["preemptions"]
+SERVER_PROMPT_TOKENS = SERVER["prompt_tokens"]
+SERVER_GENERATION_TOKENS = SERVER["generation_tokens"]
+SERVER_PREFIX_QUERIES = SERVER["prefix_cache_queries"]
+SERVER_PREFIX_HITS = SERVER["prefix_cache_hits"]
+SERVER_EXTERNAL_QUERIES = SERVER["external_cache_queries"]
+SERVER_EXTERNAL_HITS = SERVER["external_cache_hits"]
+SERVER_KV_TRANSFERS = SERVER["kv_transfers"]
+SERVER_KV_TRANSFER_SECONDS = SERVER["kv_transfer_seconds"]
+SERVER_KV_TRANSFER_BYTES = SERVER["kv_transfer_bytes"]
+SERVER_KV_TRANSFER_FAILURES = SERVER["kv_transfer_failures"]
+SERVER_KV_TRANSFERS_EXPIRED = SERVER["kv_transfers_expired"]
+SERVER_REJECTIONS = SERVER["rejections"]
+SERVER_CORRUPTED = SERVER["corrupted"]
+SERVER_TTFT = SERVER["ttft"]
+SERVER_ITL = SERVER["itl"]
+SERVER_TPOT = SERVER["tpot"]
+SERVER_E2E = SERVER["e2e"]
+SERVER_QUEUE = SERVER["queue"]
+SERVER_PREFILL = SERVER["prefill"]
+SERVER_DECODE = SERVER["decode"]
+SERVER_ITERATION_TOKENS = SERVER["iteration_tokens"]
+SERVER_DRAFTS = SERVER["drafts"]
+SERVER_DRAFT_TOKENS = SERVER["draft_tokens"]
+SERVER_ACCEPTED_TOKENS = SERVER["accepted_tokens"]
+SERVER_FLOPS = SERVER["estimated_flops"]
+SERVER_READ_BYTES = SERVER["estimated_read_bytes"]
+SERVER_WRITE_BYTES = SERVER["estimated_write_bytes"]
+SERVER_KV_LIFETIME = SERVER["kv_block_lifetime"]
+SERVER_KV_IDLE = SERVER["kv_block_idle"]
+SERVER_KV_REUSE = SERVER["kv_block_reuse_gap"]
+ENGINE_RUNNING = ENGINE["running"]
+ENGINE_WAITING = ENGINE["waiting"]
+ENGINE_KV = ENGINE["kv_cache_usage"]
+ENGINE_PREEMPTIONS = ENGINE["preemptions"]
+ENGINE_GENERATION_TOKENS = ENGINE["generation_tokens"]

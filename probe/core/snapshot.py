@@ -1,7 +1,10 @@
 """Snapshots of a server's and its GPUs' metrics, and values derived from several of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from probe.core.server_values import BY_KEY, Kind
 
 # In the flags of several replicas that are read together: how many there are, and what is between their values where
 # they differ.
@@ -54,8 +57,9 @@ class EngineSnapshot:
 class ServerSnapshot:
     """One scrape of a server's metrics, summed over its engines (KV cache usage: the fullest engine).
 
-    None means that the server does not expose the value, which differs from zero. `replicas`: the snapshots that this
-    one is the sum of, by address, if several servers behind one address are read together.
+    None means that the server does not expose the value, which differs from zero. The values are those of
+    server_values.VALUES: what arithmetic reads is a field, the rest is in `others`, and `value` returns either.
+    `replicas`: the snapshots that this one is the sum of, by address, if several servers are read together.
     """
 
     at_ns: int
@@ -69,11 +73,12 @@ class ServerSnapshot:
     waiting: float | None = None
     waiting_by_reason: Mapping[str, float] = field(default_factory=dict)
     kv_cache_usage: float | None = None
+    kv_cache_tokens: float | None = None  # of all engines together
     preemptions: float | None = None
     rejections: float | None = None
-    corrupted: float | None = None  # finished requests for which the engine computed NaN
     prompt_tokens: float | None = None
     generation_tokens: float | None = None
+    progress: float | None = None  # tokens or steps: grows with each step while there is work
     finished: Mapping[str, float] = field(default_factory=dict)  # requests by finish reason
     # Requests by what became of them: ok, failed (by the server's fault) and aborted (the client left), as far as the
     # engine counts them. Absent: unknown.
@@ -81,35 +86,40 @@ class ServerSnapshot:
     http_errors: float | None = None  # answers with status 5xx; some of them are among the failed, too
     prefix_cache_queries: float | None = None
     prefix_cache_hits: float | None = None
-    # Prompt tokens looked up at another server or store, and found: their KV cache is fetched, not computed.
-    external_cache_queries: float | None = None
-    external_cache_hits: float | None = None
-    kv_transfers: float | None = None  # KV caches fetched from another server; below their seconds and bytes
-    kv_transfer_seconds: float | None = None
-    kv_transfer_bytes: float | None = None
-    kv_transfer_failures: float | None = None  # of transfers, handshakes and notifications: one request may count twice
-    kv_transfers_expired: float | None = None  # KV caches that nobody fetched in time, on the server that computed them
-    kv_cache_tokens: float | None = None  # of all engines together
+    external_cache_hits: float | None = None  # prompt tokens found elsewhere: their KV cache is fetched, not computed
     estimated_flops: float | None = None  # of one GPU of each engine, if vLLM is configured to estimate it
     estimated_read_bytes: float | None = None  # from that GPU's memory
     estimated_write_bytes: float | None = None
+    histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
+    others: Mapping[str, float] = field(default_factory=dict)
     engines: int = 1
     by_engine: Mapping[str, EngineSnapshot] = field(
         default_factory=dict
     )  # by engine label, in order, if there are 2 to 32 engines
     models: tuple[str, ...] = ()  # names of the served models
     is_asleep: bool | None = None  # all engines sleep, or are paused: they take requests and run none
-    progress: float | None = None  # tokens or steps: grows with each step while there is work
-    drafts: float | None = None  # speculative decoding: drafts, and below their tokens and the accepted ones
-    draft_tokens: float | None = None
-    accepted_tokens: float | None = None
     adapters: tuple[str, ...] = ()  # LoRA adapters in use
     flags: Mapping[str, str] = field(default_factory=dict)  # startup flags, as far as its metrics show them
-    histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
     # From Kneewatch's plugin for vLLM: its steps by the most tokens that they computed, and the scheduler's flags.
     step_sums: Mapping[str, StepSums] = field(default_factory=dict)
     scheduler_limits: Mapping[str, int] = field(default_factory=dict)
     replicas: Mapping[str, "ServerSnapshot"] = field(default_factory=dict)
+
+    def value(self, key: str) -> float | None:
+        """Return the value of server_values.VALUES with this key, which is one number."""
+        return getattr(self, key) if key in TYPED else self.others.get(key)
+
+
+# The values that are fields.
+TYPED = frozenset(each.name for each in fields(ServerSnapshot)) & BY_KEY.keys()
+
+
+def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values by their keys, some of them None, as arguments of ServerSnapshot."""
+    known = {key: value for key, value in values.items() if value is not None}
+    found: dict[str, Any] = {key: known.pop(key) for key in TYPED & known.keys()}
+    histograms = {key: known.pop(key) for key in [*known] if BY_KEY[key].kind is Kind.HISTOGRAM}
+    return found | {"histograms": histograms, "others": known}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ was restarted or rolled out, or another replica answers at the same address.
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 
+from probe.core.server_values import VALUES
 from probe.core.snapshot import ServerSnapshot, changed_replicas
 
 _REMEMBERED, _REMEMBERED_NS = 8, 3600 * 10**9
@@ -14,6 +15,7 @@ _FOR_NS = 600 * 10**9
 _LEAPS = 2
 _MANY = 10_000  # tokens; more than a young server generates between two snapshots
 CHANGED = "its replicas changed"  # how the evidence begins where no process was replaced
+_PLAIN = tuple(value.key for value in VALUES if value.shows_restart)
 _UNKNOWN = "unknown"  # the version of a server that did not report it in time
 
 
@@ -50,9 +52,8 @@ def _restarted_replica(before: Mapping[str, ServerSnapshot], after: Mapping[str,
 
 def counters(server: ServerSnapshot) -> Iterator[tuple[str, float]]:
     """Yield the snapshot's values that never fall, by name."""
-    for name in ("preemptions", "rejections", "prompt_tokens", "generation_tokens", "prefix_cache_queries"):
-        value = getattr(server, name)
-        if value is not None:
+    for name in _PLAIN:
+        if (value := server.value(name)) is not None:
             yield name, value
     for reason, value in server.finished.items():
         yield f"requests finished ({reason})", value

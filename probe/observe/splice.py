@@ -8,17 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from probe.core.snapshot import Histogram, ServerSnapshot, StepSums
+from probe.core.server_values import ENGINE_VALUES, plain_counters
+from probe.core.snapshot import Histogram, ServerSnapshot, StepSums, as_fields
 
 _SEAM_NS = 10**6
-_COUNTERS = (
-    *("preemptions", "rejections", "corrupted", "prompt_tokens", "generation_tokens", "http_errors"),
-    *("prefix_cache_queries", "prefix_cache_hits", "drafts", "draft_tokens", "accepted_tokens", "progress"),
-    *("external_cache_queries", "external_cache_hits", "kv_transfers", "kv_transfer_seconds", "kv_transfer_bytes"),
-    *("kv_transfer_failures", "kv_transfers_expired"),
-    *("estimated_flops", "estimated_read_bytes", "estimated_write_bytes"),
-)
-_ENGINE_COUNTERS = ("preemptions", "generation_tokens")
+_COUNTERS = plain_counters()
+_ENGINE_COUNTERS = plain_counters(ENGINE_VALUES)
 _STEP_SUMS = tuple(field.name for field in fields(StepSums))
 
 
@@ -39,7 +34,7 @@ def spliced(series: Sequence[Sequence[ServerSnapshot]]) -> list[ServerSnapshot]:
 
 def _counters(snapshot: ServerSnapshot) -> Iterator[tuple[str, float]]:
     for name in _COUNTERS:
-        if (value := getattr(snapshot, name)) is not None:
+        if (value := snapshot.value(name)) is not None:
             yield name, value
     for engine, one in snapshot.by_engine.items():
         for name in _ENGINE_COUNTERS:
@@ -72,9 +67,12 @@ def _without(snapshot: ServerSnapshot, skipped_ns: int, growth: Mapping[str, flo
             size: StepSums(**{name: left[f"{name}/steps of {size}"] for name in _STEP_SUMS})
             for size in snapshot.step_sums
         },
-        histograms={
-            name: Histogram(((float("inf"), left[f"{name}/count"]),), left[f"{name}/sum"])
-            for name in snapshot.histograms
-        },
-        **{name: left[name] for name in _COUNTERS if name in left},
+        **as_fields(
+            {**snapshot.others}
+            | {name: left[name] for name in _COUNTERS if name in left}
+            | {
+                name: Histogram(((float("inf"), left[f"{name}/count"]),), left[f"{name}/sum"])
+                for name in snapshot.histograms
+            }
+        ),
     )

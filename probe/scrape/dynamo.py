@@ -5,19 +5,11 @@ first token (in a worker's queue or in its prefill), tokens, TTFT and ITL. It sa
 nothing of their KV cache or preemptions; those are on the workers' own pages.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from probe.core.snapshot import ServerSnapshot
-from probe.scrape.metrics_parser import (
-    EngineMetrics,
-    Samples,
-    by_label,
-    histograms,
-    largest,
-    parts,
-    total,
-    values_of,
-)
+from probe.scrape.metrics_parser import Samples, by_label, largest, total, values_of
+from probe.scrape.reads import EngineMetrics, Read, Reads, labelled
 
 _IN_FLIGHT, _QUEUED = "dynamo_frontend_inflight_requests", "dynamo_frontend_queued_requests"
 _REQUESTS = "dynamo_frontend_requests_total"
@@ -32,60 +24,69 @@ _LONGEST = "dynamo_frontend_model_context_length"
 # Of each worker that has answered.
 _OF_A_WORKER = "dynamo_frontend_worker_last_time_to_first_token_seconds"
 _BLOCKS, _PER_BLOCK = "dynamo_frontend_model_total_kv_blocks", "dynamo_frontend_model_kv_cache_block_size"
-_HISTOGRAMS: Mapping[str, Sequence[str]] = {
+_FAILED = ("overload", "internal", "unavailable")
+# Before the first request there are no such series.
+_FIRST = (_IN_FLIGHT, _QUEUED, _REQUESTS)
+
+
+def _from_zero(name: str) -> Read:
+    """Read a value that is zero before the first request."""
+    return Read((name, *_FIRST), lambda found: 0.0 if _is_fresh(found) else total(found, name))
+
+
+def _is_fresh(found: Samples) -> bool:
+    return not any(found.get(name) for name in _FIRST)
+
+
+def _running(found: Samples) -> float | None:
+    """Return the requests in flight that do not wait."""
+    in_flight = 0.0 if _is_fresh(found) else total(found, _IN_FLIGHT)
+    return max(in_flight - (total(found, _QUEUED) or 0.0), 0.0) if in_flight is not None else None
+
+
+def _outcomes(found: Samples) -> dict[str, float]:
+    finished, errors = by_label(found, "status", _REQUESTS), by_label(found, "error_type", _REQUESTS)
+    if not finished:
+        return {}
+    return {
+        "ok": finished.get("success", 0.0),
+        "failed": sum(errors.get(kind, 0.0) for kind in _FAILED),
+        "aborted": errors.get("cancelled", 0.0),
+    }
+
+
+def _kv_cache_tokens(found: Samples) -> float | None:
+    blocks, each = largest(found, _BLOCKS), largest(found, _PER_BLOCK)
+    return blocks * each if blocks and each else None
+
+
+def _more(found: Samples) -> Mapping[str, Any]:
+    limits = {name: int(value) for name, its in _LIMITS.items() if (value := largest(found, its))}
+    longest = largest(found, _LONGEST)
+    return {
+        "engines": max(len(values_of("worker_id", found.get(_OF_A_WORKER, ()))), 1),
+        "models": values_of("model", found.get(_IN_FLIGHT, ())),
+        "flags": {name: str(value) for name, value in limits.items()}
+        | ({"max_model_len": f"{longest:.0f}"} if longest else {}),
+        "scheduler_limits": limits,
+    }
+
+
+_READS: Reads = {
+    "running": Read(_FIRST, _running),
+    "waiting": _from_zero(_QUEUED),
+    "kv_cache_tokens": Read((_BLOCKS, _PER_BLOCK), _kv_cache_tokens),
+    "prompt_tokens": _from_zero(f"{_PROMPT}_sum"),
+    "generation_tokens": _from_zero(_OUTPUT),
+    "progress": (_OUTPUT,),
+    "finished": labelled("status", _REQUESTS),
+    "outcomes": Read((_REQUESTS,), _outcomes),
     "ttft": ("dynamo_frontend_time_to_first_token_seconds",),
     "itl": ("dynamo_frontend_inter_token_latency_seconds",),
     "e2e": ("dynamo_frontend_request_duration_seconds",),
     "prompt_length": (_PROMPT,),
     "output_length": ("dynamo_frontend_output_sequence_tokens",),
 }
-_FAILED = ("overload", "internal", "unavailable")
-
-
-def _snapshot(found: Samples) -> ServerSnapshot:
-    # Before the first request there are no such series.
-    is_fresh = not (found.get(_IN_FLIGHT) or found.get(_QUEUED) or found.get(_REQUESTS))
-    none_yet = 0.0 if is_fresh else None
-    in_flight = none_yet if is_fresh else total(found, _IN_FLIGHT)
-    waiting = none_yet if is_fresh else total(found, _QUEUED)
-    limits = {name: int(value) for name, its in _LIMITS.items() if (value := largest(found, its))}
-    longest, blocks, each = largest(found, _LONGEST), largest(found, _BLOCKS), largest(found, _PER_BLOCK)
-    finished, errors = by_label(found, "status", _REQUESTS), by_label(found, "error_type", _REQUESTS)
-    running = max(in_flight - (waiting or 0.0), 0.0) if in_flight is not None else None
-    return ServerSnapshot(
-        at_ns=0,
-        wall_s=0.0,
-        running=running,
-        waiting=waiting,
-        prompt_tokens=none_yet if is_fresh else total(found, f"{_PROMPT}_sum"),
-        generation_tokens=none_yet if is_fresh else total(found, _OUTPUT),
-        finished=finished,
-        outcomes={
-            "ok": finished.get("success", 0.0),
-            "failed": sum(errors.get(kind, 0.0) for kind in _FAILED),
-            "aborted": errors.get("cancelled", 0.0),
-        }
-        if finished
-        else {},
-        engines=max(len(values_of("worker_id", found.get(_OF_A_WORKER, ()))), 1),
-        models=values_of("model", found.get(_IN_FLIGHT, ())),
-        progress=total(found, _OUTPUT),
-        kv_cache_tokens=blocks * each if blocks and each else None,
-        flags={name: str(value) for name, value in limits.items()}
-        | ({"max_model_len": f"{longest:.0f}"} if longest else {}),
-        scheduler_limits=limits,
-        histograms=histograms(found, _HISTOGRAMS),
-    )
-
-
 ENGINE = EngineMetrics(
-    "dynamo",
-    ("dynamo_frontend_",),
-    frozenset(
-        (
-            *(_IN_FLIGHT, _QUEUED, _REQUESTS, _OUTPUT, _LONGEST, _OF_A_WORKER, _BLOCKS, _PER_BLOCK, *_LIMITS.values()),
-            *parts(name for its in _HISTOGRAMS.values() for name in its),
-        )
-    ),
-    _snapshot,
+    "dynamo", ("dynamo_frontend_",), _READS, more=_more, also=(*_LIMITS.values(), _LONGEST, _OF_A_WORKER)
 )

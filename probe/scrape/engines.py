@@ -5,8 +5,8 @@ from dataclasses import replace
 from probe.core.snapshot import ServerSnapshot
 from probe.scrape import dynamo, litellm, llamacpp, nim, sglang, tgi, triton, trtllm, vllm
 from probe.scrape import metrics_parser as page
-from probe.scrape.metrics_parser import EngineMetrics
 from probe.scrape.ray_page import DELAY_S, as_vllm, is_of_ray
+from probe.scrape.reads import EngineMetrics
 
 # vLLM first: a gateway may relay its server's page beside its own.
 ENGINES = (
@@ -48,8 +48,7 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
     except (LookupError, ArithmeticError) as error:  # a bucket without `le`, an integer beyond any float, ...
         raise ValueError(f"a damaged page: {error!r}") from None
     started_s = started[0].value if started and len(started) == 1 else None
-    found = replace(found, engine=reader.name, version=version, started_s=started_s)
-    return replace(found, at_ns=at_ns, wall_s=wall_s, delay_s=delay_s)
+    return replace(found, version=version, started_s=started_s, at_ns=at_ns, wall_s=wall_s, delay_s=delay_s)
 
 
 def _nothing(reader: EngineMetrics, seems: EngineMetrics | None, *, is_its_own: bool) -> ValueError:

@@ -4,57 +4,44 @@ Written from its source of 2026; no page was recorded. LiteLLM is a gateway: it 
 batch, so the guard cannot work behind it. Its TTFT begins with its own call to the model.
 """
 
-from collections.abc import Mapping, Sequence
+from probe.scrape.metrics_parser import Samples, by_label, is_server_error, values_of
+from probe.scrape.reads import EngineMetrics, Read, Reads, labelled
 
-from probe.core.snapshot import ServerSnapshot
-from probe.scrape.metrics_parser import (
-    EngineMetrics,
-    Samples,
-    by_label,
-    histograms,
-    is_server_error,
-    parts,
-    total,
-    values_of,
-)
-
-_RUNNING = "litellm_in_flight_requests"
-_PROMPT, _OUTPUT = "litellm_input_tokens_metric_total", "litellm_output_tokens_metric_total"
 _FINISHED = "litellm_proxy_total_requests_metric_total"
 _CLIENT_LEFT = "499"
-_HISTOGRAMS: Mapping[str, Sequence[str]] = {
+
+
+def _rejections(found: Samples) -> float | None:
+    codes = by_label(found, "status_code", _FINISHED)
+    return codes.get("429", 0.0) if codes else None
+
+
+def _outcomes(found: Samples) -> dict[str, float]:
+    codes = by_label(found, "status_code", _FINISHED)
+    if not codes:
+        return {}
+    return {
+        "ok": sum(count for code, count in codes.items() if code.startswith("2")),
+        "failed": sum(count for code, count in codes.items() if is_server_error(code)),
+        "aborted": codes.get(_CLIENT_LEFT, 0.0),
+    }
+
+
+_READS: Reads = {
+    "running": ("litellm_in_flight_requests",),
+    "rejections": Read((_FINISHED,), _rejections),
+    "prompt_tokens": ("litellm_input_tokens_metric_total",),
+    "generation_tokens": ("litellm_output_tokens_metric_total",),
+    "finished": labelled("status_code", _FINISHED),
+    "outcomes": Read((_FINISHED,), _outcomes),
     "ttft": ("litellm_llm_api_time_to_first_token_metric",),
     "e2e": ("litellm_request_total_latency_metric",),
     "queue": ("litellm_request_queue_time_seconds",),
 }
-
-
-def _snapshot(found: Samples) -> ServerSnapshot:
-    codes = by_label(found, "status_code", _FINISHED)
-    return ServerSnapshot(
-        at_ns=0,
-        wall_s=0.0,
-        running=total(found, _RUNNING),
-        rejections=codes.get("429", 0.0) if codes else None,
-        prompt_tokens=total(found, _PROMPT),
-        generation_tokens=total(found, _OUTPUT),
-        finished=codes,
-        outcomes={
-            "ok": sum(count for code, count in codes.items() if code.startswith("2")),
-            "failed": sum(count for code, count in codes.items() if is_server_error(code)),
-            "aborted": codes.get(_CLIENT_LEFT, 0.0),
-        }
-        if codes
-        else {},
-        models=values_of("requested_model", found.get(_FINISHED, ())),
-        histograms=histograms(found, _HISTOGRAMS),
-    )
-
-
 ENGINE = EngineMetrics(
     "litellm",
     ("litellm_",),
-    frozenset((_RUNNING, _PROMPT, _OUTPUT, _FINISHED, *parts(n for its in _HISTOGRAMS.values() for n in its))),
-    _snapshot,
+    _READS,
+    more=lambda found: {"models": values_of("requested_model", found.get(_FINISHED, ()))},
     path="/metrics/",  # without the last character it answers with a redirect
 )

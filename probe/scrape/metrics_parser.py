@@ -3,13 +3,12 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, Histogram
 
 Samples = Mapping[str, list[Sample]]
 
@@ -24,19 +23,6 @@ _NUMBER = re.compile(r"-?[0-9.]+(?:[eE][-+]?[0-9]+)?")
 _MAX_NUMBER = 1e100
 _PART = 2**18  # characters, in which a usual page is one part
 _MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels; vLLM's longest line has 1 to 2 kB
-
-
-@dataclass(frozen=True, slots=True)
-class EngineMetrics:
-    """A kind of server: how some lines of its page begin and no others', the series that are read of it, what they say
-    (all but when, and which version), and where its page is.
-    """
-
-    name: str
-    signs: tuple[str, ...]
-    wanted: frozenset[str]
-    snapshot: Callable[[Samples], ServerSnapshot]
-    path: str = "/metrics"
 
 
 def parts(histograms: Iterable[str]) -> list[str]:
@@ -160,11 +146,6 @@ def histogram(found: Samples, *names: str, **labels: str) -> Histogram | None:
             total_s = sum(sample.value for sample in found.get(f"{name}_sum", ()) if _has_labels(sample, labels))
             return Histogram(buckets=tuple(sorted(buckets.items())), sum=total_s)
     return None
-
-
-def histograms(found: Samples, names: Mapping[str, Iterable[str]], **labels: str) -> dict[str, Histogram]:
-    """Return the histograms that the page has, by Kneewatch's names."""
-    return {key: one for key, its in names.items() if (one := histogram(found, *its, **labels)) is not None}
 
 
 def one_of_each(found: Samples, repeating: Collection[str]) -> Samples:

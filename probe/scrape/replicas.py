@@ -7,18 +7,9 @@ requests. What needs each page by itself, such as the detection of a restart, fi
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from probe.core.snapshot import DIFFERS, REPLICAS, EngineSnapshot, Histogram, ServerSnapshot, StepSums
-from probe.scrape.metrics_parser import MAX_ENGINES, MAX_VALUES, OTHER
-
-_SUMS = (
-    *("running", "waiting", "preemptions", "prompt_tokens", "generation_tokens", "progress", "kv_cache_tokens"),
-    *("prefix_cache_queries", "prefix_cache_hits", "drafts", "draft_tokens", "accepted_tokens"),
-    *("external_cache_queries", "external_cache_hits", "kv_transfers", "kv_transfer_seconds", "kv_transfer_bytes"),
-    *("kv_transfer_failures", "kv_transfers_expired"),
-    *("estimated_flops", "estimated_read_bytes", "estimated_write_bytes"),
-)
-# Counters that appear with their first event, on some engines: a replica without one has had none.
-_EVENTS = ("rejections", "corrupted", "http_errors")
+from probe.core.server_values import ENGINE_VALUES, VALUES, Kind, Merge, Value
+from probe.core.snapshot import DIFFERS, REPLICAS, EngineSnapshot, Histogram, ServerSnapshot, StepSums, as_fields
+from probe.scrape.metrics_parser import MAX_ENGINES, MAX_VALUES, OTHER, added
 
 
 def merged(replicas: Mapping[str, ServerSnapshot]) -> ServerSnapshot:
@@ -29,8 +20,6 @@ def merged(replicas: Mapping[str, ServerSnapshot]) -> ServerSnapshot:
     each = list(replicas.values())
     _check_one_engine(replicas)
     asked = [one.asked_ns for one in each]
-    sums: dict[str, Any] = {name: _sum(getattr(one, name) for one in each) for name in _SUMS}
-    sums |= {name: _known_sum(getattr(one, name) for one in each) for name in _EVENTS}
     asleep = [one.is_asleep for one in each]
     return ServerSnapshot(
         at_ns=max(one.at_ns for one in each),
@@ -40,21 +29,16 @@ def merged(replicas: Mapping[str, ServerSnapshot]) -> ServerSnapshot:
         engine=each[0].engine,
         version=_values(one.version for one in each),
         started_s=_all(max, [one.started_s for one in each]),
-        waiting_by_reason=_by_key([one.waiting_by_reason for one in each]),
-        kv_cache_usage=_all(max, [one.kv_cache_usage for one in each]),
-        finished=_by_key([one.finished for one in each]),
-        outcomes=_by_key([one.outcomes for one in each], keys=_shared(one.outcomes for one in each)),
         engines=sum(one.engines for one in each),
         by_engine=_by_engine(replicas),
         models=_names(one.models for one in each),
         is_asleep=None if None in asleep else all(asleep),
         adapters=_names(one.adapters for one in each),
         flags=_flags([one.flags for one in each]),
-        histograms=_histograms([one.histograms for one in each]),
         step_sums=_step_sums([one.step_sums for one in each]),
         scheduler_limits=dict(set.intersection(*(set(one.scheduler_limits.items()) for one in each))),
         replicas=dict(replicas),
-        **sums,
+        **as_fields({value.key: _merged(value, each) for value in VALUES}),
     )
 
 
@@ -70,13 +54,16 @@ def _check_one_engine(replicas: Mapping[str, ServerSnapshot]) -> None:
             raise ValueError(f"{first} is {one.engine} and {name} {other.engine}; expected replicas of one engine")
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
-    return _all(sum, list(values))
-
-
-def _known_sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+def _merged(value: Value, each: Sequence[ServerSnapshot]) -> Any:  # noqa: ANN401 - a value of any kind
+    if value.kind is Kind.HISTOGRAM:
+        return _histogram([one.histograms.get(value.key) for one in each])
+    if value.label:
+        parts: list[Mapping[str, float]] = [getattr(one, value.key) for one in each]
+        return _by_key(parts, keys=None if value.merge is Merge.PRESENT else _shared(parts))
+    values = [one.value(value.key) for one in each]
+    if value.merge is Merge.PRESENT:
+        return added(*values)
+    return _all(max if value.merge is Merge.LARGEST else sum, values)
 
 
 def _all(of: Any, values: Sequence[float | None]) -> float | None:  # noqa: ANN401 - sum and max have many signatures
@@ -119,27 +106,20 @@ def _by_engine(replicas: Mapping[str, ServerSnapshot]) -> dict[str, EngineSnapsh
     found: dict[str, EngineSnapshot] = {}
     for address, one in replicas.items():
         found |= {f"{address}/{engine}": values for engine, values in one.by_engine.items()} or {
-            address: EngineSnapshot(
-                one.running, one.waiting, one.kv_cache_usage, one.preemptions, one.generation_tokens
-            )
+            address: EngineSnapshot(**{value.key: one.value(value.key) for value in ENGINE_VALUES})
         }
     return found if len(found) <= MAX_ENGINES else {}
 
 
-def _histograms(of_each: Sequence[Mapping[str, Histogram]]) -> dict[str, Histogram]:
-    """Return the sums of the histograms that all replicas have, in the buckets that all have: the last one is."""
-    return {
-        name: _histogram([histograms[name] for histograms in of_each])
-        for name in of_each[0]
-        if name in _shared(of_each)
-    }
-
-
-def _histogram(of_each: Sequence[Histogram]) -> Histogram:
-    counts = [dict(one.buckets) for one in of_each]
+def _histogram(of_each: Sequence[Histogram | None]) -> Histogram | None:
+    """Return the sum of a histogram that all replicas have, in the buckets that all have: the last one is."""
+    every = [one for one in of_each if one is not None]
+    if len(every) < len(of_each):
+        return None
+    counts = [dict(one.buckets) for one in every]
     bounds = sorted(set.intersection(*map(set, counts)))
     return Histogram(
-        tuple((bound, sum(one[bound] for one in counts)) for bound in bounds), sum(one.sum for one in of_each)
+        tuple((bound, sum(one[bound] for one in counts)) for bound in bounds), sum(one.sum for one in every)
     )
 
 

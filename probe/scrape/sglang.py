@@ -6,119 +6,118 @@ With priorities, the series without one is the total. Tokens are counted when a 
 `realtime_tokens_total`, which counts them by rank at each step, including prompt tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
-from probe.core.snapshot import EngineSnapshot, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, Histogram
 from probe.scrape.metrics_parser import (
-    EngineMetrics,
     Samples,
     added,
     by_engine,
     by_label,
     histogram,
-    histograms,
     known,
-    largest,
     one_of_each,
     parts,
     total,
     values_of,
 )
+from probe.scrape.reads import EngineMetrics, Read, Reads, positive
 
 _RANKS = ("tp_rank", "pp_rank", "moe_ep_rank", "attn_cp_rank", "cp_rank", "pid")
-# Of schedulers, as opposed to those of the process that tokenises, which are added up.
-_GAUGES = (
-    "sglang:num_running_reqs", "sglang:num_queue_reqs", "sglang:num_grammar_queue_reqs", "sglang:token_usage",
-    "sglang:max_total_num_tokens", "sglang:num_retracted_reqs", "sglang:num_retracted_requests_total",
-    "sglang:realtime_tokens_total", "sglang:estimated_flops_per_gpu_total", "sglang:estimated_read_bytes_per_gpu_total",
-    "sglang:estimated_write_bytes_per_gpu_total",
-)  # fmt: skip
-_COUNTERS = (
-    "sglang:prompt_tokens_total", "sglang:generation_tokens_total", "sglang:cached_tokens_total",
-    "sglang:num_requests_total", "sglang:num_aborted_requests_total",
-)  # fmt: skip
-_STREAMED: Mapping[str, Sequence[str]] = {  # of one that is not, it is the whole answer's time
-    "ttft": ("sglang:time_to_first_token_seconds",),
-}
-_HISTOGRAMS: Mapping[str, Sequence[str]] = {
-    "ttft": ("sglang:time_to_first_token_seconds",),
+_RUNNING, _USAGE = "sglang:num_running_reqs", "sglang:token_usage"
+_QUEUES = ("sglang:num_queue_reqs", "sglang:num_grammar_queue_reqs")
+_RETRACTED, _RETRACTIONS = "sglang:num_retracted_reqs", "sglang:num_retracted_requests_total"
+_STEP_TOKENS = "sglang:realtime_tokens_total"
+_PROMPT, _OUTPUT = "sglang:prompt_tokens_total", "sglang:generation_tokens_total"
+_CACHED = "sglang:cached_tokens_total"
+_FINISHED, _ABORTED = "sglang:num_requests_total", "sglang:num_aborted_requests_total"
+_QUEUE, _STAGES = "sglang:queue_time_seconds", "sglang:per_stage_req_latency_seconds"
+_TTFT = "sglang:time_to_first_token_seconds"
+# Of the process that tokenises, which are added up; everything else is of schedulers.
+_COUNTERS = (_PROMPT, _OUTPUT, _CACHED, _FINISHED, _ABORTED)
+_OF_REQUESTS = {
     "itl": ("sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"),  # the second to March 2025
     "tpot": ("sglang:request_time_per_output_token_seconds",),
     "e2e": ("sglang:e2e_request_latency_seconds",),
     "prompt_length": ("sglang:prompt_tokens_histogram",),
     "output_length": ("sglang:generation_tokens_histogram",),
 }
-_QUEUE = "sglang:queue_time_seconds"  # by scheduler
-_STAGES = "sglang:per_stage_req_latency_seconds"
+_TOKENISERS = {*_COUNTERS, *parts((_TTFT, *(name for its in _OF_REQUESTS.values() for name in its)))}
 
 
-def _snapshot(found: Samples) -> ServerSnapshot:
-    scheduled = {
-        name: [one for one in its if not one.labels.get("priority") or name in _COUNTERS] for name, its in found.items()
+def _unique(found: Samples) -> Samples:
+    of_schedulers = {
+        name: [one for one in its if not one.labels.get("priority")]
+        for name, its in found.items()
+        if name not in _TOKENISERS
     }
-    unique = one_of_each(scheduled, _RANKS)
-    retracted = total(unique, "sglang:num_retracted_requests_total")
-    if retracted is None and unique.get("sglang:num_retracted_reqs"):
-        retracted = 0.0  # the counter appears with the first one
-    finished = total(found, "sglang:num_requests_total")
-    aborted = total(found, "sglang:num_aborted_requests_total")
-    every = histograms(found, _HISTOGRAMS) | histograms(found, _STREAMED, is_streaming="true")
-    for key, one in (
-        ("queue", histogram(unique, _QUEUE)),
-        ("prefill", histogram(unique, _STAGES, stage="prefill_forward")),
-    ):
-        if one is not None:
-            every[key] = one
-    return ServerSnapshot(
-        at_ns=0,
-        wall_s=0.0,
-        running=total(unique, "sglang:num_running_reqs"),
-        waiting=added(total(unique, "sglang:num_queue_reqs"), total(unique, "sglang:num_grammar_queue_reqs")),
-        kv_cache_usage=largest(unique, "sglang:token_usage"),
-        preemptions=retracted,
-        prompt_tokens=total(found, "sglang:prompt_tokens_total"),
-        generation_tokens=total(found, "sglang:generation_tokens_total"),
-        finished=known(finished=finished, abort=aborted),
-        outcomes=known(ok=finished, aborted=aborted),
-        prefix_cache_queries=total(found, "sglang:prompt_tokens_total"),
-        prefix_cache_hits=_cached(found),
-        kv_cache_tokens=total(unique, "sglang:max_total_num_tokens"),
-        estimated_flops=total(unique, "sglang:estimated_flops_per_gpu_total") or None,
-        estimated_read_bytes=total(unique, "sglang:estimated_read_bytes_per_gpu_total") or None,
-        estimated_write_bytes=total(unique, "sglang:estimated_write_bytes_per_gpu_total") or None,
-        engines=max(len({one.labels.get("dp_rank", "") for one in unique.get("sglang:num_running_reqs", ())}), 1),
-        by_engine=_by_rank(unique),
-        models=values_of("model_name", unique.get("sglang:num_running_reqs", ())),
-        progress=total(unique, "sglang:realtime_tokens_total"),
-        histograms=every,
-    )
+    return {**found, **one_of_each(of_schedulers, _RANKS)}
 
 
-def _by_rank(unique: Samples) -> dict[str, EngineSnapshot]:
+def _retractions(found: Samples) -> float | None:
+    """Return the retracted requests: the counter appears with the first one."""
+    return added(total(found, _RETRACTIONS), 0.0 if found.get(_RETRACTED) else None)
+
+
+def _ttft(found: Samples) -> Histogram | None:
+    """Return the TTFT of streamed requests, where they are told apart; of others, it is the whole answer's time."""
+    streamed = histogram(found, _TTFT, is_streaming="true")
+    return streamed if streamed is not None else histogram(found, _TTFT)
+
+
+def _more(found: Samples) -> Mapping[str, Any]:
+    running = found.get(_RUNNING, ())
+    return {
+        "engines": max(len({one.labels.get("dp_rank", "") for one in running}), 1),
+        "by_engine": _by_rank(found),
+        "models": values_of("model_name", running),
+    }
+
+
+def _by_rank(found: Samples) -> dict[str, EngineSnapshot]:
     """Return the data-parallel ranks separately. The count of retractions appears with a rank's first one."""
-    tokens = unique.get("sglang:realtime_tokens_total", ())
-    zeros = [one._replace(value=0.0) for one in unique.get("sglang:num_retracted_reqs", ())]
+    tokens = found.get(_STEP_TOKENS, ())
+    zeros = [one._replace(value=0.0) for one in found.get(_RETRACTED, ())]
     return by_engine(
         "dp_rank",
-        running=unique.get("sglang:num_running_reqs", ()),
-        waiting=(*unique.get("sglang:num_queue_reqs", ()), *unique.get("sglang:num_grammar_queue_reqs", ())),
-        kv_cache_usage=unique.get("sglang:token_usage", ()),
-        preemptions=(*zeros, *unique.get("sglang:num_retracted_requests_total", ())),
+        running=found.get(_RUNNING, ()),
+        waiting=[one for name in _QUEUES for one in found.get(name, ())],
+        kv_cache_usage=found.get(_USAGE, ()),
+        preemptions=(*zeros, *found.get(_RETRACTIONS, ())),
         generation_tokens=[one for one in tokens if one.labels.get("mode") == "decode"],
     )
 
 
 def _cached(found: Samples) -> float | None:
     """Return the tokens from the prefix cache; newer versions report its levels beside their total."""
-    levels = by_label(found, "cache_source", "sglang:cached_tokens_total")
+    levels = by_label(found, "cache_source", _CACHED)
     return levels.get("total", sum(levels.values())) if levels else None
 
 
-ENGINE = EngineMetrics(
-    "sglang",
-    ("sglang:",),
-    frozenset(
-        (*_GAUGES, *_COUNTERS, *parts(name for its in _HISTOGRAMS.values() for name in its), *parts((_QUEUE, _STAGES)))
+_READS: Reads = {
+    "running": (_RUNNING,),
+    "waiting": Read(_QUEUES, lambda found: added(*(total(found, name) for name in _QUEUES))),
+    "kv_cache_usage": (_USAGE,),
+    "kv_cache_tokens": ("sglang:max_total_num_tokens",),
+    "preemptions": Read((_RETRACTED, _RETRACTIONS), _retractions),
+    "prompt_tokens": (_PROMPT,),
+    "generation_tokens": (_OUTPUT,),
+    "progress": (_STEP_TOKENS,),
+    "finished": Read(
+        (_FINISHED, _ABORTED), lambda found: known(finished=total(found, _FINISHED), abort=total(found, _ABORTED))
     ),
-    _snapshot,
-)
+    "outcomes": Read(
+        (_FINISHED, _ABORTED), lambda found: known(ok=total(found, _FINISHED), aborted=total(found, _ABORTED))
+    ),
+    "prefix_cache_queries": (_PROMPT,),
+    "prefix_cache_hits": Read((_CACHED,), _cached),
+    "estimated_flops": positive("sglang:estimated_flops_per_gpu_total"),
+    "estimated_read_bytes": positive("sglang:estimated_read_bytes_per_gpu_total"),
+    "estimated_write_bytes": positive("sglang:estimated_write_bytes_per_gpu_total"),
+    "ttft": Read(tuple(parts((_TTFT,))), _ttft),
+    **_OF_REQUESTS,
+    "queue": (_QUEUE,),
+    "prefill": Read(tuple(parts((_STAGES,))), lambda found: histogram(found, _STAGES, stage="prefill_forward")),
+}
+ENGINE = EngineMetrics("sglang", ("sglang:",), _READS, more=_more, unique=_unique)

@@ -5,53 +5,50 @@ one is zero once the queue's size is there. TGI measures neither TTFT nor ITL no
 the end of a request, batches at each step.
 """
 
-from collections.abc import Mapping, Sequence
-
-from probe.core.snapshot import ServerSnapshot
-from probe.scrape.metrics_parser import EngineMetrics, Samples, by_label, histograms, parts, total
+from probe.scrape.metrics_parser import Samples, by_label, total
+from probe.scrape.reads import EngineMetrics, Read, Reads
 
 _RUNNING, _WAITING = "tgi_batch_current_size", "tgi_queue_size"
 _SUCCESS, _FAILURE = "tgi_request_success", "tgi_request_failure"  # counters, in spite of the names
 # The failure of kind "validation" is the client's.
 _OUTCOMES = {"ok": ("success",), "failed": ("overloaded", "generation", "incomplete"), "aborted": ("dropped",)}
-_STEPS = "tgi_batch_inference_count"
 _PROMPT, _OUTPUT = "tgi_request_input_length", "tgi_request_generated_tokens"
-_ROOM = "tgi_batch_max_total_tokens"
-_HISTOGRAMS: Mapping[str, Sequence[str]] = {
+
+
+def _from_zero(name: str) -> Read:
+    """Read a value that is zero before its first event."""
+    return Read((name, _WAITING), lambda found: total(found, name) or _zero(found))
+
+
+def _zero(found: Samples) -> float | None:
+    return 0.0 if found.get(_WAITING) else None
+
+
+def _finished(found: Samples) -> dict[str, float]:
+    failures = by_label(found, "err", _FAILURE)
+    return {"success": total(found, _SUCCESS) or 0.0} | failures if failures or _zero(found) is not None else {}
+
+
+def _outcomes(found: Samples) -> dict[str, float]:
+    finished = _finished(found)
+    return {name: sum(finished.get(kind, 0.0) for kind in kinds) for name, kinds in _OUTCOMES.items() if finished}
+
+
+_READS: Reads = {
+    "running": _from_zero(_RUNNING),
+    "waiting": (_WAITING,),
+    "kv_cache_tokens": ("tgi_batch_max_total_tokens",),
+    "rejections": Read(
+        (_FAILURE, _WAITING), lambda found: by_label(found, "err", _FAILURE).get("overloaded", _zero(found))
+    ),
+    "prompt_tokens": _from_zero(f"{_PROMPT}_sum"),
+    "generation_tokens": _from_zero(f"{_OUTPUT}_sum"),
+    "progress": _from_zero("tgi_batch_inference_count"),
+    "finished": Read((_SUCCESS, _FAILURE, _WAITING), _finished),
+    "outcomes": Read((_SUCCESS, _FAILURE, _WAITING), _outcomes),
     "e2e": ("tgi_request_duration",),
     "queue": ("tgi_request_queue_duration",),
     "prompt_length": (_PROMPT,),
     "output_length": (_OUTPUT,),
 }
-
-
-def _snapshot(found: Samples) -> ServerSnapshot:
-    failures = by_label(found, "err", _FAILURE)
-    alive = 0.0 if found.get(_WAITING) else None
-    finished = {"success": total(found, _SUCCESS) or 0.0} | failures if alive is not None or failures else {}
-    return ServerSnapshot(
-        at_ns=0,
-        wall_s=0.0,
-        running=total(found, _RUNNING) or alive,
-        waiting=total(found, _WAITING),
-        rejections=failures.get("overloaded", alive),
-        prompt_tokens=total(found, f"{_PROMPT}_sum") or alive,
-        generation_tokens=total(found, f"{_OUTPUT}_sum") or alive,
-        finished=finished,
-        outcomes={
-            name: sum(finished.get(kind, 0.0) for kind in kinds) for name, kinds in _OUTCOMES.items() if finished
-        },
-        kv_cache_tokens=total(found, _ROOM),
-        progress=total(found, _STEPS) or alive,
-        histograms=histograms(found, _HISTOGRAMS),
-    )
-
-
-ENGINE = EngineMetrics(
-    "tgi",
-    ("tgi_",),
-    frozenset(
-        (_RUNNING, _WAITING, _SUCCESS, _FAILURE, _STEPS, _ROOM, *parts(n for its in _HISTOGRAMS.values() for n in its))
-    ),
-    _snapshot,
-)
+ENGINE = EngineMetrics("tgi", ("tgi_",), _READS)

@@ -6,48 +6,60 @@ each model of an ensemble counts the same request, so only the backend's own cou
 microseconds, without buckets, and are not used; Triton measures neither TTFT nor ITL.
 """
 
-from collections.abc import Mapping, Sequence
-
-from probe.core.snapshot import ServerSnapshot
-from probe.scrape.metrics_parser import EngineMetrics, Samples, histograms, known, largest, parts, total
+from probe.scrape.metrics_parser import Samples, known, largest, total
+from probe.scrape.reads import EngineMetrics, Read, Reads
 
 _REQUESTS, _BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
 _GENERAL = "nv_trt_llm_general_metrics"
 _SUCCESS, _FAILURE = "nv_inference_request_success", "nv_inference_request_failure"  # counters, in spite of the names
 _BACKEND = "tensorrt_llm"
-_HISTOGRAMS: Mapping[str, Sequence[str]] = {
-    "prompt_length": ("nv_llm_input_token_len",),
-    "output_length": ("nv_llm_output_token_len",),
-}
+_PROMPT, _OUTPUT = "nv_llm_input_token_len", "nv_llm_output_token_len"
 
 
-def _snapshot(found: Samples) -> ServerSnapshot:
-    running = total(found, _REQUESTS, request_type="scheduled")
-    most, used = (largest(found, _BLOCKS, kv_cache_block_type=kind) for kind in ("max", "used"))
-    each = largest(found, _BLOCKS, kv_cache_block_type="tokens_per")
-    left = total(found, _FAILURE, model=_BACKEND, reason="CANCELED")  # from 24.05 on
-    done, failed = (total(found, name, model=_BACKEND) for name in (_SUCCESS, _FAILURE))
-    return ServerSnapshot(
-        at_ns=0,
-        wall_s=0.0,
-        running=running if running is not None else total(found, _REQUESTS, request_type="active"),
-        waiting=total(found, _REQUESTS, request_type="waiting"),
-        kv_cache_usage=used / most if most and used is not None else None,
-        prompt_tokens=total(found, "nv_llm_input_token_len_sum"),
-        generation_tokens=total(found, "nv_llm_output_token_len_sum"),
-        finished=known(success=done, failure=failed),
-        outcomes=known(ok=done, failed=failed if failed is None else failed - (left or 0.0), aborted=left),
-        kv_cache_tokens=most * each if most and each else None,
-        progress=total(found, _GENERAL, general_type="iteration_counter"),
-        histograms=histograms(found, _HISTOGRAMS),
+def _running(found: Samples) -> float | None:
+    scheduled = total(found, _REQUESTS, request_type="scheduled")
+    return scheduled if scheduled is not None else total(found, _REQUESTS, request_type="active")
+
+
+def _blocks(found: Samples, kind: str) -> float | None:
+    return largest(found, _BLOCKS, kv_cache_block_type=kind)
+
+
+def _kv_cache_usage(found: Samples) -> float | None:
+    most, used = _blocks(found, "max"), _blocks(found, "used")
+    return used / most if most and used is not None else None
+
+
+def _kv_cache_tokens(found: Samples) -> float | None:
+    most, each = _blocks(found, "max"), _blocks(found, "tokens_per")
+    return most * each if most and each else None
+
+
+def _finished(found: Samples) -> dict[str, float]:
+    return known(
+        success=total(found, _SUCCESS, model=_BACKEND),
+        failure=total(found, _FAILURE, model=_BACKEND),
     )
 
 
-ENGINE = EngineMetrics(
-    "triton",
-    ("nv_trt_llm_", "nv_inference_"),
-    frozenset(
-        (_REQUESTS, _BLOCKS, _GENERAL, _SUCCESS, _FAILURE, *parts(n for its in _HISTOGRAMS.values() for n in its))
-    ),
-    _snapshot,
-)
+def _outcomes(found: Samples) -> dict[str, float]:
+    finished = _finished(found)
+    left = total(found, _FAILURE, model=_BACKEND, reason="CANCELED")  # from 24.05 on
+    failed = finished.get("failure")
+    return known(ok=finished.get("success"), failed=failed if failed is None else failed - (left or 0.0), aborted=left)
+
+
+_READS: Reads = {
+    "running": Read((_REQUESTS,), _running),
+    "waiting": Read((_REQUESTS,), lambda found: total(found, _REQUESTS, request_type="waiting")),
+    "kv_cache_usage": Read((_BLOCKS,), _kv_cache_usage),
+    "kv_cache_tokens": Read((_BLOCKS,), _kv_cache_tokens),
+    "prompt_tokens": (f"{_PROMPT}_sum",),
+    "generation_tokens": (f"{_OUTPUT}_sum",),
+    "progress": Read((_GENERAL,), lambda found: total(found, _GENERAL, general_type="iteration_counter")),
+    "finished": Read((_SUCCESS, _FAILURE), _finished),
+    "outcomes": Read((_SUCCESS, _FAILURE), _outcomes),
+    "prompt_length": (_PROMPT,),
+    "output_length": (_OUTPUT,),
+}
+ENGINE = EngineMetrics("triton", ("nv_trt_llm_", "nv_inference_"), _READS)

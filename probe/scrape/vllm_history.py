@@ -7,17 +7,22 @@ from dataclasses import replace
 
 from prometheus_client.samples import Sample
 
+from probe.core.server_values import BY_KEY, Kind
 from probe.core.snapshot import ServerSnapshot
 from probe.scrape import vllm, vllm_steps
 from probe.scrape.metrics_parser import first
+from probe.scrape.reads import names
 
 # What a forecast needs of the past: gauges, counters, and of histograms their sums and counts.
 _FORECAST_HISTOGRAMS = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
+_FORECAST_VALUES = (
+    "running", "waiting", "kv_cache_usage", "preemptions", "prompt_tokens", "generation_tokens", "prefix_cache_hits",
+    "kv_cache_tokens", "estimated_flops", "estimated_read_bytes", "estimated_write_bytes",
+)  # fmt: skip
+_HISTOGRAMS = {name for key in vllm.READS if BY_KEY[key].kind is Kind.HISTOGRAM for name in names(vllm.READS, key)}
 HISTORY = (
-    *vllm.RUNNING, *vllm.WAITING, *vllm.KV_USAGE, *vllm.PREEMPTIONS, *vllm.PROMPT_TOKENS, *vllm.GENERATION_TOKENS,
-    *vllm.PREFIX_HITS, *vllm.CACHE_CONFIG, *vllm.ESTIMATED_FLOPS, *vllm.ESTIMATED_READ_BYTES,
-    *vllm.ESTIMATED_WRITE_BYTES, *vllm_steps.NAMES,
-    *(name + part for key in _FORECAST_HISTOGRAMS for name in vllm.HISTOGRAMS[key] for part in ("_sum", "_count")),
+    *(name for key in _FORECAST_VALUES for name in names(vllm.READS, key)), *vllm_steps.NAMES,
+    *(name + part for key in _FORECAST_HISTOGRAMS for name in names(vllm.READS, key) for part in ("_sum", "_count")),
 )  # fmt: skip
 _SCRAPED = "kneewatch_scraped"
 _Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
@@ -45,7 +50,7 @@ def from_history(series: Iterable[_Series]) -> list[ServerSnapshot]:
         own = {key: value for key, value in labels.items() if key != "__name__"}
         name = labels.get("__name__", "")
         base = name.removesuffix("_count")
-        if base != name and any(base in names for names in vllm.HISTOGRAMS.values()):
+        if base != name and base in _HISTOGRAMS:
             name, own = f"{base}_bucket", {**own, "le": "+Inf"}  # all of its samples lie below infinity
         if _SCRAPED in labels:
             scraped.update(values)

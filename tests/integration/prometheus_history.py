@@ -6,7 +6,12 @@ from pathlib import Path
 
 from probe.core.snapshot import ServerSnapshot
 from probe.scrape import vllm
+from probe.scrape.reads import names
 
+_PLAIN = (
+    *("running", "waiting", "kv_cache_usage", "preemptions", "prompt_tokens", "generation_tokens"),
+    "prefix_cache_hits",
+)
 _COUNTED = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
 
 
@@ -31,19 +36,11 @@ def _lines(instance: str, scrapes: Sequence[ServerSnapshot]) -> Iterator[str]:
 
 def _samples(scrape: ServerSnapshot) -> Iterator[tuple[str, float, dict[str, str]]]:
     """Return the samples under vLLM's names."""
-    for names, value in (
-        (vllm.RUNNING, scrape.running),
-        (vllm.WAITING, scrape.waiting),
-        (vllm.KV_USAGE, scrape.kv_cache_usage),
-        (vllm.PREEMPTIONS, scrape.preemptions),
-        (vllm.PROMPT_TOKENS, scrape.prompt_tokens),
-        (vllm.GENERATION_TOKENS, scrape.generation_tokens),
-        (vllm.PREFIX_HITS, scrape.prefix_cache_hits),
-    ):
-        if value is not None:
-            yield names[0], value, {}
+    for key in _PLAIN:
+        if (value := scrape.value(key)) is not None:
+            yield names(vllm.READS, key)[0], value, {}
     for key in _COUNTED:
-        name, histogram = vllm.HISTOGRAMS[key][0], scrape.histograms[key]
+        name, histogram = names(vllm.READS, key)[0], scrape.histograms[key]
         yield f"{name}_sum", histogram.sum, {}
         yield f"{name}_count", histogram.count, {}
     blocks = round((scrape.kv_cache_tokens or 0) / 16)

@@ -1,6 +1,6 @@
 """Whatever values a server or a GPU reports, Kneewatch's own page is OpenMetrics that a strict parser accepts."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 from example_records import whole_snapshot
@@ -14,8 +14,9 @@ from exporters.gpu import GpuExporter
 from exporters.metrics_page import MetricsPage
 from exporters.rendered_samples import RenderedSamples
 from exporters.server import ServerExporter, UserTrafficExporter
+from probe.core import server_values
 from probe.core.objectives import Objective, Objectives
-from probe.core.snapshot import EngineSnapshot, Gpu, GpuSnapshot, Histogram, ServerSnapshot, UserTotals
+from probe.core.snapshot import EngineSnapshot, Gpu, GpuSnapshot, Histogram, UserTotals, as_fields
 from probe.gpu.fields import NAMES
 
 OPENMETRICS = "application/openmetrics-text"
@@ -28,7 +29,7 @@ falling = st.builds(
     st.tuples(numbers, numbers, numbers),
     numbers,
 )
-PLAIN = [field.name for field in fields(ServerSnapshot) if field.type in ("float | None", float | None)]
+PLAIN = [value.key for value in server_values.plain()]
 
 
 def strict_names(*relays: RenderedSamples) -> set[str]:
@@ -51,9 +52,11 @@ def test_a_server_of_any_values_leaves_the_page_valid(
 ) -> None:
     whole = whole_snapshot()
     engines = {label: EngineSnapshot(value, value, value, value, value) for label, value in waiting.items()}
+    known = {value.key: whole.value(value.key) for value in server_values.plain()}
+    labelled = {"waiting_by_reason": waiting, "finished": waiting}
     snapshot = replace(
-        whole, **values, waiting_by_reason=waiting, by_engine=engines, version=names[0], adapters=(names[1],),
-        finished=waiting, histograms={**whole.histograms, **its},
+        whole, by_engine=engines, version=names[0], adapters=(names[1],),
+        **as_fields({**known, **values, **labelled, **whole.histograms, **its}),
     )  # fmt: skip
     exporter = ServerExporter(("a",), ("timeout",))
     exporter.observe("a", snapshot, 0.1, 2000)

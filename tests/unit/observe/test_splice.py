@@ -1,6 +1,6 @@
 """Series of snapshots, joined: no hour and no token of the gaps between them is left."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from example_records import whole_snapshot
@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.capacity.model.windows import windows
-from probe.core.snapshot import Histogram, ServerSnapshot, StepSums
+from probe.core.server_values import Kind, plain
+from probe.core.snapshot import Histogram, ServerSnapshot, StepSums, as_fields
 from probe.observe.splice import spliced
 
 S = 10**9
@@ -99,15 +100,10 @@ def test_sums_over_engine_steps_are_those_of_the_series() -> None:
 def test_every_counter_of_a_snapshot_is_spliced() -> None:
     """A new one that is not would leap over hours, and look like work that was never done."""
     whole = _read(100.0)
-    names = [each.name for each in fields(ServerSnapshot) if isinstance(getattr(whole, each.name), float)]
-    gauges = {"wall_s", "delay_s", "started_s", "running", "waiting", "kv_cache_usage", "kv_cache_tokens"}
-    counters = [name for name in names if name not in gauges]
-    assert len(counters) > 8
-    grown = replace(
-        whole, at_ns=200 * S, **{name: getattr(whole, name) + 1000.0 for name in counters}, wall_s=whole.wall_s + 100
-    )
-    joined = spliced([[whole], [grown]])
-    assert {name: getattr(joined[1], name) for name in counters} == {name: getattr(whole, name) for name in counters}
+    counted = {value.key: whole.value(value.key) or 0.0 for value in plain() if value.kind is Kind.COUNTER}
+    grown = as_fields({key: count + 1000.0 for key, count in counted.items()} | dict(whole.histograms))
+    joined = spliced([[whole], [replace(whole, at_ns=200 * S, wall_s=whole.wall_s + 100, **grown)]])
+    assert {key: joined[1].value(key) for key in counted} == counted
 
 
 def test_a_counter_that_is_missing_in_a_snapshot_stays_missing() -> None:

@@ -37,9 +37,9 @@ def test_vllm_with_two_engines_speculation_and_adapters() -> None:
     assert [one.running for one in found.by_engine.values()] == [24, 21]
     assert sum(one.generation_tokens or 0.0 for one in found.by_engine.values()) == found.generation_tokens
     assert found.waiting_by_reason == {"capacity": 3, "deferred": 2}
-    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (800993, 2402979, 1433556)
+    assert found.others == {"drafts": 800993, "draft_tokens": 2402979, "accepted_tokens": 1433556}
     assert found.adapters == ("chat-adapter", "sql-adapter"), "those of the last time, not of all times"
-    assert _counts(found)["preemptions"] == _counts(found)["decode"] == 9321
+    assert _counts(found)["preemptions_per_request"] == _counts(found)["decode"] == 9321
     assert {"kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"} <= set(found.histograms)
     assert len(found.histograms["kv_block_idle"].buckets) == 21 + 1
 
@@ -64,7 +64,7 @@ def test_vllm_0_8(engine: str) -> None:
     assert (found.running, found.waiting, found.kv_cache_usage, found.preemptions) == (24, 5, 0.8312, 37)
     assert found.kv_cache_tokens == 439936
     assert (found.prefix_cache_queries is None) is (engine == "v0"), "that one has rates only"
-    assert found.drafts is None, "there was no speculation, although 0.8 has its counters"
+    assert found.value("drafts") is None, "there was no speculation, although 0.8 has its counters"
     assert _counts(found)["queue"] == 4812, "one of its two names, not both"
     assert {"ttft", "itl", "e2e", "prefill", "decode"} <= set(found.histograms)
 
@@ -149,7 +149,7 @@ def test_llama_cpp_counts_tokens_and_no_requests() -> None:
     found = _read("llamacpp")
     assert (found.running, found.waiting, found.kv_cache_usage) == (0, 0, None)
     assert (found.prompt_tokens, found.generation_tokens, found.progress) == (4160, 2080, 915)
-    assert (found.finished, found.histograms, found.drafts) == ({}, {}, None)
+    assert (found.finished, found.histograms, found.others) == ({}, {}, {})
 
 
 def test_vllm_behind_ray_serve_is_vllm_whose_page_is_late() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
+from probe.core.server_values import BY_KEY, Kind
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.scrape import engines, vllm, vllm_history
 
@@ -90,7 +91,7 @@ def test_the_recorded_page() -> None:
     assert (page.prefix_cache_queries, page.prefix_cache_hits) == (18, 0)
     assert page.kv_cache_tokens == 64 * 32
     opt_in = {"kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"}
-    assert set(page.histograms) == set(vllm.HISTOGRAMS) - opt_in
+    assert set(page.histograms) == {key for key in vllm.READS if BY_KEY[key].kind is Kind.HISTOGRAM} - opt_in
     assert page.by_engine == {}, "it is one"
     assert page.models == ("tiny",)
     assert page.progress == 7 + 7, "tokens and steps"
@@ -101,18 +102,25 @@ def test_kv_caches_that_are_fetched_from_another_server_are_read() -> None:
     prefill, decode, failing = (
         parse((TESTS / f"pages/vllm-nixl-{name}.prom").read_text()) for name in ("prefill", "decode", "failing")
     )
-    assert (prefill.kv_transfers, prefill.kv_transfers_expired) == (0, 1), "the last one was not fetched"
-    assert (decode.kv_transfers, decode.kv_transfer_bytes, decode.kv_transfer_failures) == (5, 573_440, 0)
-    assert decode.kv_transfer_seconds == pytest.approx(0.127, abs=0.001)
-    assert (decode.external_cache_queries, decode.external_cache_hits) == (1006, 1000)
-    assert (failing.kv_transfers, failing.kv_transfer_failures) == (0, 10), "five requests, each counted twice"
+    assert prefill.others.items() >= {"kv_transfers": 0, "kv_transfers_expired": 1}.items(), "the last was not fetched"
+    assert decode.others == {
+        "kv_transfers": 5,
+        "kv_transfer_seconds": pytest.approx(0.127, abs=0.001),
+        "kv_transfer_bytes": 573_440,
+        "kv_transfer_failures": 0,
+        "kv_transfers_expired": 0,
+        "external_cache_queries": 1006,
+    }
+    assert decode.external_cache_hits == 1000
+    assert failing.others.items() >= {"kv_transfers": 0, "kv_transfer_failures": 10}.items(), "five, counted twice"
     assert failing.outcomes["failed"] == 5
-    assert parse(RECORDED).external_cache_queries is None, "it has no connector"
+    assert parse(RECORDED).value("external_cache_queries") is None, "it has no connector"
 
 
 def test_the_recorded_histograms_are_whole() -> None:
     histograms = parse(RECORDED).histograms
-    of_requests = ("ttft", "tpot", "e2e", "queue", "prefill", "decode", "preemptions", "prompt_length", "output_length")
+    lengths = ("prompt_length", "output_length")
+    of_requests = ("ttft", "tpot", "e2e", "queue", "prefill", "decode", "preemptions_per_request", *lengths)
     requests = dict.fromkeys(of_requests, 2)
     assert {name: h.count for name, h in histograms.items()} == requests | {"itl": 5, "iteration_tokens": 7}
     for histogram in histograms.values():
@@ -139,9 +147,9 @@ def test_series_that_a_version_lacks_are_not_zero() -> None:
 
 
 def test_corrupted_requests_are_read_where_vllm_looks_for_nan() -> None:
-    assert parse(RECORDED).corrupted is None
+    assert parse(RECORDED).value("corrupted") is None
     counted = "".join(f'vllm:corrupted_requests_total{{engine="{i}",model_name="tiny"}} {i + 1}.0\n' for i in range(2))
-    assert parse(f"{RECORDED}\n{counted}").corrupted == 3
+    assert parse(f"{RECORDED}\n{counted}").value("corrupted") == 3
 
 
 def test_where_old_and_new_names_stand_side_by_side_none_counts_twice() -> None:

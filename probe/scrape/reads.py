@@ -1,0 +1,83 @@
+"""How values are read of a page: an engine's table of them, and the row of an engine. Pure."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from probe.core.server_values import BY_KEY, Kind, Merge
+from probe.core.snapshot import ServerSnapshot, as_fields
+from probe.scrape.metrics_parser import Samples, by_label, histogram, largest, parts, total
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A value that is more than the sum of its samples: the series that it needs, and a function of them."""
+
+    names: tuple[str, ...]
+    value: Callable[[Samples], Any]
+
+
+# By the key of the value in server_values.VALUES: the names of its series, today's first and then those of earlier
+# versions, of which the first that is on the page counts; or a `Read`.
+Reads = Mapping[str, tuple[str, ...] | Read]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMetrics:
+    """A kind of server: how some lines of its page begin and no others', the values of the page by name, what else a
+    snapshot needs and from which series (`more`, `also`), and where the page is.
+    """
+
+    name: str
+    signs: tuple[str, ...]
+    reads: Reads
+    more: Callable[[Samples], Mapping[str, Any]] = lambda _: {}
+    also: tuple[str, ...] = ()
+    path: str = "/metrics"
+    unique: Callable[[Samples], Samples] = lambda found: found  # without samples that say the same twice
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Return the names of all series that are read."""
+        found = {*self.also}
+        for key, source in self.reads.items():
+            is_histogram = BY_KEY[key].kind is Kind.HISTOGRAM and not isinstance(source, Read)
+            found.update(parts(names(self.reads, key)) if is_histogram else names(self.reads, key))
+        return frozenset(found)
+
+    def snapshot(self, found: Samples) -> ServerSnapshot:
+        """Return what a page with these samples says: all but when, and which version."""
+        once = self.unique(found)
+        values = {key: _value(once, key, source) for key, source in self.reads.items()}
+        return ServerSnapshot(at_ns=0, wall_s=0.0, engine=self.name, **as_fields(values), **self.more(once))
+
+
+def names(reads: Reads, key: str) -> tuple[str, ...]:
+    """Return the names by which a value is read."""
+    source = reads[key]
+    return source.names if isinstance(source, Read) else source
+
+
+def labelled(label: str, *its: str) -> Read:
+    """Read a value by the values of a label."""
+    return Read(its, lambda found: by_label(found, label, *its))
+
+
+def positive(*its: str) -> Read:
+    """Read a value that is unknown at zero: the page has it whether or not the server uses the feature."""
+    return Read(its, lambda found: total(found, *its) or None)
+
+
+def beside(other: tuple[str, ...] | Read, *its: str) -> Read:
+    """Read a value that is unknown where another one is."""
+    source = other if isinstance(other, Read) else Read(other, lambda found: total(found, *other))
+    return Read((*its, *source.names), lambda found: None if source.value(found) is None else total(found, *its))
+
+
+def _value(found: Samples, key: str, source: tuple[str, ...] | Read) -> Any:  # noqa: ANN401 - a value of any kind
+    if isinstance(source, Read):
+        return source.value(found)
+    row = BY_KEY[key]
+    if row.kind is Kind.HISTOGRAM:
+        return histogram(found, *source)
+    return (largest if row.merge is Merge.LARGEST else total)(found, *source)
