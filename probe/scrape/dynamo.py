@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from probe.scrape.metrics_parser import Samples, by_label, largest, total, values_of
-from probe.scrape.reads import EngineMetrics, Read, Reads, labelled
+from probe.scrape.reads import Counted, Engine, Facts, Proof, Read, Reads, labelled
 
 _IN_FLIGHT, _QUEUED = "dynamo_frontend_inflight_requests", "dynamo_frontend_queued_requests"
 _REQUESTS = "dynamo_frontend_requests_total"
@@ -87,6 +87,24 @@ _READS: Reads = {
     "prompt_length": (_PROMPT,),
     "output_length": ("dynamo_frontend_output_sequence_tokens",),
 }
-ENGINE = EngineMetrics(
-    "dynamo", ("dynamo_frontend_",), _READS, more=_more, also=(*_LIMITS.values(), _LONGEST, _OF_A_WORKER)
+ENGINE = Engine(
+    "dynamo",
+    ("dynamo_frontend_",),
+    _READS,
+    facts=Facts(
+        "Dynamo frontend",
+        "1.6",
+        Proof.RECORDED,
+        Counted.EACH_STEP,
+        ("`success`", "`overload`, `internal`, `unavailable`", "`cancelled`"),
+        cells={
+            "running, waiting": "yes; waiting is in a queue or in prefill",
+            "model's name": "`model`",
+            "progress": "tokens",
+            "guarded load": "the guard sees the queue, with prefills",
+            "forecast, verified capacity": "a forecast was made; not compared with a known capacity",
+        },
+    ),
+    more=_more,
+    also=(*_LIMITS.values(), _LONGEST, _OF_A_WORKER),
 )

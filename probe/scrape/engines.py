@@ -6,7 +6,7 @@ from probe.core.snapshot import ServerSnapshot
 from probe.scrape import dynamo, litellm, llamacpp, nim, sglang, tgi, triton, trtllm, vllm
 from probe.scrape import metrics_parser as page
 from probe.scrape.ray_page import DELAY_S, as_vllm, is_of_ray
-from probe.scrape.reads import EngineMetrics
+from probe.scrape.reads import Engine
 
 # vLLM first: a gateway may relay its server's page beside its own.
 ENGINES = (
@@ -51,7 +51,7 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
     return replace(found, version=version, started_s=started_s, at_ns=at_ns, wall_s=wall_s, delay_s=delay_s)
 
 
-def _nothing(reader: EngineMetrics, seems: EngineMetrics | None, *, is_its_own: bool) -> ValueError:
+def _nothing(reader: Engine, seems: Engine | None, *, is_its_own: bool) -> ValueError:
     if is_its_own:
         return ValueError(f"no series of {reader.name} with a value")
     if seems is None:
@@ -59,9 +59,9 @@ def _nothing(reader: EngineMetrics, seems: EngineMetrics | None, *, is_its_own: 
     return NotMetricsError(f"no series of {reader.name} on the page, which seems to be {seems.name}'s; fix engine")
 
 
-def _named(name: str) -> EngineMetrics:
+def _named(name: str) -> Engine:
     return ENGINES[NAMES.index(name)]
 
 
-def _has_sign(text: str, engine: EngineMetrics) -> bool:
+def _has_sign(text: str, engine: Engine) -> bool:
     return any(text.startswith(sign) or f"\n{sign}" in text for sign in engine.signs)

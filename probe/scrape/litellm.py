@@ -5,7 +5,7 @@ batch, so the guard cannot work behind it. Its TTFT begins with its own call to 
 """
 
 from probe.scrape.metrics_parser import Samples, by_label, is_server_error, values_of
-from probe.scrape.reads import EngineMetrics, Read, Reads, labelled
+from probe.scrape.reads import Counted, Engine, Facts, Proof, Read, Reads, labelled
 
 _FINISHED = "litellm_proxy_total_requests_metric_total"
 _CLIENT_LEFT = "499"
@@ -38,10 +38,26 @@ _READS: Reads = {
     "e2e": ("litellm_request_total_latency_metric",),
     "queue": ("litellm_request_queue_time_seconds",),
 }
-ENGINE = EngineMetrics(
+ENGINE = Engine(
     "litellm",
     ("litellm_",),
     _READS,
+    facts=Facts(
+        "LiteLLM",
+        "1.106",
+        Proof.RUN,
+        Counted.AT_THE_END,
+        ("2xx", "5xx and 429", "499"),
+        streamed_only=True,
+        cells={
+            "page": "with the callback `prometheus`",
+            "running, waiting": "requests in flight, no queue",
+            "model's name": "`requested_model`",
+            "TTFT": "from its call to the backend",
+            "canary": "not tested",
+            "guarded load": "no: the guard cannot see a queue",
+        },
+    ),
     more=lambda found: {"models": values_of("requested_model", found.get(_FINISHED, ()))},
     path="/metrics/",  # without the last character it answers with a redirect
 )

@@ -4,7 +4,7 @@ Tokens are counted when a request ends, decode calls at each step. There are no 
 users' traffic is known as tokens only. The page names no model.
 """
 
-from probe.scrape.reads import EngineMetrics, Reads, beside, positive
+from probe.scrape.reads import Counted, Engine, Facts, Proof, Reads, beside, positive
 
 _DRAFTS = positive("llamacpp:spec_decode_num_drafts_total")  # zero without speculation
 _READS: Reads = {
@@ -18,4 +18,15 @@ _READS: Reads = {
     "draft_tokens": beside(_DRAFTS, "llamacpp:spec_decode_num_draft_tokens_total"),
     "accepted_tokens": beside(_DRAFTS, "llamacpp:spec_decode_num_accepted_tokens_total"),
 }
-ENGINE = EngineMetrics("llamacpp", ("llamacpp:",), _READS)
+ENGINE = Engine(
+    "llamacpp",
+    ("llamacpp:",),
+    _READS,
+    facts=Facts(
+        "llama.cpp",
+        "b11549",
+        Proof.RECORDED,
+        Counted.AT_THE_END,
+        cells={"page": "with `--metrics`", "KV cache usage": "until 2025", "progress": "steps"},
+    ),
+)

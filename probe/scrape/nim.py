@@ -5,7 +5,7 @@ Written from a page that others recorded. From 2.0 on NIM serves vLLM's or SGLan
 """
 
 from probe.scrape.metrics_parser import Samples, by_label, values_of
-from probe.scrape.reads import EngineMetrics, Read, Reads, labelled
+from probe.scrape.reads import Counted, Engine, Facts, Proof, Read, Reads, labelled
 
 _RUNNING, _OUTPUT, _FINISHED = "num_requests_running", "generation_tokens_total", "request_finish_total"
 
@@ -31,10 +31,18 @@ _READS: Reads = {
     "prompt_length": ("request_prompt_tokens",),
     "output_length": ("request_generation_tokens",),
 }
-ENGINE = EngineMetrics(
+ENGINE = Engine(
     "nim",
     ("num_request_max", "gpu_cache_usage_perc"),
     _READS,
+    facts=Facts(
+        "NIM",
+        "1.x",
+        Proof.SOURCES,
+        Counted.EACH_STEP,
+        ("finished", "", ""),
+        cells={"model's name": "`model_name`", "progress": "tokens"},
+    ),
     more=lambda found: {"models": values_of("model_name", found.get(_RUNNING, ()))},
     path="/v1/metrics",
 )

@@ -1,7 +1,8 @@
 """How values are read of a page: an engine's table of them, and the row of an engine. Pure."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from probe.core.server_values import BY_KEY, Kind, Merge
@@ -22,8 +23,40 @@ class Read:
 Reads = Mapping[str, tuple[str, ...] | Read]
 
 
+class Proof(StrEnum):
+    """How it is known that an engine's page is read rightly."""
+
+    RECORDED = "it was run, and its page is recorded"
+    RUN = "it was run"
+    SOURCES = "from its sources, or pages of others; not run"
+
+
+class Counted(StrEnum):
+    """When an engine counts the tokens of a request."""
+
+    EACH_STEP = "each step"
+    AT_THE_END = "when a request ends"
+
+
 @dataclass(frozen=True, slots=True)
-class EngineMetrics:
+class Facts:
+    """What people should know of an engine. The tables of the documentation are made of it, and of the names it reads.
+
+    `outcomes`: what counts as ok, failed and aborted; "" is not counted. `streamed_only`: it measures the TTFT of
+    streamed requests only. `cells`: what a table says of it in other words than yes or no, by the row's name.
+    """
+
+    title: str
+    versions: str
+    proof: Proof
+    tokens: Counted
+    outcomes: tuple[str, str, str] = ("", "", "")
+    streamed_only: bool = False
+    cells: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
     """A kind of server: how some lines of its page begin and no others', the values of the page by name, what else a
     snapshot needs and from which series (`more`, `also`), and where the page is.
     """
@@ -31,6 +64,7 @@ class EngineMetrics:
     name: str
     signs: tuple[str, ...]
     reads: Reads
+    facts: Facts
     more: Callable[[Samples], Mapping[str, Any]] = lambda _: {}
     also: tuple[str, ...] = ()
     path: str = "/metrics"

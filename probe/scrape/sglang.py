@@ -22,7 +22,7 @@ from probe.scrape.metrics_parser import (
     total,
     values_of,
 )
-from probe.scrape.reads import EngineMetrics, Read, Reads, positive
+from probe.scrape.reads import Counted, Engine, Facts, Proof, Read, Reads, positive
 
 _RANKS = ("tp_rank", "pp_rank", "moe_ep_rank", "attn_cp_rank", "cp_rank", "pid")
 _RUNNING, _USAGE = "sglang:num_running_reqs", "sglang:token_usage"
@@ -120,4 +120,25 @@ _READS: Reads = {
     "queue": (_QUEUE,),
     "prefill": Read(tuple(parts((_STAGES,))), lambda found: histogram(found, _STAGES, stage="prefill_forward")),
 }
-ENGINE = EngineMetrics("sglang", ("sglang:",), _READS, more=_more, unique=_unique)
+ENGINE = Engine(
+    "sglang",
+    ("sglang:",),
+    _READS,
+    facts=Facts(
+        "SGLang",
+        "0.5.1 to autumn 2026",
+        Proof.SOURCES,
+        Counted.AT_THE_END,
+        ("finished", "", "aborted"),
+        streamed_only=True,
+        cells={
+            "page": "with `--enable-metrics`",
+            "preemptions": "yes, since December 2025",
+            "each data-parallel engine": "by `dp_rank`",
+            "model's name": "`model_name`",
+            "progress": "tokens, including prompts'",
+        },
+    ),
+    more=_more,
+    unique=_unique,
+)

@@ -6,7 +6,7 @@ the end of a request, batches at each step.
 """
 
 from probe.scrape.metrics_parser import Samples, by_label, total
-from probe.scrape.reads import EngineMetrics, Read, Reads
+from probe.scrape.reads import Counted, Engine, Facts, Proof, Read, Reads
 
 _RUNNING, _WAITING = "tgi_batch_current_size", "tgi_queue_size"
 _SUCCESS, _FAILURE = "tgi_request_success", "tgi_request_failure"  # counters, in spite of the names
@@ -51,4 +51,16 @@ _READS: Reads = {
     "prompt_length": (_PROMPT,),
     "output_length": (_OUTPUT,),
 }
-ENGINE = EngineMetrics("tgi", ("tgi_",), _READS)
+ENGINE = Engine(
+    "tgi",
+    ("tgi_",),
+    _READS,
+    facts=Facts(
+        "TGI",
+        "0.9.4 to 3.3.7",
+        Proof.SOURCES,
+        Counted.AT_THE_END,
+        ("success", "`overloaded`, `generation`, `incomplete`", "`dropped`"),
+        cells={"progress": "steps"},
+    ),
+)

@@ -7,7 +7,7 @@ microseconds, without buckets, and are not used; Triton measures neither TTFT no
 """
 
 from probe.scrape.metrics_parser import Samples, known, largest, total
-from probe.scrape.reads import EngineMetrics, Read, Reads
+from probe.scrape.reads import Counted, Engine, Facts, Proof, Read, Reads
 
 _REQUESTS, _BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
 _GENERAL = "nv_trt_llm_general_metrics"
@@ -62,4 +62,16 @@ _READS: Reads = {
     "prompt_length": (_PROMPT,),
     "output_length": (_OUTPUT,),
 }
-ENGINE = EngineMetrics("triton", ("nv_trt_llm_", "nv_inference_"), _READS)
+ENGINE = Engine(
+    "triton",
+    ("nv_trt_llm_", "nv_inference_"),
+    _READS,
+    facts=Facts(
+        "Triton (TensorRT-LLM)",
+        "November 2026",
+        Proof.SOURCES,
+        Counted.AT_THE_END,
+        ("success", "failure, but for `CANCELED`", "`CANCELED`"),
+        cells={"page": "on port 8002: set `metrics_url`", "progress": "steps"},
+    ),
+)

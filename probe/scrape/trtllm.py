@@ -20,7 +20,7 @@ from probe.scrape.metrics_parser import (
     total,
     values_of,
 )
-from probe.scrape.reads import EngineMetrics, Read, Reads, labelled
+from probe.scrape.reads import Counted, Engine, Facts, Proof, Read, Reads, labelled
 
 _RUNNING, _WAITING = "trtllm_num_requests_running", "trtllm_num_requests_waiting"
 _USAGE = "trtllm_kv_cache_utilization"
@@ -73,4 +73,24 @@ _READS: Reads = {
     "prefill": ("trtllm_request_prefill_time_seconds",),
     "decode": ("trtllm_request_decode_time_seconds",),
 }
-ENGINE = EngineMetrics("trtllm", ("trtllm_",), _READS, more=_more, path="/prometheus/metrics", unique=_unique)
+ENGINE = Engine(
+    "trtllm",
+    ("trtllm_",),
+    _READS,
+    facts=Facts(
+        "trtllm-serve",
+        "summer 2026",
+        Proof.SOURCES,
+        Counted.AT_THE_END,
+        ("finished, but for `cancelled` and `timeout`", "errors 5xx and 429", "`cancelled`"),
+        cells={
+            "page": "with `return_perf_metrics`, `enable_iter_perf_stats`",
+            "running, waiting": "yes, updated when a request ends",
+            "model's name": "`model_name`",
+            "guarded load": "the guard sees an outdated queue",
+        },
+    ),
+    more=_more,
+    path="/prometheus/metrics",
+    unique=_unique,
+)

@@ -29,7 +29,7 @@ from probe.scrape.metrics_parser import (
     total,
     values_of,
 )
-from probe.scrape.reads import EngineMetrics, Read, Reads, beside, labelled, positive
+from probe.scrape.reads import Counted, Engine, Facts, Proof, Read, Reads, beside, labelled, positive
 
 RUNNING = ("vllm:num_requests_running",)
 _WAITING = ("vllm:num_requests_waiting",)
@@ -205,10 +205,28 @@ READS: Reads = {
     "kv_block_idle": ("vllm:kv_block_idle_before_evict_seconds",),
     "kv_block_reuse_gap": ("vllm:kv_block_reuse_gap_seconds",),
 }
-ENGINE = EngineMetrics(
+ENGINE = Engine(
     "vllm",
     ("vllm:",),
     READS,
+    facts=Facts(
+        "vLLM",
+        "0.8 to 0.32",
+        Proof.RECORDED,
+        Counted.EACH_STEP,
+        (
+            "finished for any reason but `error` and `abort`",
+            "finished with `error`, or rejected; 5xx of POST requests that generate, if there are more",
+            "finished with `abort`. vLLM 0.32 counts no client that leaves (measured), so this stays 0",
+        ),
+        cells={
+            "each data-parallel engine": "by `engine`",
+            "model's name": "`model_name`",
+            "progress": "tokens and steps",
+            "guarded load": "yes",
+            "forecast, verified capacity": "yes",
+        },
+    ),
     more=_more,
     also=(*_ADAPTERS, *_SLEEP_STATE, *_SLEEP_OPERATIONS, *vllm_steps.NAMES),
     unique=_unique,
