@@ -18,7 +18,7 @@ from pathlib import Path
 from alerts import alertmanager, build
 from alerts.output_options import SEVERITIES
 from alerts.rules import Alert
-from benchmarks import reason_tables
+from benchmarks import engine_table, reason_tables
 from benchmarks.fault_table import rows_by_area
 from probe.gpu.peak_specs import NAMES, gpu
 
@@ -84,7 +84,13 @@ def alert_table() -> str:
     )
 
 
+def engines() -> str:
+    """Return what is known of each engine."""
+    return markdown_table(engine_table.HEAD, engine_table.rows())
+
+
 TABLES = (
+    Table("docs/engines.md", "engines", engines),
     Table("docs/reliability.md", "faults", faults),
     Table("docs/results.md", "gpus", gpus),
     Table("docs/alerts.md", "alerts", alert_table),

@@ -34,7 +34,7 @@ def rows() -> Iterator[tuple[str, ...]]:
     """Yield the rows, each with a cell for each engine."""
     yield ("`engine`", *(f"`{engine.name}`" for engine in ENGINES))
     yield ("versions", *(engine.facts.versions for engine in ENGINES))
-    yield ("known", *(engine.facts.proof for engine in ENGINES))
+    yield ("tried", *(engine.facts.proof for engine in ENGINES))
     yield ("page", *(f"`{engine.path}` {engine.facts.cells.get('page', '')}" for engine in ENGINES))
     for name, default in _ROWS:
         yield (name, *(engine.facts.cells.get(name, default(engine)) for engine in ENGINES))

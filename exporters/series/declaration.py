@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from probe.core.reasons import UNJUDGED
+from probe.scrape import engines
 
 PREFIX = "kneewatch_"
 # The labels that many series have.
@@ -54,7 +55,7 @@ LABELS: Mapping[str, str] = {
     "kind": "kind of tokens: prompt or output",
     "reason": "the reason, a short word that does not change between versions",
     "source": "histogram: the server's own; counters: only sum and count are known",
-    "engine": "vllm, sglang, tgi, trtllm, triton, nim, litellm, dynamo or llamacpp",
+    "engine": f"{', '.join(engines.NAMES[:-1])} or {engines.NAMES[-1]}",
     "version": "version of the server, or of Kneewatch",
     "engine_index": "the server's number for a data-parallel engine",
     "adapter": "a LoRA adapter's name",

@@ -103,8 +103,8 @@ class WatchConfig(NamedEntry):
     `discover`. Their pages are read together, as one server ([engines.md](engines.md#replicas-that-come-and-go)).
     """
     engine: EngineName = "auto"
-    """The inference engine ([engines.md](engines.md)): `auto` detects it from the metric names; or `vllm`, `sglang`,
-    `tgi`, `trtllm`, `triton`, `nim`, `litellm`, `dynamo` or `llamacpp`.
+    """The inference engine ([engines.md](engines.md)): `auto` detects it from the metric names; or its name
+    there.
     """
     role: Literal["prefill", "decode"] | None = None
     """The part of each request that the server computes, where prefill and decode are on different servers

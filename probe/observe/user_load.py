@@ -8,10 +8,10 @@ from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.observe.probe_traffic import Tokens
 from probe.observe.restarts import restarted
+from probe.scrape.engines import ENGINES
 
 _SHORTEST_S = 1.0
-# Engines that record a time to first token for streamed requests only.
-_STREAMED_ONLY = ("sglang", "litellm")
+_STREAMED_ONLY = frozenset(engine.name for engine in ENGINES if engine.facts.streamed_only)
 
 
 def users_beside(

@@ -26,9 +26,9 @@ Reads = Mapping[str, tuple[str, ...] | Read]
 class Proof(StrEnum):
     """How it is known that an engine's page is read rightly."""
 
-    RECORDED = "it was run, and its page is recorded"
-    RUN = "it was run"
-    SOURCES = "from its sources, or pages of others; not run"
+    RECORDED = "run, and its page recorded"
+    RUN = "run"
+    SOURCES = "not run"
 
 
 class Counted(StrEnum):

@@ -23,6 +23,7 @@ from probe.core.request import Api
 from probe.core.step import Arrivals, Pattern
 from probe.monitor.desired_targets import Shard
 from probe.report.starter_config import starter_config
+from probe.scrape import engines
 
 URL = "http://127.0.0.1:9"
 APIS = "'completions', 'chat', 'responses', 'messages', 'embeddings', 'rerank' or 'score'"
@@ -122,7 +123,7 @@ def test_a_metrics_url_for_each_replica_is_the_page_of_each() -> None:
     [
         (
             {"engine": "vlm"},
-            "--engine vlm: expected auto or one of vllm, sglang, tgi, trtllm, triton, nim, litellm, dynamo, llamacpp",
+            f"--engine vlm: expected auto or one of {', '.join(engines.NAMES)}",
         ),
         ({"metrics_url": ("x",)}, "--metrics-url x: expected an address such as http://llama-8b:8000"),
         ({"header": ("sk-not-to-be-shown",)}, "--header: expected 'NAME: VALUE' or 'NAME: @FILE'"),

@@ -5,6 +5,7 @@ tests what all keys have in common.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from probe.config.yaml_file import MAX_CONFIG_BYTES
 from probe.core.errors import ConfigError
 from probe.core.objectives import Objective
 from probe.monitor.wiring import endpoint
+from probe.scrape import engines
 
 ROOT = Path(__file__).parents[3]
 REFUSED = yaml.safe_load((ROOT / "tests/golden/config/refused.yaml").read_text())
@@ -112,6 +114,12 @@ def refusal(text: str | bytes, tmp_path: Path, **environ: str) -> str:
     users_see="one line for each",
     stays="no such name reaches rules, series or pages",
 )
+def test_an_unknown_engine_is_refused_with_the_names_of_all() -> None:
+    known = f"expected auto or one of {', '.join(engines.NAMES)} (did you mean 'vllm'?)"
+    with pytest.raises(ConfigError, match=rf"^FILE: targets\[0\]\.engine: {re.escape(known)}, got 'vlm'$"):
+        config_from({"targets": [{"name": "a", "base_url": "http://llama:8000", "engine": "vlm"}]}, "FILE")
+
+
 @for_each(REFUSED, str)
 def test_says_what_is_wrong_where_and_the_mend(name: str) -> None:
     given = REFUSED[name]

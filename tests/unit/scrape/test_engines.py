@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import engine_table
 from probe.core.snapshot import EngineSnapshot, ServerSnapshot
 from probe.scrape import engines
 from probe.scrape.engines import ENGINES, NotMetricsError, parse
+from probe.scrape.reads import Engine, Proof
 
 PAGES = Path(__file__).parents[2] / "pages"
 REAL = (Path(__file__).parents[2] / "golden/vllm-0.32/metrics.txt").read_text()
@@ -196,19 +198,16 @@ def test_a_page_that_says_nothing_is_damaged_and_not_anothers() -> None:
         assert not isinstance(caught.value, NotMetricsError)
 
 
-def test_each_engine_has_a_name_and_a_place_for_its_page() -> None:
-    assert {name: engines.path(name) for name in engines.NAMES} == {
-        "vllm": "/metrics",
-        "sglang": "/metrics",
-        "tgi": "/metrics",
-        "trtllm": "/prometheus/metrics",
-        "triton": "/metrics",
-        "nim": "/v1/metrics",
-        "litellm": "/metrics/",
-        "dynamo": "/metrics",
-        "llamacpp": "/metrics",
-    }
-    assert engines.path(None) == "/metrics"
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
+def test_an_engines_row_says_what_its_pages_show(engine: Engine) -> None:
+    pages = [(path.read_text(), _read(path.stem)) for path in sorted(PAGES.glob(f"{engine.name}*.prom"))]
+    assert pages, "a page named after the engine, with its source in the first line"
+    is_recorded = any("not a recording" not in page.partition("\n")[0] for page, _ in pages)
+    assert (engine.facts.proof is Proof.RECORDED) == is_recorded
+    assert engine.facts.cells.keys() <= engine_table.CELLS
+    assert engines.path(engine.name) == engine.path
+    counted = {name for name, words in zip(("ok", "failed", "aborted"), engine.facts.outcomes, strict=True) if words}
+    assert {name for _, found in pages for name in found.outcomes} <= counted
 
 
 @pytest.mark.parametrize("path", sorted(PAGES.glob("*.prom")), ids=lambda path: path.stem)
