@@ -1,20 +1,103 @@
-"""The client's series of one target: RequestRecords in, counters and histograms out."""
+"""The client's series of one target: RequestRecords in, counters and histograms out.
+
+The bucket bounds of its latencies include the objectives' thresholds.
+"""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry
 
 from exporters import names
-from exporters.exposition_format import family_name, samples
-from exporters.objective_bounds import LatencyHistogram, ObjectiveBounds
+from exporters.names import Series
 from exporters.registry import counter, gauge, histogram
-from exporters.target_up import TargetUp
+from exporters.rendered_samples import family_name, samples
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.clock import Clock
-from probe.core.objectives import Objectives
-from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord, Traffic
-from probe.core.request_cost import tokens_spent
+from probe.core.objectives import LATENCIES, Objectives
+from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord, Traffic, tokens_spent
+from probe.core.target_status import worst
+
+_Kind = tuple[str, str]  # model and workload; the model is UNKNOWN_MODEL where the server reports it
+
+
+class TargetUp:
+    """The newest result of each kind of canary, each for as long as it is valid."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._valid_s: dict[_Kind, float] = {}
+        self._newest: dict[_Kind, tuple[bool, int]] = {}  # whether it was up, and when that was known
+
+    def expect(self, model: str, workload: str, valid_s: float) -> None:
+        """Add a kind of canary. `valid_s`: for how long one of them shows whether the target is up."""
+        self._valid_s[model, workload] = valid_s
+
+    def is_expected(self, model: str, workload: str) -> bool:
+        """Return whether a kind was announced with this model."""
+        return (model, workload) in self._valid_s
+
+    def add(self, record: RequestRecord, *, is_up: bool) -> None:
+        """Take a canary."""
+        kind = record.model, record.spec.workload
+        if kind not in self._valid_s:
+            kind = UNKNOWN_MODEL, record.spec.workload
+        self._newest[kind] = is_up, self._clock.monotonic_ns()
+
+    def forget(self) -> bool:
+        """Forget all canaries. Return whether there were any."""
+        were_known = bool(self._newest)
+        self._newest.clear()
+        return were_known
+
+    @property
+    def is_up(self) -> bool | None:
+        """Whether the newest canary of each kind succeeded; None if all are too old."""
+        now_ns = self._clock.monotonic_ns()
+        return worst(
+            is_up
+            for kind, (is_up, at_ns) in self._newest.items()
+            if (now_ns - at_ns) * 1e-9 <= self._valid_s.get(kind, float("inf"))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectiveBounds:
+    """Thresholds (s) that are bucket bounds."""
+
+    ttft: frozenset[float] = frozenset()
+    tpot: frozenset[float] = frozenset()
+    e2e: frozenset[float] = frozenset()
+    itl: frozenset[float] = frozenset()
+
+    @classmethod
+    def of(cls, objectives: Iterable[Objectives]) -> "ObjectiveBounds":
+        promised = [o.latencies() for o in objectives]
+        ttft, tpot, e2e, itl = (
+            frozenset(each[name].within_s for each in promised if name in each) for name in LATENCIES
+        )
+        return cls(ttft, tpot, e2e, tpot | itl)  # TPOT is a mean of gaps, so its threshold is one of theirs
+
+
+class LatencyHistogram:
+    """A histogram whose bounds include the objectives' thresholds."""
+
+    def __init__(self, series: Series, registry: CollectorRegistry, thresholds: Iterable[float]) -> None:
+        self._series, self._registry = series, registry
+        self._bounds = names.with_bounds(series, thresholds)
+        self.metric = histogram(series, registry, thresholds)
+
+    def set_bounds(self, thresholds: Iterable[float]) -> bool:
+        """Use other thresholds. Return whether the bounds changed, which restarts the histogram at zero."""
+        bounds = names.with_bounds(self._series, thresholds)
+        if bounds == self._bounds:
+            return False
+        self._bounds = bounds
+        self._registry.unregister(self.metric)
+        self.metric = histogram(self._series, self._registry, thresholds)
+        return True
+
 
 # A target's models with series of their own. A server may answer with another name each time.
 _MAX_MODELS = 8

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from prometheus_client import CollectorRegistry
 
 from exporters import names
-from exporters.exposition_format import line, pairs
 from exporters.registry import gauge
-from exporters.rendered_samples import RenderedSamples
+from exporters.rendered_samples import RenderedSamples, line, pairs
 
 # Limits for a target's labels, which come from outside.
 _MOST_LABELS = 32

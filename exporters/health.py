@@ -6,9 +6,9 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector
 from prometheus_client.registry import Collector
 
 from exporters import names
-from exporters.exposition_format import family_name
 from exporters.names import Series
 from exporters.registry import counter, counter_by_target, gauge, gauge_by_target, histogram
+from exporters.rendered_samples import family_name
 
 _PREFIXED = {series.name.removeprefix(names.PREFIX): series for series in (names.CPU, names.MEMORY, names.STARTED)}
 

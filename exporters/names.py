@@ -13,7 +13,6 @@ from exporters.series.declaration import *
 from exporters.series.gpu import *
 from exporters.series.monitor import *
 from exporters.series.server import *
-from exporters.series.users import *
 
 _OWN = dict.fromkeys(
     [

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 
 from exporters import names
-from exporters.client_series import ClientSeries
-from exporters.objective_bounds import ObjectiveBounds
+from exporters.client_series import ClientSeries, ObjectiveBounds
 from exporters.rendered_samples import RenderedSamples
 from probe.core.clock import Clock, SystemClock
 from probe.core.objectives import Objectives

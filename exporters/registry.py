@@ -1,13 +1,17 @@
-"""Prometheus client metrics from the Series in names.py. The one place where a Series becomes a metric."""
+"""Prometheus client metrics from the Series in names.py, and the /metrics page of these and the rendered samples.
+
+The page may be rendered outside the event loop's thread, which timestamps what canaries receive.
+"""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric
 from prometheus_client.metrics import MetricWrapperBase
 
 from exporters.names import Series, with_bounds
+from exporters.rendered_samples import END, RenderedSamples, content_type, family_name, head, samples, wants_openmetrics
 
 M = TypeVar("M", bound=MetricWrapperBase)
 
@@ -68,3 +72,27 @@ def counter_by_target(series: Series, registry: CollectorRegistry) -> ByTarget[C
 def gauge_by_target(series: Series, registry: CollectorRegistry) -> ByTarget[Gauge]:
     """Return a gauge indexed by target."""
     return ByTarget(gauge(series, registry), series)
+
+
+class MetricsPage:
+    """All series of the process."""
+
+    def __init__(self, registry: CollectorRegistry, relays: Sequence[RenderedSamples] = ()) -> None:
+        self._registry = registry
+        self._relays = tuple(relays)
+
+    def render(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the page and its content type, in the format of the `Accept` header."""
+        openmetrics = wants_openmetrics(accept)
+        written = [text for metric in self._registry.collect() for text in _family(metric, openmetrics=openmetrics)]
+        for relay in self._relays:
+            written += relay.write(openmetrics=openmetrics)
+        if openmetrics:
+            written.append(END)
+        # A lone surrogate, which a server may have sent in a name, cannot be encoded.
+        return "".join(written).encode("utf-8", "replace"), content_type(openmetrics=openmetrics)
+
+
+def _family(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
+    yield head(family_name(metric), metric.type, metric.documentation, openmetrics=openmetrics)
+    yield from samples(metric)

@@ -6,11 +6,10 @@ from dataclasses import dataclass, field, replace
 from example_records import record, status
 from prometheus_client import CollectorRegistry
 
-from exporters.metrics_page import MetricsPage
-from probe.core.firing_alerts import FiringAlerts
+from exporters.registry import MetricsPage
 from probe.core.request import RequestRecord, Traffic
 from probe.core.result import CapacityResult
-from probe.core.target_status import TargetStatus
+from probe.core.target_status import FiringAlerts, TargetStatus
 
 
 @dataclass

@@ -12,8 +12,7 @@ from benchmarks.capacity.cases import Case
 from benchmarks.timed import cases as timed
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Api
-from probe.core.request_mix import Part
-from probe.core.workload import LognormalLength, Workload, mixed
+from probe.core.workload import LognormalLength, Part, Workload, mixed
 from probe.simulator.cost import Batch, FrontEnd, Jitter, Profile, StepCost
 
 PREFIX = "timed-"

@@ -22,9 +22,9 @@ from benchmarks.capacity.timed_cases import workload_of
 from benchmarks.timed.cases import LONGEST, MAX_MODEL_LEN, Case
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
-from probe.core.measured_length import MeasuredLength, measured_of
 from probe.core.request import RequestRecord
 from probe.core.step import Arrivals, StepPlan
+from probe.core.token_length import MeasuredLength, measured_of
 from probe.core.workload import Workload
 from probe.load.request_source import RequestSource
 from probe.load.worker_pool import WorkerPool

@@ -1,4 +1,4 @@
-"""Series of the server's own metrics, under names that do not change with its version."""
+"""Series of the server's own metrics, under names that do not change with its version, and of user traffic."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -111,3 +111,42 @@ ENGINE_WAITING = ENGINE["waiting"]
 ENGINE_KV = ENGINE["kv_cache_usage"]
 ENGINE_PREEMPTIONS = ENGINE["preemptions"]
 ENGINE_GENERATION_TOKENS = ENGINE["generation_tokens"]
+
+
+_declare_users = partial(declare, "users", stability="experimental")
+
+USERS_REQUESTS = _declare_users(
+    "counter",
+    "users_requests_total",
+    "User requests that ended since Kneewatch started to watch the server, as far as it counts them: ok, failed (an"
+    " error of the server, or refused by it) or aborted (the client left)",
+    (*TARGET, "outcome"),
+)
+USERS_TOKENS = _declare_users("counter", "users_tokens_total", "Tokens of user requests", (*TARGET, "kind"))
+USERS_TTFT = _declare_users("histogram", "users_ttft_seconds", "TTFT of user requests, measured by the server", TARGET)
+USERS_TPOT = _declare_users("histogram", "users_tpot_seconds", "TPOT of user requests, measured by the server", TARGET)
+USERS_E2E = _declare_users(
+    "histogram",
+    "users_e2e_seconds",
+    "E2E of user requests, measured by the server; for targets with an E2E objective",
+    TARGET,
+)
+USERS_PROMPT_TOKENS = _declare_users(
+    "histogram", "users_prompt_tokens", "Prompt tokens of user requests, each counted when it ends", TARGET
+)
+USERS_OUTPUT_TOKENS = _declare_users(
+    "histogram", "users_output_tokens", "Output tokens of user requests, each counted when it ends", TARGET
+)
+USERS_GOOD = _declare_users(
+    "counter",
+    "users_good_requests_total",
+    "User requests that met an objective: availability, or a latency by the server's histogram bound in"
+    " users_objective_seconds",
+    (*TARGET, "objective"),
+)
+USERS_OBJECTIVE_SECONDS = _declare_users(
+    "gauge",
+    "users_objective_seconds",
+    "Bound that user requests are judged by: the server's lowest histogram bound at or above the objective",
+    (*TARGET, "objective"),
+)

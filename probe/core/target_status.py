@@ -60,3 +60,22 @@ class TargetStatus:
     capacity_state: str | None = None  # "running", or why the last run did not start
     discovery: str | None = None  # the discovery that found it
     labels: Mapping[str, str] = field(default_factory=dict)  # of its pod or target group
+
+
+@dataclass(frozen=True, slots=True)
+class FiringAlert:
+    """One alert that fires. `since_s`: when its condition began to hold (wall time); None: unknown."""
+
+    name: str
+    severity: str
+    target: str | None
+    since_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FiringAlerts:
+    """An answer of Prometheus. With an `error`, which alerts fire is unknown."""
+
+    alerts: Sequence[FiringAlert]
+    at_s: float
+    error: str | None = None

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 
-from probe.core.measured_length import measured_of
 from probe.core.request import Api, RequestSpec
+from probe.core.token_length import measured_of
 from probe.core.workload import TEMPLATE_TOKENS, Workload, as_text, content
 
 

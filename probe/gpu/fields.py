@@ -1,10 +1,17 @@
 """The GPU values that are relayed, with dcgm-exporter's names, kinds and units up to its version 4.8.
 
 They are its default counters (etc/default-counters.csv) and the optional ones that show why a GPU is slow. 4.9 renamed
-and rescaled some of them; dcgm.py converts them back, so that queries survive an upgrade.
+and rescaled some of them; dcgm.py converts them back, so that queries survive an upgrade. Below the list: what the
+values say of a GPU's utilisation over a time window.
 """
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
+
+from probe.core.snapshot import Gpu, GpuSnapshot
+from probe.core.step import GpuUse
 
 # XID errors caused by a program, not by the GPU: https://docs.nvidia.com/deploy/xid-errors.
 PROGRAM_XIDS = (13, 31, 43, 45)
@@ -60,3 +67,56 @@ NAMES = frozenset(field.name for field in FIELDS)
 LABELS = (
     "gpu", "UUID", "device", "modelName", "Hostname", "GPU_I_ID", "GPU_I_PROFILE", "pod", "namespace", "container",
 )  # fmt: skip
+
+
+def use(snapshots: Sequence[GpuSnapshot], window_ns: tuple[int, int]) -> GpuUse:
+    """Return the mean use and the peaks within the window. A snapshot counts only if it differs from the one before:
+    dcgm-exporter samples every 30 s by default, and repeats old values in between.
+    """
+    began_ns, ended_ns = window_ns
+    ordered = sorted(snapshots, key=lambda snapshot: snapshot.at_ns)
+    fresh = [after for before, after in pairwise(ordered) if after.gpus != before.gpus]
+    inside = [one for one in fresh if began_ns <= one.at_ns <= ended_ns]
+    within = [gpu for one in inside for gpu in one.gpus]
+    powered = [sum(_power(gpu) is not None for gpu in one.gpus) for one in inside]
+    return GpuUse(
+        utilization=_mean(within, utilization),
+        dram_active=_mean(within, lambda gpu: gpu.values.get("DCGM_FI_PROF_DRAM_ACTIVE")),
+        tensor_active=_mean(within, lambda gpu: gpu.values.get("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE")),
+        power_w=_mean(within, _power),
+        memory=_mean(within, memory),
+        utilization_peak=_peak(within, utilization),
+        memory_peak=_peak(within, memory),
+        memory_peak_bytes=_peak(within, _memory_bytes),
+        gpus=max(powered, default=0) or None,
+    )
+
+
+def utilization(gpu: Gpu) -> float | None:
+    """Return the share of time in which the GPU was active, 0 to 1; for a MIG instance, that of its compute engine."""
+    percent = gpu.values.get("DCGM_FI_DEV_GPU_UTIL")
+    return percent / 100 if percent is not None else gpu.values.get("DCGM_FI_PROF_GR_ENGINE_ACTIVE")
+
+
+def memory(gpu: Gpu) -> float | None:
+    """Return the share of its memory in use, 0 to 1."""
+    used, free = (gpu.values.get(f"DCGM_FI_DEV_FB_{name}") for name in ("USED", "FREE"))
+    return used / (used + free) if used is not None and free is not None and used + free > 0 else None
+
+
+def _memory_bytes(gpu: Gpu) -> float | None:
+    used = gpu.values.get("DCGM_FI_DEV_FB_USED")
+    return None if used is None else used * 2**20
+
+
+def _power(gpu: Gpu) -> float | None:
+    return gpu.values.get("DCGM_FI_DEV_POWER_USAGE")
+
+
+def _peak(gpus: Iterable[Gpu], value: Callable[[Gpu], float | None]) -> float | None:
+    return max((found for gpu in gpus if (found := value(gpu)) is not None), default=None)
+
+
+def _mean(gpus: Iterable[Gpu], value: Callable[[Gpu], float | None]) -> float | None:
+    known = [found for gpu in gpus if (found := value(gpu)) is not None]
+    return fmean(known) if known else None

@@ -19,9 +19,17 @@ from probe.core.percentiles import Cluster, clustered_distribution, distribution
 from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, HELD_BACK, MIN_REQUESTS, TOO_FEW
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserLoad
-from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepRun, StepSummary
-from probe.core.token_counts import SentTokens, TokenCounts
-from probe.gpu.utilization import use
+from probe.core.step import (
+    Distribution,
+    ErrorBound,
+    RequestCounts,
+    SentTokens,
+    ServerPeaks,
+    StepRun,
+    StepSummary,
+    TokenCounts,
+)
+from probe.gpu.fields import use
 from probe.load.loop_lag import lag_of_most_moments
 from probe.observe import guard
 

@@ -16,17 +16,16 @@ from pathlib import Path
 
 import structlog
 
-from exporters.metrics_page import MetricsPage
+from exporters.registry import MetricsPage
 from probe import __version__
 from probe.capacity.run.other_probers import follow_others
 from probe.config.config import Config, PrometheusConfig
 from probe.config.config_file import changes, config_hash, load_config, show
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError, TargetError
-from probe.core.firing_alerts import FiringAlerts
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
-from probe.core.target_status import TargetStatus
+from probe.core.target_status import FiringAlerts, TargetStatus
 from probe.core.text import one_line
 from probe.discovery.manager import DiscoveryManager
 from probe.discovery.types import DiscoveredServer

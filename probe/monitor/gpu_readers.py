@@ -5,7 +5,7 @@ from functools import partial
 from probe.config.gpu import GpuConfig
 from probe.core.clock import Clock
 from probe.core.snapshot import GpuSnapshot
-from probe.gpu.dcgm_reader import DcgmPages
+from probe.gpu.dcgm import DcgmPages
 from probe.gpu.nvml_reader import Nvml
 from probe.observe.server_observer import GpuReader
 

@@ -15,8 +15,8 @@ from exporters.cross_checks import CrossChecksExporter
 from exporters.discovery import DiscoveryExporter
 from exporters.gpu import GpuExporter
 from exporters.health import HealthExporter
-from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
+from exporters.registry import MetricsPage
 from exporters.server import ServerExporter, UserTrafficExporter
 from probe import __version__
 from probe.capacity.trend.change_detection import detect_shift, needs_confirmation

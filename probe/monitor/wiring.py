@@ -11,9 +11,8 @@ from probe.config.requests import PromptForm
 from probe.config.targets import TargetConfig
 from probe.config.workloads import Lognormal, LognormalTokens, SharedPrefix, WorkloadConfig
 from probe.core.clock import Clock
-from probe.core.request_mix import Part
 from probe.core.workload import LognormalLength as Lengths
-from probe.core.workload import Workload, mixed
+from probe.core.workload import Part, Workload, mixed
 from probe.scrape.scraper import Scraper
 
 

@@ -12,7 +12,7 @@ from probe.core.latency import held_back_ratio, ttft_s
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.snapshot import CrossChecks, GpuSnapshot, Histogram, ServerSnapshot
-from probe.gpu.utilization import utilization
+from probe.gpu.fields import utilization
 from probe.observe import kv_pressure
 from probe.observe.kv_pressure import RunningLimit
 from probe.observe.server_state import WINDOW_NS, ServerState

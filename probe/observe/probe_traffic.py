@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from probe.core.request import Outcome, RequestRecord
-from probe.core.request_cost import tokens_spent
+from probe.core.request import Outcome, RequestRecord, tokens_spent
 
 # The server's length histograms, by which a request that ended is counted.
 LENGTHS = ("prompt_length", "output_length")

@@ -7,8 +7,8 @@ the run itself, headroom, the pages and the API all ask here. Targets with the s
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from probe.core.request import RequestRecord, Traffic
 from probe.core.snapshot import CountedTraffic, ServerSnapshot, UserLoad, UserTotals
@@ -16,11 +16,90 @@ from probe.observe.kv_pressure import most_running
 from probe.observe.length_history import LengthHistory
 from probe.observe.probe_traffic import LENGTHS, NO_TOKENS, Tokens
 from probe.observe.restarts import BackendDetector, restarted
-from probe.observe.sleep import Sleep
 from probe.observe.snapshot_history import SnapshotHistory, slim
-from probe.observe.stall import StallDetector
 from probe.observe.user_load import users_beside
 from probe.observe.user_traffic import UserTraffic
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """An engine's progress values, and since when they have not changed."""
+
+    values: tuple[float | None, ...]
+    since_ns: int
+
+
+class StallDetector:
+    """Follows the progress of each engine of one server."""
+
+    def __init__(self) -> None:
+        self._engines: dict[str, _Progress] = {}
+
+    def add(self, snapshot: ServerSnapshot) -> float | None:
+        """Return for how long (s) the worst engine has had requests without progress; None if progress is unknown."""
+        stalled: list[float] = []
+        for name, is_busy, values in _engines(snapshot):
+            last = self._engines.get(name)
+            if last is None or not is_busy or values != last.values:
+                self._engines[name] = last = _Progress(values, snapshot.at_ns)
+            stalled.append((snapshot.at_ns - last.since_ns) * 1e-9)
+        return max(stalled, default=None)
+
+    def clear(self) -> None:
+        self._engines.clear()
+
+
+def _engines(server: ServerSnapshot) -> Iterator[tuple[str, bool, tuple[float | None, ...]]]:
+    """Yield each engine that the server reports separately: its name, whether it has requests, its progress values.
+
+    The values are its tokens and its KV cache usage: while vLLM prefills a long prompt no counter moves, but the KV
+    cache fills. The numbers of running and waiting requests do not count: users keep asking an engine that is stuck.
+    """
+    if server.by_engine:
+        for name, engine in server.by_engine.items():
+            if engine.generation_tokens is not None:
+                yield name, bool(engine.running or engine.waiting), (engine.generation_tokens, engine.kv_cache_usage)
+    elif server.progress is not None:
+        values = (server.progress, server.kv_cache_usage, server.estimated_flops)
+        yield "", bool(server.running or server.waiting), values
+
+
+# How long a server whose page cannot be read any more still counts as asleep. It may have died, and then its canaries
+# have to fail.
+_UNREAD_NS = 60 * 10**9
+
+
+class Sleep:
+    """The sleep of one server.
+
+    While it sleeps nothing may be sent to it: it answers /health and /metrics, but a request waits until it wakes up,
+    and in some versions of vLLM ends the engine. `since_s`: wall time of the first snapshot that showed it; None: the
+    server is awake. `is_reported`: whether the last snapshot shows it; None: there has been none.
+    """
+
+    def __init__(self) -> None:
+        self.since_s: float | None = None
+        self.is_reported: bool | None = None
+        self._last_ns = -_UNREAD_NS  # the last snapshot of a sleeping server
+
+    def add(self, snapshot: ServerSnapshot) -> None:
+        """Take the next snapshot."""
+        self.is_reported = snapshot.is_asleep is not None
+        if not snapshot.is_asleep:
+            self.since_s = None
+            return
+        self._last_ns = snapshot.at_ns
+        if self.since_s is None:
+            self.since_s = snapshot.wall_s
+
+    def is_recent(self, now_ns: int) -> bool:
+        """Return whether the server sleeps by the last snapshot, and within the last minute."""
+        return self.since_s is not None and now_ns - self._last_ns < _UNREAD_NS
+
+    def was_since(self, since_ns: int) -> bool:
+        """Return whether a snapshot since then showed the server asleep."""
+        return self._last_ns >= since_ns
+
 
 WINDOW_NS = 300 * 10**9
 _MIN_RATE_WINDOW_S = 10.0

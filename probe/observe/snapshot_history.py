@@ -1,16 +1,104 @@
-"""A server's snapshots in little memory, for forecasts: the last hour, and episodes of the days before it. Pure."""
+"""A server's snapshots in little memory, for forecasts: the last hour, and episodes of the days before it, joined
+without gaps. Pure.
+
+An episode is kept by its regime: how many requests ran, how full the KV cache was, and how much of the work was
+prompts. A server spends most hours in one or two regimes, and shows in the others what its capacity depends on.
+"""
 
 import math
 import zlib
-from collections import deque
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import fmean
+from typing import Any
 
 import msgspec
 
-from probe.core.snapshot import Histogram, ServerSnapshot
-from probe.observe.episodes import EPISODE_NS, Episode, Episodes, regime_of
-from probe.observe.splice import spliced
+from probe.core.server_values import ENGINE_VALUES, plain_counters
+from probe.core.snapshot import Histogram, ServerSnapshot, StepSums, as_fields
+
+EPISODE_NS = 120 * 10**9  # some residences of usual requests, and a dozen windows
+_KEEP_EPISODES = 24
+_KEEP_OF_REGIME = 4
+_KEEP_EPISODES_NS = 72 * 3600 * 10**9  # Friday's peak is known on Monday morning
+_LEVELS_PER_DOUBLING = 2  # of the running requests
+_QUARTERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """The conditions of an episode, in classes. `level`: of the requests that ran."""
+
+    level: int
+    kv_quarter: int
+    prefill_quarter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """Two minutes of snapshots, each packed. `number`: counts all episodes of the server, kept or not."""
+
+    number: int
+    ended_ns: int
+    regime: Regime
+    packed: tuple[bytes, ...]
+
+
+class Episodes:
+    """The newest episodes of each regime: at most four of one, and 24 together, none older than three days."""
+
+    def __init__(self) -> None:
+        self.kept: list[Episode] = []  # oldest first
+
+    def add(self, episode: Episode) -> None:
+        """Keep an episode; the ones that it replaces are dropped."""
+        self.kept.append(episode)
+        self.drop_old(episode.ended_ns)
+        of_regime = [each for each in self.kept if each.regime == episode.regime]
+        if len(of_regime) > _KEEP_OF_REGIME:
+            self.kept.remove(of_regime[0])
+        if len(self.kept) > _KEEP_EPISODES:
+            self.kept.remove(self._most_redundant())
+
+    def drop_old(self, now_ns: int) -> None:
+        """Drop the episodes that are older than three days."""
+        while self.kept and self.kept[0].ended_ns < now_ns - _KEEP_EPISODES_NS:
+            del self.kept[0]
+
+    def clear(self) -> None:
+        self.kept.clear()
+
+    def _most_redundant(self) -> Episode:
+        """Return the oldest episode of the most frequent regime at the most frequent level.
+
+        Levels come first: how many requests ran matters more to a forecast than the rest, so the highest level stays.
+        """
+        levels = Counter(each.regime.level for each in self.kept)
+        regimes = Counter(each.regime for each in self.kept)
+        return max(self.kept, key=lambda each: (levels[each.regime.level], regimes[each.regime], -each.ended_ns))
+
+
+def regime_of(snapshots: Sequence[ServerSnapshot]) -> Regime | None:
+    """Return the regime of an episode; None if it shows nothing: the server was idle, or does not count tokens."""
+    running = fmean(each.running or 0.0 for each in snapshots)
+    first, last = snapshots[0], snapshots[-1]
+    if None in (first.prompt_tokens, first.generation_tokens, last.prompt_tokens, last.generation_tokens):
+        return None
+    prompt = (last.prompt_tokens or 0.0) - (first.prompt_tokens or 0.0)
+    generated = (last.generation_tokens or 0.0) - (first.generation_tokens or 0.0)
+    if not (1 <= running < math.inf and 0 < prompt + generated < math.inf):
+        return None
+    return Regime(
+        level=round(_LEVELS_PER_DOUBLING * math.log2(running)),
+        kv_quarter=_quarter(fmean(each.kv_cache_usage or 0.0 for each in snapshots)),
+        prefill_quarter=_quarter(prompt / (prompt + generated)),
+    )
+
+
+def _quarter(share: float) -> int:
+    return min(max(int(_QUARTERS * share), 0), _QUARTERS - 1) if math.isfinite(share) else 0
+
 
 _KEEP_NS = 3600 * 10**9
 _KEEP = 720  # an hour at one in 5 s
@@ -131,3 +219,74 @@ def slim(snapshot: ServerSnapshot, histograms: Collection[str]) -> ServerSnapsho
     kept = {name: snapshot.histograms[name] for name in histograms if name in snapshot.histograms}
     sums = {name: Histogram(((float("inf"), one.count),), one.sum) for name, one in kept.items()}
     return replace(snapshot, histograms=sums, flags={}, finished={}, outcomes={}, replicas={})
+
+
+_SEAM_NS = 10**6
+_COUNTERS = plain_counters()
+_ENGINE_COUNTERS = plain_counters(ENGINE_VALUES)
+_STEP_SUMS = tuple(field.name for field in fields(StepSums))
+
+
+def spliced(series: Sequence[Sequence[ServerSnapshot]]) -> list[ServerSnapshot]:
+    """Return all snapshots as one series. Each series after the first continues, 1 ms later, where the last ended.
+
+    What the server counted between two series is subtracted from all later snapshots, as is the time: a rate is never
+    taken over hours of which nothing is known.
+    """
+    found: list[ServerSnapshot] = []
+    for each in series:
+        if not each:
+            continue
+        skipped_ns, growth = 0, dict[str, float]()
+        if found:
+            skipped_ns = each[0].at_ns - found[-1].at_ns - _SEAM_NS
+            before = dict(_counters(found[-1]))
+            growth = {name: value - before.get(name, value) for name, value in _counters(each[0])}
+        found += [_without(snapshot, skipped_ns, growth) for snapshot in each]
+    return found
+
+
+def _counters(snapshot: ServerSnapshot) -> Iterator[tuple[str, float]]:
+    for name in _COUNTERS:
+        if (value := snapshot.value(name)) is not None:
+            yield name, value
+    for engine, one in snapshot.by_engine.items():
+        for name in _ENGINE_COUNTERS:
+            if (value := getattr(one, name)) is not None:
+                yield f"{name}/{engine}", value
+    for size, sums in snapshot.step_sums.items():
+        for name in _STEP_SUMS:
+            yield f"{name}/steps of {size}", getattr(sums, name)
+    for name, histogram in snapshot.histograms.items():
+        yield f"{name}/sum", histogram.sum
+        yield f"{name}/count", histogram.count
+
+
+def _without(snapshot: ServerSnapshot, skipped_ns: int, growth: Mapping[str, float]) -> ServerSnapshot:
+    """Return the snapshot as if neither this time had passed nor the counters had grown by this."""
+    if not growth:
+        return snapshot
+    own = dict(_counters(snapshot))
+    left: dict[str, Any] = {name: value - growth.get(name, 0.0) for name, value in own.items()}
+    engines = {
+        engine: replace(one, **{name: left[key] for name in _ENGINE_COUNTERS if (key := f"{name}/{engine}") in left})
+        for engine, one in snapshot.by_engine.items()
+    }
+    return replace(
+        snapshot,
+        at_ns=snapshot.at_ns - skipped_ns,
+        wall_s=snapshot.wall_s - skipped_ns * 1e-9,
+        by_engine=engines,
+        step_sums={
+            size: StepSums(**{name: left[f"{name}/steps of {size}"] for name in _STEP_SUMS})
+            for size in snapshot.step_sums
+        },
+        **as_fields(
+            {**snapshot.others}
+            | {name: left[name] for name in _COUNTERS if name in left}
+            | {
+                name: Histogram(((float("inf"), left[f"{name}/count"]),), left[f"{name}/sum"])
+                for name in snapshot.histograms
+            }
+        ),
+    )

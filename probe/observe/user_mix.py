@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from probe.core.measured_length import MeasuredLength
 from probe.core.request import Api
 from probe.core.snapshot import Histogram
+from probe.core.token_length import MeasuredLength
 from probe.core.workload import MAX_TOKENS, Workload
 
 USERS = "users"  # the workload's name, unless the configuration has one of this name

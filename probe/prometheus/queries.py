@@ -19,11 +19,11 @@ from exporters import names
 from probe.capacity.trend.fingerprint import from_number
 from probe.client.failures import NETWORK_ERRORS
 from probe.core.errors import TargetError
-from probe.core.firing_alerts import FiringAlert
 from probe.core.foreign_json import ForeignJsonError, JsonLimits
 from probe.core.request import Outcome
 from probe.core.shift import CapacitySample
 from probe.core.snapshot import ServerSnapshot, UserLoad
+from probe.core.target_status import FiringAlert
 from probe.core.text import one_line
 from probe.prometheus.loop_adapter import AnswerLimits, connect
 from probe.scrape import vllm_history

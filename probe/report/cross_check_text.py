@@ -8,8 +8,7 @@ from statistics import fmean
 from probe.core.latency import HELD_BACK
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
 from probe.core.target_status import TargetStatus
-from probe.gpu.fields import PROGRAM_XIDS
-from probe.gpu.utilization import memory, utilization
+from probe.gpu.fields import PROGRAM_XIDS, memory, utilization
 from probe.report.figures import milliseconds, percent
 
 # A shorter stall is not reported: the prefill of a long prompt generates nothing for some seconds.

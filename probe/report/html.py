@@ -18,11 +18,11 @@ from probe import __version__
 from probe.charts import ECHARTS, data_text, digest, echarts, notice, values_script
 from probe.core import latency
 from probe.core import objectives as slo
-from probe.core.measured_length import stored_length
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.step import Distribution
+from probe.core.token_length import stored_length
 from probe.report import figures as words
 from probe.report.figures import MISSING, milliseconds, number, percent, promises, when
 from probe.report.knee_text import knee_line, limit_words

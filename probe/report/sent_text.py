@@ -3,8 +3,7 @@
 from pydantic import ValidationError
 
 from probe.core.result import CapacityResult
-from probe.core.step import StepSummary
-from probe.core.token_counts import TokenCounts
+from probe.core.step import StepSummary, TokenCounts
 from probe.core.token_length import TokenLength, mean_length, quantile
 from probe.report.figures import milliseconds, number
 from probe.report.result_json import workload_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from probe.core.measured_length import measured_of, stored_length
+from probe.core.token_length import measured_of, stored_length
 from probe.core.trace import Trace
 from probe.report.figures import number, percent
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from probe.core.snapshot import ServerSnapshot
 from probe.scrape import dynamo, litellm, llamacpp, nim, sglang, tgi, triton, trtllm, vllm
 from probe.scrape import metrics_parser as page
-from probe.scrape.ray_page import DELAY_S, as_vllm, is_of_ray
 from probe.scrape.reads import Engine
+from probe.scrape.vllm import RAY_DELAY_S, as_vllm, is_of_ray
 
 # vLLM first: a gateway may relay its server's page beside its own.
 ENGINES = (
@@ -34,7 +34,7 @@ def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine
     """
     delay_s = 0.0
     if is_of_ray(text):
-        text, delay_s = as_vllm(text), DELAY_S
+        text, delay_s = as_vllm(text), RAY_DELAY_S
     seems = next((each for each in ENGINES if _has_sign(text, each)), None)
     reader = seems if engine is None else _named(engine)
     if reader is None:

@@ -5,14 +5,22 @@ the engines of a data-parallel server, except KV cache usage: the fullest engine
 
 Several API servers of one vLLM share a page. The page then has no process_*, counters are sums, and gauges have
 the last value of any server; in versions that label gauges by `pid` some are outdated, and the largest counts.
+
+The page also has the series of Kneewatch's plugin for vLLM (exporters/vllm_plugin), and answers by status, as
+prometheus-fastapi-instrumentator counts them: an answer at its end, by status class, so that 429 is "4xx" like any
+fault of the client, and one that a client does not wait for is a 2xx. Before the first answer there is no such series.
+
+On the page of a Ray node (Ray Serve, `RayPrometheusStatLogger`) the colon in vLLM's names is replaced, and there are
+more labels, `ReplicaId` among them. The page has all replicas of the node; each is an engine, as a data-parallel one
+is. Processes report to it every ten seconds (`metrics_report_interval_ms`).
 """
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from probe.core.snapshot import EngineSnapshot
-from probe.scrape import http_answers, vllm_steps
+from probe.core.snapshot import EngineSnapshot, StepSums
 from probe.scrape.metrics_parser import (
     MAX_VALUE,
     MAX_VALUES,
@@ -30,6 +38,58 @@ from probe.scrape.metrics_parser import (
     values_of,
 )
 from probe.scrape.reads import Counted, Engine, Facts, Proof, Read, Reads, beside, labelled, positive
+
+_PLUGIN_STEPS = "kneewatch_vllm_steps_total"
+_STEP_SUMS = {
+    "seconds": "kneewatch_vllm_step_seconds_total",
+    "requests": "kneewatch_vllm_step_requests_total",
+    "decode_tokens": "kneewatch_vllm_step_decode_tokens_total",
+    "prefill_tokens": "kneewatch_vllm_step_prefill_tokens_total",
+    "kv_tokens": "kneewatch_vllm_step_kv_tokens_total",
+}
+_PLUGIN_LIMITS = "kneewatch_vllm_scheduler_limit"
+STEP_SERIES = (_PLUGIN_STEPS, *_STEP_SUMS.values(), _PLUGIN_LIMITS)
+_LIMIT_FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+_MAX_LIMIT = 10**9
+
+
+def _step_sums(found: Samples) -> dict[str, StepSums]:
+    """Return the sums over steps by their label, over all engines; those of which a part is missing are left out."""
+    steps = by_label(found, "up_to_tokens", _PLUGIN_STEPS)
+    sums = {field: by_label(found, "up_to_tokens", name) for field, name in _STEP_SUMS.items()}
+    return {
+        bound: StepSums(steps=count, **{field: of[bound] for field, of in sums.items()})
+        for bound, count in steps.items()
+        if all(bound in of for of in sums.values())
+    }
+
+
+def _scheduler_limits(found: Samples) -> Mapping[str, int]:
+    """Return the scheduler's limits by flag, those of the first engine: all engines have the same."""
+    limits: dict[str, int] = {}
+    for sample in first(found, (_PLUGIN_LIMITS,)):
+        flag = sample.labels.get("flag", "")
+        if flag in _LIMIT_FLAGS and 1 <= sample.value <= _MAX_LIMIT:
+            limits.setdefault(flag, int(sample.value))
+    return limits
+
+
+_HTTP_ANSWERS = ("http_requests_total",)
+# POST requests that make an engine work. Adapters are loaded at a path of the same beginning.
+_GENERATING, _NOT_GENERATING = ("/v1/", "/generate", "/invocations", "/inference/v1/generate"), "_lora_adapter"
+
+
+def _http_errors(found: Samples) -> float | None:
+    """Return the answers with status 5xx to requests that generate: 0 if there is none among the answers."""
+    answers = [answer for answer in first(found, _HTTP_ANSWERS) if "handler" in answer.labels]  # not another program's
+    return sum(answer.value for answer in answers if _is_http_error(answer.labels)) if answers else None
+
+
+def _is_http_error(labels: Mapping[str, str]) -> bool:
+    handler = labels.get("handler", "")
+    is_generating = handler.startswith(_GENERATING) and not handler.endswith(_NOT_GENERATING)
+    return is_generating and labels.get("method") == "POST" and labels.get("status", "").startswith("5")
+
 
 RUNNING = ("vllm:num_requests_running",)
 _WAITING = ("vllm:num_requests_waiting",)
@@ -146,8 +206,8 @@ def _more(found: Samples) -> Mapping[str, Any]:
         "is_asleep": _is_asleep(found),
         "adapters": _adapters(found),
         "flags": _flags(found),
-        "step_sums": vllm_steps.step_sums(found),
-        "scheduler_limits": vllm_steps.scheduler_limits(found),
+        "step_sums": _step_sums(found),
+        "scheduler_limits": _scheduler_limits(found),
     }
 
 
@@ -169,7 +229,7 @@ READS: Reads = {
     "progress": Read((*_GENERATION_TOKENS, *parts((_STEPS,))), _progress),
     "finished": labelled("finished_reason", *_FINISHED),
     "outcomes": Read((*_FINISHED, *_REJECTIONS), _outcomes),
-    "http_errors": Read(http_answers.NAMES, http_answers.errors),
+    "http_errors": Read(_HTTP_ANSWERS, _http_errors),
     "prefix_cache_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
     "prefix_cache_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     "external_cache_queries": _EXTERNAL_QUERIES,
@@ -228,6 +288,38 @@ ENGINE = Engine(
         },
     ),
     more=_more,
-    also=(*_ADAPTERS, *_SLEEP_STATE, *_SLEEP_OPERATIONS, *vllm_steps.NAMES),
+    also=(*_ADAPTERS, *_SLEEP_STATE, *_SLEEP_OPERATIONS, *STEP_SERIES),
     unique=_unique,
 )
+
+
+_RAY_LINE = re.compile(r"^ray_vllm_(\w+)\{(.*)\} ", re.MULTILINE)
+_RAY_REPLICA = re.compile(r'(?:^|,)ReplicaId="([^"]*)"')
+_RAY_ENGINE = re.compile(r'(^|,)engine="[^"]*"')
+_RAY_SIGN = "ray_vllm_"
+RAY_DELAY_S = 15.0
+
+
+def is_of_ray(page: str) -> bool:
+    """Return whether a page has vLLM's series by Ray's names."""
+    return page.startswith(_RAY_SIGN) or f"\n{_RAY_SIGN}" in page
+
+
+def as_vllm(page: str) -> str:
+    """Return the page with vLLM's own names. With several replicas, `engine` is the replica's id."""
+    labels = {found[2] for found in _RAY_LINE.finditer(page)}
+    replicas = {found[1] for text in labels if (found := _RAY_REPLICA.search(text))}
+    new = {text: _with_replica(text) if len(replicas) > 1 else text for text in labels}
+    return _RAY_LINE.sub(lambda found: f"vllm:{found[1]}{{{new[found[2]]}}} ", page)
+
+
+def _with_replica(labels: str) -> str:
+    found = _RAY_REPLICA.search(labels)
+    if found is None:
+        return labels
+    engine = f'engine="{found[1]}"'
+    return (
+        _RAY_ENGINE.sub(lambda before: before[1] + engine, labels)
+        if _RAY_ENGINE.search(labels)
+        else f"{labels},{engine}"
+    )

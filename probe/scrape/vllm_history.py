@@ -9,7 +9,7 @@ from prometheus_client.samples import Sample
 
 from probe.core.server_values import BY_KEY, Kind
 from probe.core.snapshot import ServerSnapshot
-from probe.scrape import vllm, vllm_steps
+from probe.scrape import vllm
 from probe.scrape.metrics_parser import first
 from probe.scrape.reads import names
 
@@ -21,7 +21,7 @@ _FORECAST_VALUES = (
 )  # fmt: skip
 _HISTOGRAMS = {name for key in vllm.READS if BY_KEY[key].kind is Kind.HISTOGRAM for name in names(vllm.READS, key)}
 HISTORY = (
-    *(name for key in _FORECAST_VALUES for name in names(vllm.READS, key)), *vllm_steps.NAMES,
+    *(name for key in _FORECAST_VALUES for name in names(vllm.READS, key)), *vllm.STEP_SERIES,
     *(name + part for key in _FORECAST_HISTOGRAMS for name in names(vllm.READS, key) for part in ("_sum", "_count")),
 )  # fmt: skip
 _SCRAPED = "kneewatch_scraped"

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from exporters.metrics_page import MetricsPage
-from probe.core.firing_alerts import FiringAlerts
+from exporters.registry import MetricsPage
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
-from probe.core.target_status import TargetStatus
+from probe.core.target_status import FiringAlerts, TargetStatus
 
 
 class Monitor(Protocol):

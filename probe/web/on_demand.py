@@ -14,8 +14,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from exporters.exposition_format import wants_openmetrics
-from exporters.metrics_page import MetricsPage
+from exporters.registry import MetricsPage
+from exporters.rendered_samples import wants_openmetrics
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.errors import TargetError

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
-from exporters.exposition_format import wants_openmetrics
+from exporters.rendered_samples import wants_openmetrics
 from probe.web.headers import takes_gzip
 from probe.web.monitor_protocol import Monitor
 from probe.web.on_demand import is_cross_site

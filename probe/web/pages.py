@@ -20,11 +20,10 @@ from starlette.types import ASGIApp
 from exporters.discovery import exported_labels
 from probe import __version__
 from probe.charts import ECHARTS, echarts, notice
-from probe.core.firing_alerts import FiringAlerts
 from probe.core.result import CapacityResult
-from probe.core.target_status import CanaryStatus, TargetStatus
+from probe.core.target_status import CanaryStatus, FiringAlerts, TargetStatus
 from probe.core.text import one_line
-from probe.gpu.utilization import memory, utilization
+from probe.gpu.fields import memory, utilization
 from probe.report.forecast_text import beside_measured, correction_words, forecast_rate
 from probe.report.html import charts_script, embedded, environment, report, run_data, style
 from probe.web import overview

@@ -41,7 +41,7 @@ from probe.discovery.target_groups import LIMITS, read_yaml  # noqa: E402
 from probe.gpu import dcgm  # noqa: E402
 from probe.kubernetes.client import KubernetesError, _checked, _utf8  # noqa: E402
 from probe.prometheus import queries  # noqa: E402
-from probe.scrape import engines, server_info  # noqa: E402
+from probe.scrape import engines, page_scraper  # noqa: E402
 from probe.web.auth import _credentials  # noqa: E402
 
 # Only modules that are imported while the engine looks are guided by coverage.
@@ -170,7 +170,7 @@ def command_line(data: bytes) -> None:
 def startup_flags(data: bytes) -> None:
     """vLLM's answer of /server_info: the flags known, or ForeignJsonError."""
     with suppress(ForeignJsonError):
-        _check_flags(server_info.flags_of(data))
+        _check_flags(page_scraper.flags_of(data))
 
 
 def _check_flags(flags: Mapping[str, str]) -> None:

@@ -20,8 +20,8 @@ from exporters.cross_checks import CrossChecksExporter
 from exporters.discovery import DiscoveryExporter
 from exporters.gpu import GpuExporter
 from exporters.health import HealthExporter
-from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
+from exporters.registry import MetricsPage
 from exporters.server import ServerExporter, UserTrafficExporter
 from probe.capacity.trend.change_detection import METHODS as SHIFT_METHODS
 from probe.config.config_file import config_from

@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from probe.capacity.model.windows import MetricsWindow
-from probe.core.request import RequestRecord
-from probe.core.request_cost import tokens_spent
+from probe.core.request import RequestRecord, tokens_spent
 from probe.core.token_length import LognormalLength, TokenLength, mean_length, quantile
 from probe.core.workload import Workload
 

@@ -25,8 +25,7 @@ from probe.core.clock import Clock
 from probe.core.objectives import Objectives
 from probe.core.provenance import with_gpus
 from probe.core.reasons import CLIENT_BOUND, SERVER_UNREADABLE
-from probe.core.request import NO_FAILURES, Outcome, RequestRecord
-from probe.core.request_cost import tokens_spent
+from probe.core.request import NO_FAILURES, Outcome, RequestRecord, tokens_spent
 from probe.core.result import Capacity, CapacityResult, Cost, Phase
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside

@@ -41,7 +41,7 @@ from probe.capacity.search.verdict import (
 )
 from probe.core.objectives import Objectives
 from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, TOO_FEW
-from probe.core.request_cost import tokens_spent
+from probe.core.request import tokens_spent
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside

@@ -9,9 +9,9 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 
-from probe.core.measured_length import stored_length
 from probe.core.result import CapacityResult, RunContext
 from probe.core.shift import CapacitySample
+from probe.core.token_length import stored_length
 
 _DIGITS = 12  # 48 bits: a number that a Prometheus sample holds without loss
 _NO_END = ("interrupt", "error")

@@ -40,8 +40,7 @@ from probe.client.endpoint import Endpoint
 from probe.client.secrets import AuthHeader
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
-from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
-from probe.core.request_cost import tokens_spent
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic, tokens_spent
 
 SECRET = "sk-not-to-be-shown-0123456789"
 CLOCK = SystemClock()

@@ -5,8 +5,8 @@ from statistics import fmean
 
 import pytest
 
-from probe.core.measured_length import MeasuredLength, stored_length
 from probe.core.request import Api
+from probe.core.token_length import MeasuredLength, stored_length
 from probe.core.workload import Workload, lengths, longest_request, requests
 
 TWO_HUMPS = MeasuredLength((100.0, 200.0, 4000.0, 8000.0), (0.0, 0.9, 0.9, 1.0))

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.core.measured_length import MeasuredLength, measured_of
 from probe.core.request import Api, RequestSpec
-from probe.core.request_mix import Draw, Part, draws
-from probe.core.workload import LognormalLength, lengths, longest, longest_request, mixed, requests
+from probe.core.token_length import MeasuredLength, measured_of
+from probe.core.workload import Draw, LognormalLength, Part, draws, lengths, longest, longest_request, mixed, requests
 
 _MOST = 100_000
 _LENGTH = st.integers(1, 200) | st.builds(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.core.measured_length import MeasuredLength
 from probe.core.request import Api, RequestSpec
+from probe.core.token_length import MeasuredLength
 from probe.core.trace import Trace, TraceRequest, trace_of, trace_requests, trace_workload
 
 _REQUEST = st.builds(

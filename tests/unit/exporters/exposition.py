@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from exporters.metrics_page import MetricsPage
+from exporters.registry import MetricsPage
 from exporters.rendered_samples import RenderedSamples
 
 Samples = Mapping[tuple[str, frozenset[tuple[str, str]]], float]

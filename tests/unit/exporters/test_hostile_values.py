@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from property_examples import examples
 
 from exporters.gpu import GpuExporter
-from exporters.metrics_page import MetricsPage
+from exporters.registry import MetricsPage
 from exporters.rendered_samples import RenderedSamples
 from exporters.server import ServerExporter, UserTrafficExporter
 from probe.core import server_values

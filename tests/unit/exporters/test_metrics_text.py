@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from property_examples import examples
 
 from exporters import names
-from exporters.metrics_page import MetricsPage
 from exporters.names import Series
+from exporters.registry import MetricsPage
 from exporters.rendered_samples import RenderedSamples, SampleLines
 from probe.core import snapshot
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from exporters.vllm_plugin.step_contents import Step
 from exporters.vllm_plugin.step_series import StepSeries
-from probe.scrape import vllm, vllm_history, vllm_steps
+from probe.scrape import vllm, vllm_history
 from probe.scrape.metrics_parser import samples
 
 LIMITS = {"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 4096}
@@ -81,7 +81,7 @@ def test_kneewatch_reads_what_the_plugin_exports() -> None:
 
 
 def test_prometheus_history_has_the_same_series() -> None:
-    assert set(vllm_steps.NAMES) <= set(vllm_history.HISTORY)
+    assert set(vllm.STEP_SERIES) <= set(vllm_history.HISTORY)
 
 
 def test_a_page_with_a_part_missing_has_no_sums() -> None:

@@ -11,7 +11,7 @@ from hostile_server import CLOSE, HANG, Asked, Script, chunked, head, hostile, w
 
 from probe.core.errors import TargetError
 from probe.core.snapshot import GpuSnapshot
-from probe.gpu.dcgm_reader import DcgmPages
+from probe.gpu.dcgm import DcgmPages
 
 RECORDED = (Path(__file__).parents[2] / "pages/gpu/dcgm-4.1-kubernetes.prom").read_text()
 PAGE = whole(200, RECORDED, "text/plain; version=0.0.4")

@@ -6,7 +6,7 @@ import pytest
 
 from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.core.step import GpuUse
-from probe.gpu.utilization import memory, use, utilization
+from probe.gpu.fields import memory, use, utilization
 
 S = 10**9
 

@@ -14,8 +14,7 @@ from property_examples import examples
 from probe.capacity.run.runner import covered_seconds, over_objective
 from probe.core.objectives import ALL, AVAILABILITY, Objective, Objectives
 from probe.core.reasons import CUT_SHORT, MIN_REQUESTS
-from probe.core.request import Outcome, RequestRecord
-from probe.core.request_cost import tokens_spent
+from probe.core.request import Outcome, RequestRecord, tokens_spent
 from probe.core.step import StepPlan, StepRun, StepSummary
 from probe.load.step_summary import summarize
 

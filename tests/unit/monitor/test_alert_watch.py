@@ -8,7 +8,7 @@ from fake_prometheus import prometheus
 from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
-from probe.core.firing_alerts import FiringAlerts
+from probe.core.target_status import FiringAlerts
 from probe.monitor.app import AlertWatch
 from probe.runtime.kept_program import free_port
 

@@ -12,11 +12,11 @@ from probe.capacity.trend.fingerprint import fingerprint
 from probe.config.capacity import ServerLimitsConfig
 from probe.config.config import Config
 from probe.core.errors import TargetError
-from probe.core.measured_length import MeasuredLength
 from probe.core.objectives import Objectives
 from probe.core.request import Api
 from probe.core.result import CapacityResult
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
+from probe.core.token_length import MeasuredLength
 from probe.core.workload import Workload
 from probe.monitor.capacity_workload import CapacityWorkload, workload_since_start
 from probe.monitor.startup_flags import StartupFlags

@@ -20,8 +20,8 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from exporters.metrics_page import MetricsPage
 from exporters.probe import ProbeExporter
+from exporters.registry import MetricsPage
 from exporters.server import ServerExporter
 from probe.capacity.run.locks import LOST_LEASE, FileLock, Lock
 from probe.config.config_file import config_from

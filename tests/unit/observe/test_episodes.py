@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.core.snapshot import ServerSnapshot
-from probe.observe.episodes import Episode, Episodes, Regime, regime_of
+from probe.observe.snapshot_history import Episode, Episodes, Regime, regime_of
 
 MINUTE = 60 * 10**9
 regimes = st.builds(Regime, st.integers(0, 12), st.integers(0, 3), st.integers(0, 3))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from probe.capacity.model.windows import windows
 from probe.core.server_values import Kind, plain
 from probe.core.snapshot import Histogram, ServerSnapshot, StepSums, as_fields
-from probe.observe.splice import spliced
+from probe.observe.snapshot_history import spliced
 
 S = 10**9
 TOKENS, REQUESTS = 100.0, 5.0  # a second

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.core.measured_length import MeasuredLength
 from probe.core.request import Api
 from probe.core.snapshot import Histogram
+from probe.core.token_length import MeasuredLength
 from probe.core.workload import MAX_TOKENS, Workload, longest, requests
 from probe.observe.user_mix import MIN_REQUESTS, are_alike, measured_length, users_workload
 from probe.simulator.metrics_model import GrowingHistogram, one_two_five

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 from example_records import result
 
-from probe.core.step import Arrivals
-from probe.core.token_counts import SentTokens, TokenCounts
+from probe.core.step import Arrivals, SentTokens, TokenCounts
 from probe.report.sent_text import sent_lines
 
 _LENGTH = {"tokens": [100, 100], "shares": [0.0, 1.0]}

@@ -14,8 +14,7 @@ from scraping import PAGE, SECRET, VERSION, scraping
 
 from probe.core.foreign_json import ForeignJsonError
 from probe.scrape import page_scraper as scrapes
-from probe.scrape.page_scraper import PageScraper
-from probe.scrape.server_info import flags_of
+from probe.scrape.page_scraper import PageScraper, flags_of
 
 ANSWER = (Path(__file__).parents[2] / "golden/vllm-0.32/server_info.json").read_bytes()
 FOUND = {

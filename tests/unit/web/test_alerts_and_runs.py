@@ -8,8 +8,8 @@ import httpx
 from example_records import status, step
 from fake_monitor import FakeMonitor
 
-from probe.core.firing_alerts import FiringAlert, FiringAlerts
 from probe.core.result import RunProgress
+from probe.core.target_status import FiringAlert, FiringAlerts
 from probe.web.pages import build_pages
 
 NIGHT_S = 1_795_402_140.0  # 2026-11-23 02:49:00 UTC

@@ -18,9 +18,8 @@ from probe.capacity.model.fit_data import TERMS, FitData, Floats
 from probe.capacity.model.lengths import prompt_lengths
 from probe.capacity.model.step_cost_fit import MIN_WINDOWS, StepCostModel, _drift, fit
 from probe.capacity.model.windows import MetricsWindow, windows
-from probe.core.request_mix import Part
 from probe.core.snapshot import ServerSnapshot
-from probe.core.workload import Workload, mixed
+from probe.core.workload import Part, Workload, mixed
 from probe.simulator.cost import Batch, StepCost
 
 pytestmark = pytest.mark.slow

@@ -30,8 +30,7 @@ from probe.capacity.trend.measurement import (
 )
 from probe.core.percentiles import distribution
 from probe.core.result import Capacity, CapacityResult, Stopped
-from probe.core.step import Arrivals, Distribution, RequestCounts, StepPlan
-from probe.core.token_counts import SentTokens, TokenCounts
+from probe.core.step import Arrivals, Distribution, RequestCounts, SentTokens, StepPlan, TokenCounts
 
 TOLERANCE = 0.05
 
