@@ -58,14 +58,14 @@ class CapacityExporter:
         self._compared: dict[tuple[str, str], tuple[str, ...]] = {}  # the labels of its shift
 
     def forget(self, target: str) -> None:
-        """The target is not watched any more: what is known of its capacity is shown no more."""
+        """Return the target is not watched any more: what is known of its capacity is shown no more."""
         for metric in self._all:
             metric.forget(target)
         for kind in _KINDS:
             self._shown.pop((target, kind), None)
             self._compared.pop((target, kind), None)
 
-    def expect(self, target: str, schedule_interval_s: float) -> None:
+    def start_at_zero(self, target: str, schedule_interval_s: float) -> None:
         """Start the counters of a target with capacity runs at zero, and publish how often a run is due."""
         self._schedule.labels(target).set(schedule_interval_s)
         for outcome in OUTCOMES:
@@ -189,7 +189,7 @@ class CapacityExporter:
 
 
 def _trips(result: CapacityResult) -> list[str]:
-    """Return why the guard ended load levels within the run, and why it ended the run."""
+    """Return why the guard ended steps of the run, and why it ended the run."""
     trips = [step.tripped for step in result.steps if step.tripped is not None]
     stopped = result.stopped
     if stopped.by == "guard" and (not trips or trips[-1] != stopped.reason):

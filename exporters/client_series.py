@@ -30,12 +30,12 @@ class TargetUp:
         self._valid_s: dict[_Kind, float] = {}
         self._newest: dict[_Kind, tuple[bool, int]] = {}  # whether it was up, and when that was known
 
-    def expect(self, model: str, workload: str, valid_s: float) -> None:
+    def add_kind(self, model: str, workload: str, valid_s: float) -> None:
         """Add a kind of canary. `valid_s`: for how long one of them shows whether the target is up."""
         self._valid_s[model, workload] = valid_s
 
-    def is_expected(self, model: str, workload: str) -> bool:
-        """Return whether a kind was announced with this model."""
+    def has_kind(self, model: str, workload: str) -> bool:
+        """Return whether a kind with this model was added."""
         return (model, workload) in self._valid_s
 
     def add(self, record: RequestRecord, *, is_up: bool) -> None:
@@ -53,7 +53,7 @@ class TargetUp:
 
     @property
     def is_up(self) -> bool | None:
-        """Whether the newest canary of each kind succeeded; None if all are too old."""
+        """Return whether the newest canary of each kind succeeded; None if all are too old."""
         now_ns = self._clock.monotonic_ns()
         return worst(
             is_up
@@ -157,9 +157,9 @@ class ClientSeries:
             self._ratio.labels(self._target, name).set(objective.ratio)
             self._seconds.labels(self._target, name).set(objective.within_s)
 
-    def expect(self, model: str, workload: str, traffic: Traffic, up_for_s: float) -> None:
+    def start_at_zero(self, model: str, workload: str, traffic: Traffic, up_for_s: float) -> None:
         labels = (self._target, model, workload, traffic.value)
-        self._canaries.expect(model, workload, up_for_s)
+        self._canaries.add_kind(model, workload, up_for_s)
         if model == UNKNOWN_MODEL:
             self._provisional.add(labels)
         self._start(labels)
@@ -194,7 +194,7 @@ class ClientSeries:
             self._up.labels(record.target).set(bool(self._canaries.is_up))
         if record.is_up:
             self._last_success.labels(*labels).set(wall_s)
-        # A capacity run would mix the latencies of all its load levels in one histogram; its result has them by level.
+        # A capacity run would mix the latencies of all its steps in one histogram; its result has them by step.
         # A question's length is the model's.
         if record.outcome is Outcome.OK and record.traffic not in (Traffic.CAPACITY, Traffic.ANSWER):
             self._observe_latencies(record, labels)
@@ -207,7 +207,7 @@ class ClientSeries:
 
     @property
     def is_up_valid(self) -> bool:
-        """Whether a canary is recent enough to show whether the target is up."""
+        """Return whether a canary is recent enough to show whether the target is up."""
         return self._canaries.is_up is not None
 
     def forget_up(self) -> bool:
@@ -219,7 +219,7 @@ class ClientSeries:
         """Remove series announced before the server reported its model, if no request used them."""
         model, workload, traffic = UNKNOWN_MODEL, record.spec.workload, record.traffic.value
         labels = (self._target, model, workload, traffic)
-        if labels not in self._provisional or self._canaries.is_expected(record.model, workload):
+        if labels not in self._provisional or self._canaries.has_kind(record.model, workload):
             return
         self._provisional.discard(labels)
         if labels in self._counted:

@@ -50,7 +50,7 @@ class DiscoveryExporter:
         self._failing.labels(discovery).set(failing)
 
     def describe(self, target: str, discovery: str, labels: Mapping[str, str]) -> None:
-        """Publish the labels of a target: those of its pod, or of its entry in a list."""
+        """Publish the labels of a target: its pod's, or the ones of its entry in a list."""
         labelled = {"target": target, "discovery": discovery}
         for name, value in exported_labels(labels):
             # kube-state-metrics writes them so.

@@ -32,14 +32,16 @@ class HealthExporter:
         self._lag = histogram(names.LOOP_LAG, registry)
         self._lateness = histogram(names.TASK_LATENESS, registry)
 
-    def expect(self, task: str, target: str, interval_s: float | None, wall_s: float) -> None:
-        """Announce a task. An interval task counts as alive from now, so that one that never completes is noticed."""
+    def announce_task(self, task: str, target: str, interval_s: float | None, wall_s: float) -> None:
+        """Start a task's counters at zero. An interval task counts as alive from now, or one that never completes would
+        go unnoticed.
+        """
         self._failures.labels(task, target)
         if interval_s is not None:
             self._interval.labels(task, target).set(interval_s)
             self._last_success.labels(task, target).set(wall_s)
 
-    def expect_canaries(self, target: str, timeout_s: float) -> None:
+    def publish_canary_timeout(self, target: str, timeout_s: float) -> None:
         """Publish the time limit of a target's canaries."""
         self._timeout.labels(target).set(timeout_s)
 

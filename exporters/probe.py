@@ -67,12 +67,14 @@ class ProbeExporter:
         self._targets.pop(target, None)
         self.relay.forget(target)
 
-    def expect(self, target: str, model: str, workload: str, traffic: Traffic, up_for_s: float = float("inf")) -> None:
-        """Announce a kind of canary. Its counters start at zero: without that, `increase` misses the first failure.
+    def start_at_zero(
+        self, target: str, model: str, workload: str, traffic: Traffic, up_for_s: float = float("inf")
+    ) -> None:
+        """Start the counters of a kind of canary at zero: without that, `increase` misses the first failure.
 
         `up_for_s`: for how long a canary shows whether the target is up.
         """
-        self._targets[target].expect(model, workload, traffic, up_for_s)
+        self._targets[target].start_at_zero(model, workload, traffic, up_for_s)
         self._write(target)
 
     def observe(self, record: RequestRecord, wall_s: float) -> None:

@@ -36,8 +36,8 @@ def histogram(series: Series, registry: CollectorRegistry, thresholds: Iterable[
 class ByTarget(Generic[M]):
     """A metric with a label `target`, indexed by target.
 
-    To remove a target's children, prometheus_client scans those of all targets: for a thousand targets at once, that
-    blocked the event loop for most of a minute.
+    To remove a target's children, prometheus_client scans all children: for a thousand targets at once, this blocked
+    the event loop for most of a minute.
     """
 
     def __init__(self, metric: M, series: Series) -> None:

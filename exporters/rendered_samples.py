@@ -86,8 +86,8 @@ def _pair(name: str, value: str) -> str:
 class SampleLines:
     """The samples of one scrape, as lines of the page.
 
-    Values are those of another program. What no counter and no histogram can have is left out, because a strict parser
-    of OpenMetrics would refuse the whole page.
+    The values come from another program. A value that no counter and no histogram can have is left out, because a
+    strict parser of OpenMetrics would refuse the whole page.
     """
 
     def __init__(self) -> None:

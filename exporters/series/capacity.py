@@ -13,11 +13,13 @@ CAPACITY_RPS = _declare(
     "Capacity: requests per second that the server sustains within every objective",
     _KNEE,
 )
-CAPACITY_RPS_LOWER = _declare("gauge", "capacity_requests_per_second_lower", "Lower bound of the capacity", _KNEE)
+CAPACITY_RPS_LOWER = _declare(
+    "gauge", "capacity_requests_per_second_lower", "Lower bound of the capacity in requests per second", _KNEE
+)
 CAPACITY_RPS_UPPER = _declare(
     "gauge",
     "capacity_requests_per_second_upper",
-    "Upper bound of the capacity; absent if no load missed an objective",
+    "Upper bound of the capacity in requests per second; absent if no load missed an objective",
     _KNEE,
 )
 CAPACITY_TOKENS = _declare("gauge", "capacity_output_tokens_per_second", "Output tokens per second at the knee", _KNEE)
@@ -45,7 +47,7 @@ CAPACITY_STEPS = _declare("counter", "capacity_steps_total", "Steps of capacity 
 MODEL_RESIDUAL = _declare(
     "gauge",
     "capacity_model_residual_ratio",
-    "Last forecast before a measuring run, relative to the run's result, minus 1",
+    "Last forecast before a measuring run divided by the run's result, minus 1",
     ("target", "model", "workload"),
 )
 KNEE_CONCURRENCY = _declare(
@@ -64,15 +66,16 @@ KNEE_BASELINE = _declare(
     "gauge", "knee_baseline_requests_per_second", "Baseline: median of earlier capacities with the same setup", _KNEE
 )
 KNEE_BASELINE_SINCE = _declare(
-    "gauge", "knee_baseline_since_timestamp_seconds", "Time of the first run in the baseline", _KNEE
+    "gauge", "knee_baseline_since_timestamp_seconds", "Time of the first run in the baseline of the knee", _KNEE
 )
 KNEE_SHIFT = _declare(
-    "gauge", "knee_shift_ratio", "Last capacity relative to its baseline, minus 1: -0.1 is 10 % less", _KNEE
+    "gauge", "knee_shift_ratio", "Last capacity divided by its baseline, minus 1: -0.1 is 10 % less", _KNEE
 )
 KNEE_SHIFTED = _declare(
     "gauge",
     "knee_shifted",
-    "1 while this method detects a shift of the knee, else 0; rise is upwards, the others downwards",
+    "1 while this method detects a shift of the knee, else 0; rise detects a higher knee, the other methods a lower"
+    " one",
     (*_KNEE, "method"),
 )
 CAPACITY_RUNS = _declare("counter", "capacity_runs_total", "Capacity runs by outcome", ("target", "outcome"))
@@ -85,7 +88,7 @@ CAPACITY_SCHEDULE = _declare(
 CAPACITY_REFUSALS = _declare(
     "counter",
     "capacity_refusals_total",
-    "Refused scheduled capacity runs by reason",
+    "Scheduled capacity runs that were refused, by reason",
     ("target", "reason"),
 )
 GUARD_TRIPS = _declare(

@@ -17,61 +17,67 @@ _TOKEN_BUCKETS = (
 _REQUEST = ("target", "model", "workload", "traffic")
 _declare = partial(declare, "client")
 
-REQUESTS = _declare("counter", "requests_total", "Finished requests by outcome", (*_REQUEST, "outcome"))
+REQUESTS = _declare(
+    "counter", "requests_total", "Kneewatch's own requests that finished, by outcome", (*_REQUEST, "outcome")
+)
 GOOD_REQUESTS = _declare(
     "counter",
     "good_requests_total",
-    "Requests that met an objective: availability, ttft, tpot, e2e, itl or all",
+    "Kneewatch's own requests that met an objective: availability, ttft, tpot, e2e, itl or all",
     (*_REQUEST, "objective"),
 )
 TTFT = _declare(
     "histogram",
     "ttft_seconds",
-    "Time to first token (TTFT), from the scheduled send",
+    "Time to first token (TTFT) of Kneewatch's own requests, from the scheduled send",
     _REQUEST,
     _LATENCY_BUCKETS,
 )
 FIRST_ANSWER = _declare(
     "histogram",
     "first_answer_seconds",
-    "Time to the first answer token of streams that begin with reasoning, from the scheduled send",
+    "Time from the scheduled send to the first token of the answer, of streams that begin with reasoning",
     _REQUEST,
     _LATENCY_BUCKETS,
 )
 ITL = _declare(
     "histogram",
     "itl_seconds",
-    "Inter-token latency (ITL): gap between successive token events of a stream",
+    "Inter-token latency (ITL) of Kneewatch's own requests: gap between successive token events of a stream",
     _REQUEST,
     _TOKEN_BUCKETS,
 )
 TPOT = _declare(
     "histogram",
     "tpot_seconds",
-    "Time per output token (TPOT): mean after the first token, one sample per request",
+    "Time per output token (TPOT) of Kneewatch's own requests: mean after the first token, one sample per request",
     _REQUEST,
     _TOKEN_BUCKETS,
 )
 E2E = _declare(
     "histogram",
     "e2e_seconds",
-    "End-to-end latency (E2E), from the scheduled send to the last token",
+    "End-to-end latency (E2E) of Kneewatch's own requests, from the scheduled send to the last token",
     _REQUEST,
     _LATENCY_BUCKETS,
 )
-SCHEDULE_LAG = _declare("histogram", "schedule_lag_seconds", "How late a request was sent", _REQUEST, LAG_BUCKETS)
+SCHEDULE_LAG = _declare(
+    "histogram", "schedule_lag_seconds", "How much later than scheduled Kneewatch sent a request", _REQUEST, LAG_BUCKETS
+)
 TOKENS = _declare(
     "counter",
     "tokens_total",
     "Tokens of Kneewatch's own requests; cancelled requests count in full",
     ("target", "model", "traffic", "kind"),
 )
-LAST_SUCCESS = _declare("gauge", "last_success_timestamp_seconds", "Time of the last successful request", _REQUEST)
+LAST_SUCCESS = _declare(
+    "gauge", "last_success_timestamp_seconds", "Time of Kneewatch's last successful request", _REQUEST
+)
 TARGET_UP = _declare(
     "gauge",
     "target_up",
-    "1 if the last canary of each kind received all requested tokens, else 0; absent while the server sleeps, and once"
-    " no canary has shown either for three intervals and two timeouts",
+    "1 if the last canary of each kind received all requested tokens, else 0; absent while the server sleeps, and"
+    " when no canary has shown up or down for three intervals and two timeouts",
     ("target",),
 )
 OBJECTIVE_RATIO = _declare(

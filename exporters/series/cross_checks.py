@@ -9,19 +9,21 @@ _declare = partial(declare, "joined", stability="experimental")
 TTFT_GAP = _declare(
     "gauge",
     "ttft_gap_seconds",
-    "Canaries' TTFT minus the server's (network and gateway): canaries alone on the server (matched), or means (mean)",
+    "Canaries' TTFT minus the server's own, the delay by network and gateway: of canaries alone on the server"
+    " (matched), or of means over five minutes (mean)",
     (*TARGET, "method"),
 )
 QUEUE_SHARE = _declare(
     "gauge",
     "server_queue_share_ratio",
-    "Queue time as a share of queue and prefill time, means over five minutes",
+    "Queue time divided by queue and prefill time, means over five minutes",
     TARGET,
 )
 COUNTED_TOKENS = _declare(
     "gauge",
     "server_counted_tokens_ratio",
-    "Tokens by the server's counters relative to the client's, for canaries alone on it; not 1 means another server",
+    "Tokens that the server counted divided by those the client received, for canaries alone on the server; other"
+    " than 1 means another server's metrics",
     (*TARGET, "kind"),
 )
 HELD_BACK = _declare(
@@ -48,7 +50,7 @@ AMBIGUOUS = _declare(
 KV_PRESSURE = _declare(
     "gauge",
     "kv_pressure",
-    "1 while there is this sign of KV cache pressure in the last minute; late: an objective is missed or will be",
+    "1 if this sign of KV cache pressure showed in the last minute; late: an objective is missed or will be",
     (*TARGET, "sign"),
 )
 KV_TOO_SMALL = _declare(

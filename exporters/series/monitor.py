@@ -27,7 +27,10 @@ DISCOVERED = _declare(
     "gauge", "discovered_targets", "Servers that a discovery has found, including those of other shards", ("discovery",)
 )
 DISCOVERY_LEAST = _declare(
-    "gauge", "discovery_min_targets", "Servers that a discovery must find, or an alert fires", ("discovery",)
+    "gauge",
+    "discovery_min_targets",
+    "Fewest servers that a discovery must find; with fewer an alert fires",
+    ("discovery",),
 )
 DISCOVERY_FAILING = _declare(
     "gauge",
@@ -40,7 +43,7 @@ SHARDS = _declare("gauge", "shards", "Number of shards; absent without sharding"
 TARGET_INFO = _declare(
     "gauge",
     "target_info",
-    "1, labelled with the labels that discovery found: label_... for each label of the target's pod",
+    "1, labelled with what discovery found: label_... for each label of the target's pod",
     ("target", "discovery"),
 )
 CPU = _declare("counter", "process_cpu_seconds_total", "CPU time of the monitor's process, without child processes")

@@ -30,20 +30,20 @@ SERVER_UP = _declare(
 SERVER_TARGETS = _declare(
     "gauge",
     "server_targets",
-    "Targets with this server's metrics page, the target itself included. They have the same kneewatch_server_* and"
-    " kneewatch_users_*: divide by it before a sum over targets",
+    "Targets with this server's metrics page, this target included. All have the same kneewatch_server_* and"
+    " kneewatch_users_*, so divide by it before a sum over targets",
     TARGET,
 )
 SERVER_ROLE = _declare(
     "gauge",
     "server_role",
-    "1, labelled with the part of each request that the server computes: prefill or decode; absent for both",
+    "1, labelled with the part of each request that the server computes, prefill or decode; absent if it computes both",
     (*TARGET, "role"),
 )
 SERVER_PREEMPTIONS_PER_REQUEST = _declare(
     "histogram",
     "server_preemptions_per_request",
-    "Preemptions per request; source: the server's own histogram, or counters, which give only sum and count",
+    "Preemptions per request; source: the server's own histogram, or its counters, which give only sum and count",
     (*TARGET, "source"),
 )
 SERVER_ADAPTER = _declare(
@@ -118,8 +118,8 @@ _declare_users = partial(declare, "users", stability="experimental")
 USERS_REQUESTS = _declare_users(
     "counter",
     "users_requests_total",
-    "User requests that ended since Kneewatch started to watch the server, as far as it counts them: ok, failed (an"
-    " error of the server, or refused by it) or aborted (the client left)",
+    "User requests that ended since Kneewatch began to watch the server: ok, failed (by the server's error or"
+    " refusal) or aborted (the client left); an outcome that the server does not count is absent",
     (*TARGET, "outcome"),
 )
 USERS_TOKENS = _declare_users("counter", "users_tokens_total", "Tokens of user requests", (*TARGET, "kind"))
@@ -132,10 +132,10 @@ USERS_E2E = _declare_users(
     TARGET,
 )
 USERS_PROMPT_TOKENS = _declare_users(
-    "histogram", "users_prompt_tokens", "Prompt tokens of user requests, each counted when it ends", TARGET
+    "histogram", "users_prompt_tokens", "Prompt tokens of a user request, counted when it ends", TARGET
 )
 USERS_OUTPUT_TOKENS = _declare_users(
-    "histogram", "users_output_tokens", "Output tokens of user requests, each counted when it ends", TARGET
+    "histogram", "users_output_tokens", "Output tokens of a user request, counted when it ends", TARGET
 )
 USERS_GOOD = _declare_users(
     "counter",
@@ -147,6 +147,6 @@ USERS_GOOD = _declare_users(
 USERS_OBJECTIVE_SECONDS = _declare_users(
     "gauge",
     "users_objective_seconds",
-    "Bound that user requests are judged by: the server's lowest histogram bound at or above the objective",
+    "Latency by which user requests are judged: the server's lowest histogram bound at or above the objective",
     (*TARGET, "objective"),
 )

@@ -26,7 +26,7 @@ class CanaryHistory:
     """The counts of one target, in rings."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
-        """`rows`: those of `rows_from` from before a restart, in ascending order."""
+        """Continue with `rows` of `rows_from` from before a restart, in ascending order."""
         self._rings = {name: array("I", [0] * SLOTS) for name in COUNTS}
         self._totals = dict.fromkeys(COUNTS, 0)  # the sums of the rings
         self._known = 0  # half hours with canaries

@@ -11,7 +11,7 @@ _KEEP = 20
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
-    """Failures in a row with the same outcome and HTTP status. `detail`: that of the newest. Times are wall times (s).
+    """Failures in a row with the same outcome and HTTP status. `detail` is of the newest. Times are wall times (s).
 
     `recovered_s`: when a canary succeeded again; None: not yet.
     """
@@ -43,7 +43,7 @@ class FailureLog:
 
     @property
     def groups(self) -> Sequence[FailureGroup]:
-        """The groups, newest first."""
+        """Return the groups, newest first."""
         return tuple(self._groups)
 
     def add(self, record: RequestRecord) -> None:

@@ -47,7 +47,7 @@ class Objectives:
 
     @property
     def judges_gaps(self) -> bool:
-        """Whether an objective needs the times between tokens, which a stream that was held back does not show."""
+        """Return whether an objective needs the times between tokens, which a held-back stream does not show."""
         return self.tpot is not None or self.itl is not None
 
 

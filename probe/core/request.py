@@ -31,22 +31,22 @@ class Api(StrEnum):
 
     @property
     def generates(self) -> bool:
-        """Whether answers are tokens, in a stream; else they are numbers, at once."""
+        """Return whether answers are tokens, in a stream; else they are numbers, at once."""
         return _APIS[self].generates
 
     @property
     def takes_ids(self) -> bool:
-        """Whether a prompt can be token ids, so that its length is exact; else it is text."""
+        """Return whether a prompt can be token ids, so that its length is exact; else it is text."""
         return _APIS[self].takes_ids
 
     @property
     def has_template(self) -> bool:
-        """Whether the server puts the prompt into a chat template, which adds tokens."""
+        """Return whether the server puts the prompt into a chat template, which adds tokens."""
         return _APIS[self].has_template
 
     @property
     def operation(self) -> str:
-        """The operation's name in OpenTelemetry's conventions for generative AI."""
+        """Return the operation's name in OpenTelemetry's conventions for generative AI."""
         return _APIS[self].operation
 
 
@@ -212,7 +212,7 @@ class RequestRecord:
 
     @property
     def is_up(self) -> bool | None:
-        """Whether the request shows that the server answers correctly; None: it shows nothing of the server."""
+        """Return whether the request shows that the server answers correctly; None: says nothing about it."""
         is_unanswered = self.outcome is Outcome.CLIENT_BOUND and self.finish_reason is None
         return None if is_unanswered or self.outcome is Outcome.ABORTED else self.outcome in UP
 

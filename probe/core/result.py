@@ -78,7 +78,7 @@ class Capacity:
 
     @property
     def is_lower_bound(self) -> bool:
-        """Whether the server takes at least this load, and perhaps more."""
+        """Return whether the server takes at least this load, and perhaps more."""
         return self.lower is not None and self.upper is None
 
     def noted(self, note: str) -> Self:
@@ -119,7 +119,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """A capacity run under way: when it began (wall time, s), what it does now, and the load levels that ended."""
+    """A capacity run under way: when it began (wall time, s), what it does now, and the steps that ended."""
 
     started_s: float
     phase: str

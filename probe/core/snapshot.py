@@ -80,8 +80,8 @@ class ServerSnapshot:
     generation_tokens: float | None = None
     progress: float | None = None  # tokens or steps: grows with each step while there is work
     finished: Mapping[str, float] = field(default_factory=dict)  # requests by finish reason
-    # Requests by what became of them: ok, failed (by the server's fault) and aborted (the client left), as far as the
-    # engine counts them. Absent: unknown.
+    # Requests by what became of them: ok, failed (by the server's fault) and aborted (the client left).
+    # Absent: the engine does not count it.
     outcomes: Mapping[str, float] = field(default_factory=dict)
     http_errors: float | None = None  # answers with status 5xx; some of them are among the failed, too
     prefix_cache_queries: float | None = None
@@ -99,7 +99,7 @@ class ServerSnapshot:
     models: tuple[str, ...] = ()  # names of the served models
     is_asleep: bool | None = None  # all engines sleep, or are paused: they take requests and run none
     adapters: tuple[str, ...] = ()  # LoRA adapters in use
-    flags: Mapping[str, str] = field(default_factory=dict)  # startup flags, as far as its metrics show them
+    flags: Mapping[str, str] = field(default_factory=dict)  # startup flags that its metrics show
     # From Kneewatch's plugin for vLLM: its steps by the most tokens that they computed, and the scheduler's flags.
     step_sums: Mapping[str, StepSums] = field(default_factory=dict)
     scheduler_limits: Mapping[str, int] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class Gpu:
 
     `labels`: dcgm-exporter's labels that are known and not empty (gpu, UUID, device, modelName, Hostname, GPU_I_ID,
     GPU_I_PROFILE, pod, namespace, container). `values`: by dcgm-exporter's names, in its units up to version 4.8.
-    `versions`: of the driver and of CUDA, as far as they are told.
+    `versions`: of the driver and of CUDA, if known.
     """
 
     labels: Mapping[str, str]

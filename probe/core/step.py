@@ -139,12 +139,12 @@ class StepPlan:
 
     @property
     def is_pulse(self) -> bool:
-        """Whether all requests are sent at once."""
+        """Return whether all requests are sent at once."""
         return self.arrivals is None and self.requests == self.concurrency
 
     @property
     def without_times(self) -> "StepPlan":
-        """The plan without the times of a trace, which are many, for a summary."""
+        """Return the plan without the times of a trace, which are many, for a summary."""
         if self.arrivals is None or not self.arrivals.times_s:
             return self
         return replace(self, arrivals=replace(self.arrivals, times_s=()))

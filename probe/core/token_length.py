@@ -32,12 +32,12 @@ class MeasuredLength:
 
     @property
     def maximum(self) -> int:
-        """The longest length."""
+        """Return the longest length."""
         return max(round(self.tokens[-1]), 1)
 
     @property
     def mean(self) -> float:
-        """The mean length."""
+        """Return the mean length."""
         return self.mean_within(math.inf)
 
     def mean_within(self, most: float) -> float:

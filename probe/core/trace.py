@@ -30,7 +30,7 @@ class TraceRequest:
 
     @property
     def shared_tokens(self) -> int:
-        """The tokens of its blocks."""
+        """Return the tokens of its blocks."""
         return min(len(self.blocks) * self.block_tokens, self.prompt_tokens)
 
 
@@ -47,7 +47,7 @@ class Trace:
 
     @cached_property
     def seconds(self) -> float | None:
-        """How long the trace takes until it may begin again; None without times, or if all are the same."""
+        """Return how long the trace takes until it may begin again; None without times, or if all are the same."""
         last = self.requests[-1].at_s
         return last * len(self.requests) / (len(self.requests) - 1) if last else None
 
@@ -139,7 +139,7 @@ def trace_requests(
 
 
 def _prompt(one: TraceRequest, api: Api, salt: str, own: random.Random) -> list[int]:
-    """Return the tokens of a prompt: those of its blocks, which the salt decides, and its own."""
+    """Return the tokens of a prompt: the tokens of its blocks, which the salt decides, and then its own."""
     wanted = one.prompt_tokens if not api.has_template else max(one.prompt_tokens - TEMPLATE_TOKENS, 1)
     tokens: list[int] = []
     for block in one.blocks:

@@ -46,7 +46,7 @@ class Part:
 
     @property
     def longest(self) -> tuple[int, int]:
-        """The most prompt and output tokens of a request."""
+        """Return the most prompt and output tokens of a request."""
         prompt, output = longest_length(self.prompt_tokens), longest_length(self.output_tokens)
         if self.turns == 1:
             return prompt, output
@@ -54,7 +54,7 @@ class Part:
 
 
 class Draw(NamedTuple):
-    """One request. `shared_tokens`: those that an earlier prompt may have had. `prefix`: how many are its part's own.
+    """One request. `shared_tokens`: how many an earlier prompt may have had. `prefix`: how many are its part's own.
 
     `conversation` (slot, which one there): whose prompts continue one another; None: the rest of the prompt is unique.
     """
@@ -71,7 +71,7 @@ class Draw(NamedTuple):
 class _Conversation:
     """A conversation under way: which one, the turns taken, and the tokens of its last prompt and answer.
 
-    `sent`: those of its last prompt that were sent; of a conversation that begins at a later turn the prefix only.
+    `sent`: how many tokens of its last prompt were sent; only the prefix if the conversation began at a later turn.
     """
 
     number: int = 0
@@ -209,14 +209,14 @@ class Workload:
 
     @property
     def kinds(self) -> tuple[Part, ...]:
-        """The kinds of requests that are sent."""
+        """Return the kinds of requests that are sent."""
         return self.parts or (
             Part(self.name, self.prompt_tokens, self.output_tokens, shared_tokens=self.shared_tokens),
         )
 
     @property
     def most_tokens(self) -> int:
-        """The most tokens that a prompt and its answer may have together."""
+        """Return the most tokens that a prompt and its answer may have together."""
         return self.context_tokens or MAX_TOKENS
 
 

@@ -103,7 +103,7 @@ Identity = tuple[str, ...]
 
 @dataclass(slots=True)
 class Device:
-    """A GPU or MIG instance on a page. `users`: pod, namespace and container of each, as far as the page has them."""
+    """A GPU or MIG instance on a page. `users`: pod, namespace and container of each user that the page names."""
 
     labels: dict[str, str]
     versions: dict[str, str] = field(default_factory=dict)

@@ -93,7 +93,7 @@ def use(snapshots: Sequence[GpuSnapshot], window_ns: tuple[int, int]) -> GpuUse:
 
 
 def utilization(gpu: Gpu) -> float | None:
-    """Return the share of time in which the GPU was active, 0 to 1; for a MIG instance, that of its compute engine."""
+    """Return the share of time in which the GPU was active, 0 to 1; of a MIG instance, its engine."""
     percent = gpu.values.get("DCGM_FI_DEV_GPU_UTIL")
     return percent / 100 if percent is not None else gpu.values.get("DCGM_FI_PROF_GR_ENGINE_ACTIVE")
 

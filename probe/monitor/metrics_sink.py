@@ -97,11 +97,11 @@ class MetricsSink:
             self._gpus.add(name)
         if not target.passive:
             for kind, model in zip(target.kinds, models, strict=True):
-                self._client.expect(name, model, kind.canary.workload, Traffic.CANARY, kind.canary.valid_s)
+                self._client.start_at_zero(name, model, kind.canary.workload, Traffic.CANARY, kind.canary.valid_s)
             self.histories.open(name, objectives)
         if target.capacity.mode != "verify":
             return []
-        self._capacity.expect(name, longest_interval_s(target.capacity.schedule.cron))
+        self._capacity.start_at_zero(name, longest_interval_s(target.capacity.schedule.cron))
         self._capacity_samples[name] = self.store.capacity_samples(name)
         known = list(self.store.latest_knees(name))
         for result in known:

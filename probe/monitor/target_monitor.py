@@ -39,7 +39,7 @@ class TargetMonitor:
         context: TargetContext | None = None,
     ) -> None:
         context = context or TargetContext()
-        context.state.history.expect_every(target.scrape)
+        context.state.history.keep_at_interval(target.scrape)
         self.config, self._clock, self._sink = target, clock, sink
         self.objectives = config.objectives_of(target)
         scraper = new_scraper(target, clock)

@@ -38,17 +38,17 @@ class TargetTasks:
         # Spread the targets of a fleet: two hundred canaries at once would be timed by a busy client.
         for task, seconds, work in _interval_tasks(monitor):
             self._schedule.every(TaskId(task, name), seconds, work, first_s=position * seconds)
-            health.expect(task, name, seconds, wall_s)
+            health.announce_task(task, name, seconds, wall_s)
         if not target.passive:
             self._plan_canaries(monitor, position, wall_s)
         if target.capacity.mode != "off":
             every_s = target.capacity.forecast_every
             self._schedule.every(TaskId("forecast", name), every_s, partial(self._forecast, monitor))
-            health.expect("forecast", name, every_s, wall_s)
+            health.announce_task("forecast", name, every_s, wall_s)
         if target.capacity.mode == "verify":
             schedule, run = target.capacity.schedule, partial(self.capacity_run, monitor, config.prometheus)
             self._schedule.cron(TaskId("capacity", name), schedule.cron, schedule.timezone, run)
-            health.expect("capacity", name, None, wall_s)
+            health.announce_task("capacity", name, None, wall_s)
 
     def _plan_canaries(self, monitor: TargetMonitor, position: float, wall_s: float) -> None:
         """Schedule each kind of canary. They share their series, with the shortest interval and the longest timeout."""
@@ -61,8 +61,8 @@ class TargetTasks:
             self._schedule.every(
                 TaskId("canary", name, i), kind.every, work, first_s=first_s, at_once=_CANARIES_AT_ONCE
             )
-        self._sink.health.expect("canary", name, min(kind.every for kind in kinds), wall_s)
-        self._sink.health.expect_canaries(name, max(kind.timeout for kind in kinds))
+        self._sink.health.announce_task("canary", name, min(kind.every for kind in kinds), wall_s)
+        self._sink.health.publish_canary_timeout(name, max(kind.timeout for kind in kinds))
 
     async def drop(self, target: str) -> None:
         """Remove a target's tasks. Cancel those that run, and wait until they have ended."""

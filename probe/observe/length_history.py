@@ -26,7 +26,7 @@ class UserLengths:
 
     @property
     def hit_ratio(self) -> float:
-        """The share of prompt tokens that were in the prefix cache."""
+        """Return the share of prompt tokens that were in the prefix cache."""
         return min(self.hits / self.queries, 1.0) if self.queries else 0.0
 
 

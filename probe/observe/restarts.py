@@ -82,8 +82,8 @@ class BackendDetector:
         return now.at_ns < self._until_ns
 
     def _has_leapt_twice(self, replaced: Sequence[ServerSnapshot], before: ServerSnapshot, now: ServerSnapshot) -> bool:
-        """For servers without a process start time: return whether counters jumped back up to those of a replaced
-        process twice within an hour. A single jump may be a young server that was busy.
+        """Return, for servers without a process start time, whether counters jumped back up to a replaced process'
+        counters twice within an hour. A single jump may be a young server that was busy.
         """
         if any(_has_leapt_to(each, before, now) for each in replaced):
             self._leaps_ns.append(now.at_ns)

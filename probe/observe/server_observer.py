@@ -159,12 +159,12 @@ class ServerObserver:
 
     @property
     def checks(self) -> CrossChecks:
-        """The cross-checks; empty while the server cannot be read."""
+        """Return the cross-checks; empty while the server cannot be read."""
         return self._cross_checker.view() if self.server is not None else CrossChecks()
 
     @property
     def users(self) -> UserLoad | None:
-        """The load of users over the last minutes; None if unknown, as while the server is loaded or unreadable."""
+        """Return the load of users over the last minutes; None while it is unknown: under load, or without a page."""
         return self.state.users() if self.server is not None else None
 
     @asynccontextmanager

@@ -134,7 +134,7 @@ class SnapshotHistory:
         self._like = b""
         self._interval_s = math.inf
 
-    def expect_every(self, interval_s: float) -> None:
+    def keep_at_interval(self, interval_s: float) -> None:
         """Note a target's scrape interval. Snapshots in between, for other targets of the page, are not kept."""
         self._interval_s = min(self._interval_s, interval_s)
 
@@ -160,7 +160,7 @@ class SnapshotHistory:
 
     @property
     def seconds(self) -> float:
-        """The seconds of which snapshots are kept."""
+        """Return the time (s) that the kept snapshots cover."""
         kept_ns = len(self._episodes.kept) * EPISODE_NS
         if self._recent:
             kept_ns += self._recent[-1][0] - (self._ending or self._recent)[0][0]
@@ -168,7 +168,7 @@ class SnapshotHistory:
 
     @property
     def packed(self) -> PackedSnapshots:
-        """The snapshots, compressed; `unpack` reverses it."""
+        """Return the snapshots, compressed; `unpack` reverses it."""
         series: list[tuple[bytes, ...]] = []
         number = -1
         for episode in self._episodes.kept:

@@ -163,17 +163,17 @@ class UserTraffic:
 
     @property
     def totals(self) -> UserTotals:
-        """User traffic since the first snapshot, as far as it is known."""
+        """Return the known user traffic since the first snapshot."""
         return self._totals
 
     @property
     def is_known(self) -> bool:
-        """Whether the totals are of the last snapshot. They are not from the begin of a load until it is settled."""
+        """Return whether the totals are of the last snapshot: not from when a load begins until it is settled."""
         return self._settled is not None and not self._was_loaded
 
     @property
     def is_loaded(self) -> bool:
-        """Whether a capacity run or another prober loads the server. User traffic is unknown until it ends."""
+        """Return whether a capacity run or another prober loads the server. User traffic is unknown until it ends."""
         return self._loads > 0
 
     def begin(self, *, is_load: bool = False, most: Tokens = NO_TOKENS) -> None:

@@ -28,9 +28,9 @@ def path(engine: str | None) -> str:
 
 
 def parse(text: str, at_ns: int, wall_s: float, version: str = "unknown", engine: str | None = None) -> ServerSnapshot:
-    """Parse one metrics page, as that of `engine` if it is given.
+    """Parse one metrics page; as a page of `engine` if it is given.
 
-    Raise ValueError if it is not Prometheus text, NotMetricsError if it is of no engine, or not of the given one.
+    Raise ValueError if it is not Prometheus text, NotMetricsError if no engine's series are on it, or none of `engine`.
     """
     delay_s = 0.0
     if is_of_ray(text):

@@ -26,12 +26,12 @@ _MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels
 
 
 def parts(histograms: Iterable[str]) -> list[str]:
-    """The series that a histogram consists of, as far as they are read."""
+    """Return the series of these histograms that are read."""
     return [name + part for name in histograms for part in ("_bucket", "_sum")]
 
 
 def samples(page: str, wanted: Collection[str]) -> dict[str, list[Sample]]:
-    """The wanted samples by name. Lines are chosen before they are parsed: a page has ten times as many. Raises
+    """Return the wanted samples by name. Lines are chosen before they are parsed: a page has ten times as many. Raise
     ValueError for one that is no Prometheus text, or too long.
 
     Only a line feed ends a line: str.splitlines() would also cut at characters that a label may contain. Of lines with
@@ -67,7 +67,7 @@ def samples(page: str, wanted: Collection[str]) -> dict[str, list[Sample]]:
 
 
 def _lines(page: str) -> Iterator[str]:
-    """Yield the lines, split part by part: those of 8 MiB would take twenty times as much memory at once."""
+    """Yield the lines, split part by part: all lines of 8 MiB at once would take twenty times as much memory."""
     start = 0
     while start < len(page):
         end = page.find("\n", start + _PART)

@@ -11,7 +11,7 @@ _RUNNING, _OUTPUT, _FINISHED = "num_requests_running", "generation_tokens_total"
 
 
 def _outcomes(found: Samples) -> dict[str, float]:
-    """Return the good answers. Its request_failure_total does not say by whose fault."""
+    """Return the good answers. The page's request_failure_total counts faults of clients too."""
     finished = by_label(found, "finished_reason", _FINISHED)
     return {"ok": sum(finished.values())} if finished else {}
 

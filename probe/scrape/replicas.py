@@ -13,7 +13,7 @@ from probe.scrape.metrics_parser import MAX_ENGINES, MAX_VALUES, OTHER, added
 
 
 def merged(replicas: Mapping[str, ServerSnapshot]) -> ServerSnapshot:
-    """Return the sum of the replicas' snapshots, by address; the KV cache's use is that of the fullest one.
+    """Return the sum of the replicas' snapshots, by address; for the KV cache's use, the fullest replica's.
 
     A value that one of them does not expose is unknown. Raise ValueError if they are of different engines.
     """

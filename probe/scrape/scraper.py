@@ -1,4 +1,4 @@
-"""Scrapes of a target's server: its metrics page, or those of all replicas behind its address together."""
+"""Scrapes of a target's server: its metrics page, or the pages of all replicas behind its address together."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -56,12 +56,12 @@ class Scraper:
 
     @property
     def seconds(self) -> float:
-        """The time to fetch and parse the last page, or the slowest one of the last pages."""
+        """Return the time to fetch and parse the last page, or the slowest one of the last pages."""
         return max((page.seconds for page in self._pages.values()), default=0.0)
 
     @property
     def page_bytes(self) -> int:
-        """The uncompressed size of the last page, or of all of them together."""
+        """Return the uncompressed size (bytes) of the last page, or of all replicas' pages together."""
         return sum(page.page_bytes for page in self._pages.values())
 
     async def close(self) -> None:

@@ -54,7 +54,7 @@ _MAX_LIMIT = 10**9
 
 
 def _step_sums(found: Samples) -> dict[str, StepSums]:
-    """Return the sums over steps by their label, over all engines; those of which a part is missing are left out."""
+    """Return the sums over steps of all engines by their label. Incomplete sums are left out."""
     steps = by_label(found, "up_to_tokens", _PLUGIN_STEPS)
     sums = {field: by_label(found, "up_to_tokens", name) for field, name in _STEP_SUMS.items()}
     return {
@@ -65,7 +65,7 @@ def _step_sums(found: Samples) -> dict[str, StepSums]:
 
 
 def _scheduler_limits(found: Samples) -> Mapping[str, int]:
-    """Return the scheduler's limits by flag, those of the first engine: all engines have the same."""
+    """Return the scheduler's limits by flag, by the first engine: all engines have the same."""
     limits: dict[str, int] = {}
     for sample in first(found, (_PLUGIN_LIMITS,)):
         flag = sample.labels.get("flag", "")
@@ -120,7 +120,7 @@ FLAGS = (
 
 
 def _outcomes(found: Samples) -> dict[str, float]:
-    """Return the requests by what became of them, as far as they are counted."""
+    """Return the requests by outcome; an outcome that the page does not count is absent."""
     finished = by_label(found, "finished_reason", *_FINISHED)
     return known(
         ok=sum(count for reason, count in finished.items() if reason not in _NOT_OK) if finished else None,
@@ -164,7 +164,7 @@ def _is_asleep(found: Samples) -> bool | None:
 def _adapters(found: Samples) -> tuple[str, ...]:
     """Return the LoRA adapters that run. The value is when that was so, and series of the past stay: the latest counts.
 
-    Several API servers, each of which knows its own requests alone, have the sum of their times: it tells nothing.
+    Several API servers, each of which knows its own requests alone, report the sum of their times, which is useless.
     """
     latest = max(first(found, _ADAPTERS), key=lambda sample: sample.value, default=None)
     if latest is None or latest.value > _LATEST_S:
@@ -189,7 +189,7 @@ def _kv_cache_tokens(found: Samples) -> float | None:
 
 
 def _flags(found: Samples) -> dict[str, str]:
-    """Return the server's start options, as far as the page shows them; all its engines have the same."""
+    """Return the start options that the page shows; all engines have the same."""
     engines = first(found, CACHE_CONFIG)
     if not engines:
         return {}

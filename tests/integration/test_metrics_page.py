@@ -49,7 +49,7 @@ def _whole_page() -> MetricsPage:
     registry = CollectorRegistry()
     promised = replace(CHAT, e2e=Objective(0.95, 0.3), itl=Objective(0.95, 0.1))
     client = ProbeExporter({"a": promised})
-    client.expect("a", "m", "short", Traffic.CANARY)
+    client.start_at_zero("a", "m", "short", Traffic.CANARY)
     for one in (
         record(ttft_s=0.1, gap_s=0.01),
         record(ttft_s=0.7, gap_s=0.01),
@@ -86,7 +86,7 @@ def _whole_page() -> MetricsPage:
     gpus.observe("a", GpuSnapshot(0, WALL_S, "dcgm", (Gpu(labels, values), Gpu({"UUID": "GPU-1"}, values))))
     gpus.failed("gone")
     capacity = CapacityExporter(registry)
-    capacity.expect("a", 86400.0)
+    capacity.start_at_zero("a", 86400.0)
     capacity.observe(result())
     capacity.observe(result(stopped=Stopped("guard", "queue"), over_s=1.5))
     capacity.refused("a", "locked")
@@ -96,8 +96,8 @@ def _whole_page() -> MetricsPage:
     capacity.compare(result(), Shift(ratio=-0.125, baseline=baseline, fired=fired, since_s=WALL_S))
     health = HealthExporter(registry, "1.2.3")
     health.configured("0123456789ab", WALL_S, pages="https://k.example", grafana="https://g.example")
-    health.expect("canary", "a", 15.0, WALL_S)
-    health.expect_canaries("a", 30.0)
+    health.announce_task("canary", "a", 15.0, WALL_S)
+    health.publish_canary_timeout("a", 30.0)
     health.share({"a"})
     health.failed("canary", "a")
     health.late("canary", 0.002)

@@ -20,7 +20,7 @@ LABELS = {"target": "a", "model": "m", "workload": "short", "mode": "empirical"}
 def _registry() -> tuple[CollectorRegistry, CapacityExporter]:
     registry = CollectorRegistry()
     exporter = CapacityExporter(registry)
-    exporter.expect("a", 86400.0)
+    exporter.start_at_zero("a", 86400.0)
     return registry, exporter
 
 

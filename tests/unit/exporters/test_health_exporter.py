@@ -38,7 +38,7 @@ def test_the_addresses_that_alerts_link_are_those_of_the_last_configuration() ->
 
 def test_an_interval_task_is_alive_from_its_announcement() -> None:
     registry, health = _registry()
-    health.expect("canary", "a", 15.0, 1000.0)
+    health.announce_task("canary", "a", 15.0, 1000.0)
     assert value(registry, "kneewatch_task_last_success_timestamp_seconds", **CANARY) == 1000.0
     assert value(registry, "kneewatch_task_interval_seconds", **CANARY) == 15.0
     assert value(registry, "kneewatch_task_failures_total", **CANARY) == 0
@@ -46,7 +46,7 @@ def test_an_interval_task_is_alive_from_its_announcement() -> None:
 
 def test_the_time_limit_of_canaries_goes_with_its_target() -> None:
     registry, health = _registry()
-    health.expect_canaries("a", 30.0)
+    health.publish_canary_timeout("a", 30.0)
     assert value(registry, "kneewatch_canary_timeout_seconds", target="a") == 30.0
     health.forget("a")
     assert values(registry, "kneewatch_canary_timeout_seconds") == []
@@ -54,7 +54,7 @@ def test_the_time_limit_of_canaries_goes_with_its_target() -> None:
 
 def test_a_cron_task_is_not_late_before_its_time() -> None:
     registry, health = _registry()
-    health.expect("capacity", "a", None, 1000.0)
+    health.announce_task("capacity", "a", None, 1000.0)
     assert values(registry, "kneewatch_task_last_success_timestamp_seconds") == []
     assert values(registry, "kneewatch_task_interval_seconds") == []
     assert value(registry, "kneewatch_task_failures_total", task="capacity", target="a") == 0
@@ -62,7 +62,7 @@ def test_a_cron_task_is_not_late_before_its_time() -> None:
 
 def test_successes_move_the_time_and_failures_do_not() -> None:
     registry, health = _registry()
-    health.expect("canary", "a", 15.0, 1000.0)
+    health.announce_task("canary", "a", 15.0, 1000.0)
     health.succeeded("canary", "a", 1015.0)
     health.failed("canary", "a")
     health.failed("canary", "a")
@@ -96,7 +96,7 @@ def test_the_configuration_counts_as_taken_until_a_change_of_it_is_refused() -> 
 def test_a_target_that_is_watched_no_more_has_no_tasks() -> None:
     registry, health = _registry()
     for target in ("a", "b"):
-        health.expect("canary", target, 15.0, 1000.0)
+        health.announce_task("canary", target, 15.0, 1000.0)
         health.failed("canary", target)
     health.forget("a")
     for series in ("task_last_success_timestamp_seconds", "task_interval_seconds", "task_failures_total"):

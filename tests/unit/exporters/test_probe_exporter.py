@@ -18,7 +18,7 @@ LABELS = {"target": "a", "model": "m", "workload": "short", "traffic": "canary"}
 
 def _exported(*records: RequestRecord, objectives: Objectives = CHAT) -> RenderedSamples:
     exporter = ProbeExporter({"a": objectives})
-    exporter.expect("a", "m", "short", Traffic.CANARY)
+    exporter.start_at_zero("a", "m", "short", Traffic.CANARY)
     for one in records:
         exporter.observe(one, WALL_S)
     return exporter.relay
@@ -207,18 +207,18 @@ def test_step_up_load_is_counted_when_the_page_is_asked_for_and_has_no_latencies
 
 def test_announced_canary_series_stay_when_a_capacity_run_comes_first() -> None:
     exporter = ProbeExporter({"a": CHAT})
-    exporter.expect("a", "m", "short", Traffic.CANARY)
+    exporter.start_at_zero("a", "m", "short", Traffic.CANARY)
     exporter.observe(record(traffic=Traffic.CAPACITY), WALL_S)
     assert value(exporter.relay, "kneewatch_requests_total", **LABELS, outcome="timeout") == 0
 
 
 def test_series_announced_without_a_model_go_once_it_is_known() -> None:
     exporter = ProbeExporter({"a": CHAT})
-    exporter.expect("a", "unknown", "short", Traffic.CANARY)
+    exporter.start_at_zero("a", "unknown", "short", Traffic.CANARY)
     exporter.observe(record(), WALL_S)
     assert not [1 for _, labels in samples(exporter.relay) if ("model", "unknown") in labels]
     exporter = ProbeExporter({"a": CHAT})
-    exporter.expect("a", "unknown", "short", Traffic.CANARY)
+    exporter.start_at_zero("a", "unknown", "short", Traffic.CANARY)
     exporter.observe(record(model="unknown", outcome=Outcome.UNREACHABLE), WALL_S)
     exporter.observe(record(), WALL_S)
     labels = LABELS | {"model": "unknown"}
@@ -248,7 +248,7 @@ def _bounds(relay: RenderedSamples, name: str) -> set[float]:
 @pytest.mark.slow
 def test_another_targets_new_threshold_takes_nothing_but_the_histograms_whose_bounds_it_changes() -> None:
     exporter = ProbeExporter({"a": CHAT, "b": CHAT})
-    exporter.expect("b", "m", "short", Traffic.CANARY)
+    exporter.start_at_zero("b", "m", "short", Traffic.CANARY)
     exporter.observe(record(), WALL_S)
     before, announced = samples(exporter.relay), values(exporter.relay, "kneewatch_requests_total", target="b")
     quick = replace(CHAT, ttft=Objective(0.9, 0.123))
@@ -311,7 +311,7 @@ def test_up_is_absent_once_later_canaries_should_have_ended() -> None:
     exporter = ProbeExporter({}, clock)
     exporter.set_bounds([CHAT])
     exporter.add("a", CHAT)
-    exporter.expect("a", "m", "short", Traffic.CANARY, up_for_s=105.0)
+    exporter.start_at_zero("a", "m", "short", Traffic.CANARY, up_for_s=105.0)
 
     def up() -> list[float]:
         return values(exporter.relay, "kneewatch_target_up")
@@ -342,7 +342,7 @@ def _kinds(clock: SetClock) -> ProbeExporter:
     """Return an exporter that expects three kinds of canaries: two of a model that is not known yet, and an adapter."""
     exporter = ProbeExporter({"a": CHAT}, clock)
     for model, workload, up_for_s in (("unknown", "short", 105.0), ("unknown", "long", 500.0), ("sql", "short", 105.0)):
-        exporter.expect("a", model, workload, Traffic.CANARY, up_for_s)
+        exporter.start_at_zero("a", model, workload, Traffic.CANARY, up_for_s)
     return exporter
 
 

@@ -63,9 +63,9 @@ def test_forgetting_four_times_as_many_targets_takes_about_four_times_as_long() 
         capacity, health = CapacityExporter(registry), HealthExporter(registry, "1")
         fleet = [f"t{n}" for n in range(targets)]
         for target in fleet:
-            capacity.expect(target, 86400.0)
+            capacity.start_at_zero(target, 86400.0)
             capacity.restore(result(target=target))
-            health.expect("canary", target, 15.0, 0.0)
+            health.announce_task("canary", target, 15.0, 0.0)
 
         with counted() as calls:
             for target in fleet:

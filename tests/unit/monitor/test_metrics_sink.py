@@ -28,7 +28,7 @@ def _measured(measurements: MetricsSink, *names: str) -> None:
     for name in names:
         measurements.add(target.model_copy(update={"name": name}), ["m"], CHAT)
         measurements.discovery.describe(name, "found", {"app": "x"})
-        measurements.health.expect("canary", name, 15.0, 1000.0)
+        measurements.health.announce_task("canary", name, 15.0, 1000.0)
         measurements.record(record(target=name))
         measurements.record(replace(record(target=name), traffic=Traffic.CAPACITY))
         measurements.snapshot(name, snapshot(), 0.1, 1000)
@@ -157,7 +157,7 @@ def test_a_run_s_cost_is_counted_although_the_store_is_full(tmp_path: Path, caps
 
 def test_a_result_that_cannot_be_stored_is_a_failure_of_its_task(tmp_path: Path) -> None:
     measurements = MetricsSink(tmp_path / "kneewatch.db", SystemClock())
-    measurements.health.expect("capacity", "a", None, WALL_S)
+    measurements.health.announce_task("capacity", "a", None, WALL_S)
     _full(tmp_path / "kneewatch.db")
     measurements.result(result(target="a"))
     for _ in range(3):

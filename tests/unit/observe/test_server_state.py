@@ -301,7 +301,7 @@ def test_under_another_probers_load_no_record_is_kept_for_a_run() -> None:
 def test_targets_of_one_page_do_not_shorten_the_history(targets: int, kept: int) -> None:
     state = ServerState()
     for _ in range(targets):
-        state.history.expect_every(5.0)
+        state.history.keep_at_interval(5.0)
     for i in range(40 * targets + 1):
         state.add(read(5.0 * i / targets, i, i))
     assert len(state.history.packed) == kept
