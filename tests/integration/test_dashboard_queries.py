@@ -28,31 +28,29 @@ from dashboards.build import annotations, queries, substitute
 from exporters import names
 from probe.capacity.trend.fingerprint import capacity_sample
 from probe.core.result import CapacityResult
+from probe.core.server_values import VALUES, Kind, plain
+from probe.mock_server.metrics import Metrics
+from probe.mock_server.profiles import PROFILES
 from probe.monitor.store import Store
 from probe.prometheus.queries import Prometheus
 from probe.report.result_json import loads
 from probe.runtime.kept_program import free_port
+from probe.scrape import engines
+from probe.simulator.engine import SimulatedEngine
 
 pytestmark = [pytest.mark.prometheus, pytest.mark.long]
 
 PAGES = Path(__file__).parents[1] / "pages"
 # A server under load; the page of one that has what the mock server has not; and one that nobody serves.
 WORKS, TELLS, GONE = "mock-server", "page", "gone"
-# What the first cannot tell, and the target that can.
+# What the first cannot tell, and the target that can: values that the mock server's page lacks.
+_OF_MOCK = engines.parse(Metrics(PROFILES["prefix"], "m").page(SimulatedEngine(PROFILES["prefix"])).decode(), 0, 0.0)
+_LACKING = [value.key for value in plain() if _OF_MOCK.value(value.key) is None]
+_LACKING += [value.key for value in VALUES if value.kind is Kind.HISTOGRAM and value.key not in _OF_MOCK.histograms]
 ELSEWHERE = {
-    **dict.fromkeys(
-        (
-            names.ENGINE_RUNNING, names.ENGINE_WAITING, names.ENGINE_KV, names.ENGINE_PREEMPTIONS,
-            names.ENGINE_GENERATION_TOKENS,  # the mock server is one engine
-            names.SERVER_ADAPTER, names.SERVER_DRAFT_TOKENS, names.SERVER_DRAFTS,  # and does no such things
-            names.SERVER_FLOPS, names.SERVER_READ_BYTES, names.SERVER_WRITE_BYTES,
-            names.SERVER_KV_LIFETIME, names.SERVER_KV_IDLE, names.SERVER_KV_REUSE,
-            names.SERVER_REJECTIONS, names.SERVER_STARTED,  # or does not tell them
-            names.SERVER_ROLE, names.SERVER_EXTERNAL_QUERIES, names.SERVER_KV_TRANSFERS,  # nor computes halves
-            names.SERVER_KV_TRANSFER_BYTES, names.SERVER_KV_TRANSFER_FAILURES, names.SERVER_KV_TRANSFERS_EXPIRED,
-        ),
-        TELLS,
-    ),
+    **{names.SERVER[key]: TELLS for key in _LACKING if key in names.SERVER},
+    **dict.fromkeys(names.ENGINE.values(), TELLS),  # the mock server is one engine
+    **dict.fromkeys((names.SERVER_ADAPTER, names.SERVER_STARTED, names.SERVER_ROLE, names.SERVER_REJECTIONS), TELLS),
     names.SERVER_SCRAPE_ERRORS: GONE,  # the mock server is always readable
     names.CAPACITY_REFUSALS: GONE,  # and its runs may begin
 }  # fmt: skip

@@ -103,14 +103,9 @@ def test_kv_caches_that_are_fetched_from_another_server_are_read() -> None:
         parse((TESTS / f"pages/vllm-nixl-{name}.prom").read_text()) for name in ("prefill", "decode", "failing")
     )
     assert prefill.others.items() >= {"kv_transfers": 0, "kv_transfers_expired": 1}.items(), "the last was not fetched"
-    assert decode.others == {
-        "kv_transfers": 5,
-        "kv_transfer_seconds": pytest.approx(0.127, abs=0.001),
-        "kv_transfer_bytes": 573_440,
-        "kv_transfer_failures": 0,
-        "kv_transfers_expired": 0,
-        "external_cache_queries": 1006,
-    }
+    fetched = {"kv_transfers": 5, "kv_transfer_bytes": 573_440, "kv_transfer_failures": 0}
+    assert decode.others.items() >= (fetched | {"external_cache_queries": 1006}).items()
+    assert decode.value("kv_transfer_seconds") == pytest.approx(0.127, abs=0.001)
     assert decode.external_cache_hits == 1000
     assert failing.others.items() >= {"kv_transfers": 0, "kv_transfer_failures": 10}.items(), "five, counted twice"
     assert failing.outcomes["failed"] == 5
