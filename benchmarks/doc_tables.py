@@ -20,6 +20,7 @@ from alerts.output_options import SEVERITIES
 from alerts.rules import Alert
 from benchmarks import engine_table, reason_tables
 from benchmarks.fault_table import rows_by_area
+from exporters.names import CHECKS
 from probe.gpu.peak_specs import NAMES, gpu
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +90,17 @@ def engines() -> str:
     return markdown_table(engine_table.HEAD, engine_table.rows())
 
 
+def cross_checks() -> str:
+    """Return what each cross-check means."""
+    rows = []
+    for check in CHECKS:
+        labels = "".join(f"{{{label}}}" for label in check.series.labels[1:])
+        rows.append((f"`{check.series.name}{labels}`", check.meaning, check.absent))
+    return markdown_table(("series", "meaning", "absent"), rows)
+
+
 TABLES = (
+    Table("docs/cross-checks.md", "cross-checks", cross_checks),
     Table("docs/engines.md", "engines", engines),
     Table("docs/reliability.md", "faults", faults),
     Table("docs/results.md", "gpus", gpus),

@@ -1,8 +1,9 @@
 """Series that compare client, server and GPU; absent while they cannot be made."""
 
+from dataclasses import dataclass
 from functools import partial
 
-from exporters.series.declaration import TARGET, declare
+from exporters.series.declaration import TARGET, Series, declare
 
 _declare = partial(declare, "joined", stability="experimental")
 
@@ -58,4 +59,83 @@ KV_TOO_SMALL = _declare(
     "kv_cache_too_small",
     "1 while requests lack room in the KV cache (preempted, or waiting with free batch slots) and are late or rejected",
     TARGET,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A cross-check: the field of CrossChecks with its value, its series, what it means, and when it is absent.
+
+    The last two are Markdown, for docs/cross-checks.md.
+    """
+
+    field: str
+    series: Series
+    meaning: str
+    absent: str
+
+
+CHECKS: tuple[Check, ...] = (
+    Check(
+        "ttft_gap_s",
+        TTFT_GAP,
+        "`matched`: delay by network and gateway: a canary's TTFT less the server's TTFT of the same request;"
+        " median of the last 20 canaries within an hour that were alone on the server. `mean`: mean TTFT of"
+        " canaries less the server's mean of all requests, over five minutes. Prompts differ: a trend, not an"
+        " amount",
+        "`matched`: until a canary was alone, or if the server's is the longer one. `mean`: without canaries,"
+        " or if the server does not report TTFT",
+    ),
+    Check(
+        "queue_share",
+        QUEUE_SHARE,
+        "mean queue time over mean queue and prefill time, five minutes. The server counts both when a"
+        " request ends: at the start of an overload look at `kneewatch_server_waiting_requests`",
+        "if the server does not measure them",
+    ),
+    Check(
+        "counted",
+        COUNTED_TOKENS,
+        "tokens that the server counted over tokens that the client received; median of three or more"
+        " canaries that were alone on the server, within an hour. If it is not 1, the metrics page is another"
+        " server's, or one replica's of several",
+        "if users were there at every canary",
+    ),
+    Check(
+        "held_back_ratio",
+        HELD_BACK,
+        "share of a canary's tokens after the first that came in one read with it; median of five minutes",
+        "before three canaries with two tokens or more",
+    ),
+    Check(
+        "neighbour_utilization",
+        GPU_NEIGHBOUR,
+        "utilization of the busiest GPU less the time that canaries ran, over five minutes without user requests",
+        "with users, or without GPUs",
+    ),
+    Check(
+        "stalled_s",
+        STALLED,
+        "how long an engine has had requests while neither its tokens nor its KV cache changed, whatever"
+        " `/health` says. One stalled data-parallel engine is enough",
+        "if the server reports no progress",
+    ),
+    Check(
+        "pressure",
+        KV_PRESSURE,
+        "1 for each sign of [KV cache pressure](#kv-cache-pressure) in the last minute",
+        "a sign that is unknown",
+    ),
+    Check(
+        "is_kv_cache_too_small",
+        KV_TOO_SMALL,
+        "1 while [the signs together](#kv-cache-pressure) show that the KV cache is too small",
+        "if the server has no KV cache",
+    ),
+    Check(
+        "has_multiple_backends",
+        AMBIGUOUS,
+        "1 if several servers answer at the target's address",
+        "-",
+    ),
 )

@@ -1,9 +1,16 @@
 """Cross-checks as series: what cannot be told has none."""
 
+from dataclasses import fields
+
 from exposition import samples, value
 
 from exporters.cross_checks import CrossChecksExporter
+from exporters.names import CHECKS
 from probe.core.snapshot import CrossChecks
+
+
+def test_every_check_has_a_row() -> None:
+    assert sorted(check.field for check in CHECKS) == sorted(field.name for field in fields(CrossChecks))
 
 
 def test_every_check_has_its_series() -> None:
