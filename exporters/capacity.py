@@ -163,7 +163,7 @@ class CapacityExporter:
             predicted = forecast.capacity.requests_per_second
         # Where no load broke anything the capacity is a lower bound, and a forecast above it may be right.
         if predicted and found.requests_per_second and found.upper is not None and found.mode != _FORECAST:
-            self._residual.forget(result.target)  # that of another model
+            self._residual.forget(result.target)  # it was another model's
             self._residual.labels(*_labels(result)[:3]).set(predicted / found.requests_per_second - 1)
 
     def compare(self, result: CapacityResult, shift: Shift | None) -> None:

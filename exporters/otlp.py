@@ -1,6 +1,6 @@
 """Canaries as OpenTelemetry has them: spans and histograms under its conventions for generative AI. Pure.
 
-The names are those of https://github.com/open-telemetry/semantic-conventions-genai, the encoding is the JSON of OTLP 1
+The names come from https://github.com/open-telemetry/semantic-conventions-genai, the encoding is the JSON of OTLP 1
 (https://opentelemetry.io/docs/specs/otlp/#json-protobuf-encoding): times in ns and other 64-bit integers are text.
 """
 

@@ -69,7 +69,7 @@ def _section(source: str) -> Iterator[str]:
     description = names.SOURCES[source]
     yield f"{description[0].upper()}{description[1:]}.\n"
     if source == "gpu":
-        yield f"Series of dcgm-exporter have the labels {_code(names.GPU[0].labels)}, as far as they are known.\n"
+        yield f"Series of dcgm-exporter have the labels {_code(names.GPU[0].labels)}; an unknown one is absent.\n"
     yield "| series | kind | unit | labels | meaning | stability |"
     yield "|---|---|---|---|---|---|"
     for series in section:

@@ -10,7 +10,7 @@ _declare = partial(declare, "gpu")
 GPU_UP = _declare("gauge", "gpu_scrape_up", "1 if the last scrape of the target's GPUs succeeded, else 0", TARGET)
 GPU_COUNT = _declare("gauge", "gpus", "GPUs or MIG instances in the last scrape", TARGET)
 GPU_SCRAPE_ERRORS = _declare("counter", "gpu_scrape_errors_total", "Failed scrapes of the GPUs", TARGET)
-# Untyped, because counters must end in `_total` and those of dcgm-exporter do not.
+# Untyped, because counters must end in `_total`, and dcgm-exporter's do not.
 GPU: tuple[Series, ...] = tuple(
     Series(
         each.name,

@@ -24,7 +24,7 @@ CONFIG_TAKEN_AT = _declare(
     "gauge", "config_last_reload_success_timestamp_seconds", "Time of the last successful reload of the configuration"
 )
 DISCOVERED = _declare(
-    "gauge", "discovered_targets", "Servers that a discovery has found, including those of other shards", ("discovery",)
+    "gauge", "discovered_targets", "Servers that a discovery has found, including other shards' servers", ("discovery",)
 )
 DISCOVERY_LEAST = _declare(
     "gauge",

@@ -126,7 +126,7 @@ def quantile_ranks(n: int, q: float, confidence: float = _CONFIDENCE) -> tuple[i
 
     The number of samples below the quantile is binomial (n, q) for any distribution (Hahn and Meeker, Statistical
     Intervals, section 5.2). None if n is too small to bound that side: p50 needs 6 samples, the upper side of p95
-    needs 72 and that of p99 368.
+    needs 72, and p99 needs 368.
     """
     tail = (1 - confidence) / 2
     low = high = None

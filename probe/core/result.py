@@ -135,7 +135,7 @@ class RunContext:
     engine: str = "unknown"
     version: str = "unknown"
     gpu: str | None = None
-    flags: Mapping[str, str] = field(default_factory=dict)  # the server's, as far as they are known
+    flags: Mapping[str, str] = field(default_factory=dict)  # the server's known flags
     flag_sources: Mapping[str, str] = field(default_factory=dict)  # by flag: "metrics", or as in config/capacity.py
 
     def __post_init__(self) -> None:

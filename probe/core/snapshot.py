@@ -57,7 +57,7 @@ class EngineSnapshot:
 class ServerSnapshot:
     """One scrape of a server's metrics, summed over its engines (KV cache usage: the fullest engine).
 
-    None means that the server does not expose the value, which differs from zero. The values are those of
+    None means that the server does not expose the value, which differs from zero. The values have rows in
     server_values.VALUES: what arithmetic reads is a field, the rest is in `others`, and `value` returns either.
     `replicas`: the snapshots that this one is the sum of, by address, if several servers are read together.
     """

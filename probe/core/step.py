@@ -206,8 +206,9 @@ class ErrorBound:
 class StepSummary:
     """The summary of a step. An invalid step has a `reason` and is not judged.
 
-    Rates are those of probe requests; `users` is the user traffic meanwhile. `good_ratio`: per objective
-    (availability, ttft, tpot, e2e, itl), the ratio of requests that met it. `broken`: those whose ratio was too low.
+    Rates count probe requests; `users` is the user traffic meanwhile. `good_ratio`: per objective
+    (availability, ttft, tpot, e2e, itl), the ratio of requests that met it. `broken`: the objectives whose ratio was
+    too low.
     """
 
     plan: StepPlan

@@ -56,7 +56,7 @@ class Part:
 class Draw(NamedTuple):
     """One request. `shared_tokens`: how many an earlier prompt may have had. `prefix`: how many are its part's own.
 
-    `conversation` (slot, which one there): whose prompts continue one another; None: the rest of the prompt is unique.
+    `conversation` (slot, number): its prompts continue one another; None: the rest of the prompt is unique.
     """
 
     part: Part
@@ -194,8 +194,8 @@ class Workload:
     """Lengths in tokens, fixed or distributed; the first `shared_tokens` of each prompt are the same.
 
     A prompt and its answer have at most `context_tokens` together, if that is given: the answer is cut to it. A
-    workload of `parts` sends theirs; its own lengths are those of all parts together, and its shared tokens the mean.
-    That of a trace (trace.py), whose digest is `trace`, has the lengths of the trace.
+    workload of `parts` sends theirs; its own lengths describe all parts together, and its shared tokens are
+    their mean. `trace`: the digest of a trace (trace.py), with the lengths of the trace.
     """
 
     name: str

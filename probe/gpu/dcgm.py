@@ -219,7 +219,7 @@ def _value(name: str, value: float, factor: float | None) -> float | None:
 
 def _is_blank(value: float) -> bool:
     """Return whether the value is one of DCGM's blanks (dcgm_structs.h), which older exporters write: not known, not
-    found, not supported or not permitted, as 64 and 32 bits and as doubles. A counter may well pass those of 32 bits.
+    found, not supported or not permitted, as 64 and 32 bits and as doubles. A counter may well pass the 32-bit blanks.
     """
     return value >= 0x7FFFFFFFFFFFFFF0 or 0 <= value - 0x7FFFFFF0 <= 3 or 0 <= value - 2.0**47 <= 3  # noqa: PLR2004
 

@@ -2,7 +2,7 @@
 
 A full cache is good use of memory. Waiting requests do not prove a lack of room either: vLLM counts every request that
 is not deferred under reason="capacity", whether it waits for the cache, for one of max_num_seqs places in the batch or
-for the token budget (v1/metrics/loggers.py). Its rejections are those of a queue limit.
+for the token budget (v1/metrics/loggers.py). Its rejections come from a queue limit.
 
 So the cache is too small only if requests are preempted, or wait while the cache is full and the batch is not, and if
 somebody suffers: an objective is missed or will be, or requests are rejected.

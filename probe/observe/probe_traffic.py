@@ -41,7 +41,7 @@ class ProbeTraffic:
 
     begun: int = 0  # requests with at least one token
     ended: int = 0  # requests that ran to their end
-    cancelled: int = 0  # those of `begun` that the client cancelled: their TTFT was not kept
+    cancelled: int = 0  # of `begun`, cancelled by the client: their TTFT was not kept
     have_all_ended: bool = True
     prompt_tokens: int = 0
     output_tokens: int = 0

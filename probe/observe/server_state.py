@@ -179,7 +179,7 @@ class ServerState:
         else:
             self.user_history.clear()
             self.lengths.pause()
-        # With users there, the server's tokens are not those of probe requests alone.
+        # With users there, the server's tokens are not of probe requests alone.
         if counted is not None and counted.requests and counted.server_requests <= counted.requests:
             self.comparisons.append((snapshot.at_ns, counted))
 

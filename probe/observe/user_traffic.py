@@ -151,7 +151,7 @@ class UserTraffic:
     def __init__(self) -> None:
         self._settled: ServerSnapshot | None = None  # the snapshot of the last settlement
         self._was_settled_quietly = False  # no probe request was in flight at the last settlement
-        self._in_flight: list[Tokens] = []  # probe requests, but for those of a load
+        self._in_flight: list[Tokens] = []  # probe requests that belong to no load
         self._loads = 0
         self._quiet_since_ns = -_COUNTED_WITHIN_NS
         self._was_loaded = False  # a load, of a run or of another prober, has begun since the last settlement
@@ -250,7 +250,7 @@ def _compare(last: ServerSnapshot, server: ServerSnapshot, probe: ProbeTraffic) 
     """Return what the client and the server counted between two snapshots.
 
     Return None if the server does not count requests, if a probe request failed, or if a request was running at either
-    end: the tokens of users' requests cannot be distinguished from those of probe requests.
+    end: the tokens of users and of probe requests cannot be told apart.
     """
     requests = difference(requests_counted(last), requests_counted(server))
     if requests is None or not probe.have_all_ended:

@@ -1,6 +1,6 @@
 """The /metrics page of NVIDIA Dynamo's frontend to a ServerSnapshot: the only file with "dynamo_" names. Pure.
 
-The frontend counts what passes through it to all its workers: requests in flight, those of them that wait for their
+The frontend counts what passes through it to all its workers: requests in flight, how many of them wait for their
 first token (in a worker's queue or in its prefill), tokens, TTFT and ITL. It says how its workers were started, and
 nothing of their KV cache or preemptions; those are on the workers' own pages.
 """

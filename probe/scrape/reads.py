@@ -18,8 +18,8 @@ class Read:
     value: Callable[[Samples], Any]
 
 
-# By the key of the value in server_values.VALUES: the names of its series, today's first and then those of earlier
-# versions, of which the first that is on the page counts; or a `Read`.
+# By the key of the value in server_values.VALUES: the names of its series, today's first and then earlier versions'
+# names, of which the first that is on the page counts; or a `Read`.
 Reads = Mapping[str, tuple[str, ...] | Read]
 
 
