@@ -23,7 +23,7 @@ class KnownAnswerConfig(ConfigSection):
     prompt: Annotated[str, Field(min_length=1, max_length=4000)] = "What is the capital of France? Answer in one word."
     """The question. Set it together with `expect`."""
     expect: Pattern = "(?i)paris"
-    r"""What the answer has to match, anywhere in it, in Python's syntax; for an exact answer `\A42\Z`."""
+    r"""Regular expression, in Python's syntax, to be found in the answer; for an exact answer `\A42\Z`."""
     every: CanaryInterval = default_duration("5m")
     """Interval of the question while it is answered well; at least `1s`."""
     api: Literal["completions", "chat", "responses", "messages"] = "chat"
@@ -45,8 +45,8 @@ class CanaryConfig(ConfigSection):
     workload: Name = "default"
     """Workload of the canaries: a name under `workloads`, or a preset."""
     timeout: Duration = default_duration("30s")
-    """Maximum duration of a request, also in capacity runs. At most 64 times `every`, which is the number of canaries
-    in flight when a server is stuck.
+    """Maximum duration of a request, also in capacity runs. At most 64 times `every`: that many canaries are in flight
+    while a server is stuck.
     """
     startup_grace: Duration | None = None
     """For this long after Kneewatch starts, failures before the first success are not counted. It is for a sidecar,

@@ -54,7 +54,7 @@ class BudgetConfig(ConfigSection):
 
     tokens_per_day: Count | None = None
     """Maximum tokens of all scheduled runs of a day, at least `tokens_per_run`; a run gets what is left. Default: four
-    times that.
+    times `tokens_per_run`.
     """
     # By default a run may spend no more than a day may.
     tokens_per_run: Count = Field(
@@ -104,8 +104,8 @@ class ServerLimitsConfig(ConfigSection):
     ([discovery.md](discovery.md#startup-flags)).
     """
     facts: Facts = {}  # noqa: RUF012 - pydantic copies it
-    """What results should say of the server, such as `{image: "vllm/vllm-openai:v0.32.0", commit: 4f1c2ab8}`. No
-    conditions: another image does not begin a new baseline. The image and node of a discovered pod are added
+    """Facts about the server for its results, such as `{image: "vllm/vllm-openai:v0.32.0", commit: 4f1c2ab8}`. They are
+    not conditions: another image does not begin a new baseline. The image and node of a discovered pod are added
     ([results.md](results.md#what-a-result-says-of-itself)).
     """
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)  # of the flags that are not from the configuration
@@ -162,17 +162,17 @@ class CapacityConfig(ConfigSection):
     mode: Annotated[Literal["off", "forecast", "verify"], SwitchedOff] = "forecast"
     """`forecast` adds no load; `verify` also runs step-up load on schedule; with `off` only commands measure."""
     forecast_every: ForecastInterval = default_duration("30m")
-    """Interval of forecasts, at least `1m`; each takes some seconds of one core, in a separate process. While the
-    evidence is too thin, a forecast is also made each time the evidence has doubled. At each fourth one, there is also
-    one for [what users send](capacity.md#capacity-for-what-users-send), where that is known and not the workload.
+    """Interval of forecasts, at least `1m`; each takes some seconds of one core, in a separate process. While there is
+    too little evidence, a forecast is also made each time the evidence has doubled. Every fourth time, [what users
+    send](capacity.md#capacity-for-what-users-send) is forecast too, if it is known and is not the workload.
     """
     history: MatcherText | None = None
     """Label matchers that select only this server's own series in Prometheus, such as `job="vllm",pod="llama-0"`, for
     `kneewatch forecast --history`. Default: `instance="HOST:PORT"` of its metrics.
     """
     guard: Literal["metrics", "stream"] = "metrics"
-    """What the guard of a run goes by: the server's metrics page, or, with `stream`, only the run's own answers, for
-    servers without a page that shows their queue; it needs a TTFT objective ([what it does not
+    """Evidence for a run's guard: the server's metrics page, or with `stream` only the run's own answers, for servers
+    whose page does not show their queue. `stream` needs a TTFT objective ([what it does not
     see](guard.md#without-a-metrics-page)).
     """
     schedule: ScheduleConfig = ScheduleConfig()
@@ -190,8 +190,8 @@ class CapacityConfig(ConfigSection):
     that rises from 0 in the first sixth of a step, which is not judged (`rising`), or in bursts (`burstiness`).
     """
     max_concurrency: Annotated[Count, Field(le=1024)] | None = None
-    """With `rates`: with so many in flight, further requests wait for an answer, as behind a gateway with a limit; the
-    wait counts in their TTFT. Default: none wait; 512 in flight end a step.
+    """With `rates`: limit of requests in flight, as of a gateway; further ones wait, and the wait counts in TTFT.
+    Default: no limit; a step ends at 512 in flight.
     """
     step: Duration = default_duration("15s")
     """Duration of a fixed step; extended up to three times until 20 requests have been sent."""

@@ -57,7 +57,7 @@ class RayConfig(ConfigSection):
     workers: WorkerCount | None = None
     """Number of worker processes, one CPU each. Default: one per 128 streams."""
     start_timeout: Duration = default_duration("60s")
-    """How long the cluster may take to start them."""
+    """Limit for starting the workers."""
 
 
 class LoadConfig(ConfigSection):

@@ -220,8 +220,8 @@ class DiscoverConfig(ConfigSection):
     `path` is not put in front.
     """
     min_targets: Annotated[int, Field(ge=0), NotASwitch] = 1
-    """With fewer servers than this for ten minutes, after there were enough, the alert
-    [KneewatchNothingFound](runbooks/KneewatchNothingFound.md) fires; `0` if the service may scale to zero.
+    """The alert [KneewatchNothingFound](runbooks/KneewatchNothingFound.md) fires if fewer servers than this are found
+    for ten minutes, after there were enough; `0` if the service may scale to zero.
     """
 
     @property

@@ -19,7 +19,7 @@ _OWN = (
 # What the names of headers with credentials contain.
 _SECRET = re.compile("auth|cookie|credential|key|password|secret|token", re.IGNORECASE)
 _MAX_VALUE = 8192
-_MAX_HEADERS = 16
+MAX_HEADERS = 16
 
 
 def _any_header_name(text: str) -> str:
@@ -71,10 +71,10 @@ HeaderValue = Annotated[
     Annotated[PlainValue, Tag("plain")] | Annotated[SecretHeader, Tag("mapping")], Discriminator(arm)
 ]
 AuthHeaderText = Annotated[str, AfterValidator(_auth_header), Field(title="NAME or NAME WORD")]
-HeadersConfig = Annotated[dict[HeaderName, HeaderValue], Field(max_length=_MAX_HEADERS)]
+HeadersConfig = Annotated[dict[HeaderName, HeaderValue], Field(max_length=MAX_HEADERS)]
 # Of requests that have no other place for a key.
 AnyHeaderName = Annotated[str, AfterValidator(_any_header_name), Field(title="header name")]
-AnyHeadersConfig = Annotated[dict[AnyHeaderName, HeaderValue], Field(max_length=_MAX_HEADERS)]
+AnyHeadersConfig = Annotated[dict[AnyHeaderName, HeaderValue], Field(max_length=MAX_HEADERS)]
 
 
 def names_secret(name: str) -> bool:

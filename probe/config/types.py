@@ -27,7 +27,7 @@ _MAX_LABEL = 63
 _LABEL = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST_NAME = re.compile(rf"\.?{_LABEL}(\.{_LABEL})*", re.IGNORECASE | re.ASCII)
 _LONGEST_HOST_NAME = 253
-_MAX_SOCKET_PATH = 107  # unix(7): sun_path, less the zero byte at its end
+MAX_SOCKET_PATH = 107  # unix(7): sun_path, less the zero byte at its end
 
 
 def _is_possible_host(host: str | None) -> bool:
@@ -98,8 +98,8 @@ def _external_url(text: str) -> str:
 def _socket_path(path: Path) -> Path:
     if str(path) == "." or str(path).startswith("unix:") or "\0" in str(path):
         raise ValueError("expected a socket path such as /run/vllm.sock")
-    if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
-        raise ValueError(f"expected a socket path of at most {_MAX_SOCKET_PATH} bytes")
+    if len(os.fsencode(path)) > MAX_SOCKET_PATH:
+        raise ValueError(f"expected a socket path of at most {MAX_SOCKET_PATH} bytes")
     return path
 
 

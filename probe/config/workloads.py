@@ -40,7 +40,7 @@ class SharedPrefix(ConfigSection):
     shared_tokens: Tokens
     """Number of tokens at the start that prompts share; at most `prompt_tokens`, unless there are `turns`."""
     ratio: Annotated[float, Field(gt=0, le=1), NotASwitch] = 1.0
-    """Share of the prompts that begin with them; the others are unique."""
+    """Share of the prompts that begin with the shared tokens; the others are unique."""
 
 
 TokenCount = Annotated[Annotated[Tokens, Tag("plain")] | Annotated[LognormalTokens, Tag("mapping")], Discriminator(arm)]
@@ -63,10 +63,10 @@ class WorkloadConfig(ConfigSection):
     length. `embeddings`, `rerank` and `score` generate no tokens ([engines.md](engines.md#apis)).
     """
     prompt_tokens: TokenCount = 256
-    """Length of the prompt, or `lognormal`. With `turns`, what each of them adds to it."""
+    """Length of the prompt, or `lognormal`. With `turns`, the tokens that each turn adds."""
     output_tokens: TokenCount = 128
-    """Length of the answer, or `lognormal`; the request makes the server stop exactly there, except with
-    `api: messages`, where the model may end it before. Not for an `api` that generates no tokens.
+    """Length of the answer, or `lognormal`; the request makes the server stop exactly there, except with `api:
+    messages`, where the model may end earlier. Not for an `api` that generates no tokens.
     """
     prefix: Prefix = "unique"
     """`unique`: no prompt hits the server's prefix cache. Or `shared_tokens`."""
@@ -77,12 +77,12 @@ class WorkloadConfig(ConfigSection):
     their answers had, so it grows and hits the prefix cache.
     """
     conversations: Conversations = 32
-    """With `turns`: conversations at a time, which take turns; a request follows the one before by `conversations`
-    requests.
+    """With `turns`: number of conversations in progress. They take turns, so the next request of a conversation comes
+    `conversations` requests later.
     """
     mixture: Annotated[dict[Name, Weight], Field(min_length=1)] | None = None
-    """Requests of several workloads in one stream, by name and weight, such as `{short-chat: 9, long-prefill: 1}`; no
-    other key but `api` then.
+    """Requests of several workloads in one stream, by name and weight, such as `{short-chat: 9, long-prefill: 1}`; of
+    the other keys only `api` may be set too.
     """
     _parts: dict[str, "WorkloadConfig"] = PrivateAttr(default_factory=dict)
 

@@ -10,9 +10,12 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
+from probe.config.canaries import MAX_CANARIES, MAX_KINDS
 from probe.config.config_file import config_from
+from probe.config.headers import MAX_HEADERS
 from probe.config.reference import Key, keys
 from probe.config.schema import arms
+from probe.config.types import MAX_SOCKET_PATH
 from probe.core.errors import ConfigError
 
 SECRET = "sk-not-to-be-shown"
@@ -116,3 +119,17 @@ def test_a_key_that_is_misspelt_is_told_its_name(path: str) -> None:
     line = problem(path, f"{name}x", SECRET)
     assert line.startswith(f": unknown key (did you mean {name!r}?); expected one of "), line
     assert name in line.partition("expected one of ")[2].split(", ")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("targets[].headers", f"At most {MAX_HEADERS},"),
+        ("otlp.headers", f"at most {MAX_HEADERS},"),
+        ("targets[].canaries", f"at most {MAX_KINDS},"),
+        ("targets[].canary.timeout", f"At most {MAX_CANARIES} times `every`"),
+        ("targets[].connection.unix_socket", f"at most {MAX_SOCKET_PATH} bytes"),
+    ],
+)
+def test_a_limit_in_a_text_is_the_real_one(path: str, words: str) -> None:
+    assert words in KEYS[path].part["description"]
