@@ -84,7 +84,7 @@ class Endpoint:
         if url.startswith(f"{self.base_url}/"):
             secrets = self.secrets()
             secrets.check()
-            sent = {**self.plain_headers, **secrets.headers, **self.auth_header.of(secrets.key)}
+            sent = {**self.plain_headers, **secrets.headers, **self.auth_header.headers(secrets.key)}
             for secret in (secrets.key or "", *secrets.headers.values()):
                 redactor.add(secret)
         with suppress(OSError, ValueError):  # a request through the proxy says so

@@ -27,7 +27,7 @@ class AuthHeader:
     name: str = "authorization"
     scheme: str = "Bearer"
 
-    def of(self, key: str | None) -> dict[str, str]:
+    def headers(self, key: str | None) -> dict[str, str]:
         """Return the header with the key; nothing without a key."""
         return {self.name: f"{self.scheme} {key}".strip()} if key else {}
 

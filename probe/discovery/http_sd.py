@@ -97,7 +97,7 @@ class HttpSource:
             if not is_sendable(token):
                 raise ValueError("the token contains characters that a header cannot carry")
             self._redactor.add(token)
-            headers |= BEARER.of(token)
+            headers |= BEARER.headers(token)
         async with client.stream("GET", self._url, headers=headers) as answer:
             if answer.status_code != httpx.codes.OK:
                 raise ValueError(f"HTTP {answer.status_code}")

@@ -682,7 +682,7 @@ def test_headers_are_plain_or_secret_and_files_are_read_again(tmp_path: Path) ->
     where = endpoint(loaded.servers[0])
     assert where.plain_headers == {"x-tenant": "team-a"}
     assert where.secret_headers() == {"x-route": f"{SECRET}-2", "x-gateway-key": f"{SECRET}-1"}
-    assert where.auth_header.of("k") == {"api-key": "k"}
+    assert where.auth_header.headers("k") == {"api-key": "k"}
     file.write_text(f"{SECRET}-3")
     assert where.secret_headers()["x-gateway-key"] == f"{SECRET}-3"
     assert "team-a" in show(loaded)
