@@ -17,10 +17,10 @@ def sim(
     model: Annotated[str, typer.Option(help="Model name to serve.")] = "mock-model",
     seed: Annotated[int, typer.Option(help="Seed of the timing noise.")] = 0,
     max_num_seqs: Annotated[
-        int | None, typer.Option(min=1, help="Requests that run at once, as of vLLM. Default: the profile's.")
+        int | None, typer.Option(min=1, help="Requests that run at once, as in vLLM. Default: the profile's.")
     ] = None,
     max_num_batched_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of a step, as of vLLM. Default: the profile's.")
+        int | None, typer.Option(min=1, help="Tokens in one scheduler step, as in vLLM. Default: the profile's.")
     ] = None,
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Serve embeddings, rankings and scores instead of text.")

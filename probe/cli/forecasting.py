@@ -27,7 +27,7 @@ from probe.observe.server_state import ServerState
 
 # How often the server is read.
 _WATCH_EVERY_S, _SCRAPE_S = 1.0, 1.0
-# Of a longer history Prometheus would be asked in steps of more than a minute, over which a load is no load any more.
+# Longer histories would be read at intervals of more than a minute, which average away the load.
 _LONGEST_HISTORY_S = 86_400.0
 
 
@@ -40,7 +40,7 @@ async def forecast_target(
     history_s: float | None = None,
     on_phase: Callable[[Phase], None] = lambda _: None,
 ) -> CapacityResult:
-    """A forecast, now: from `watch_s` of live metrics, or from the last `history_s` that Prometheus remembers.
+    """Forecast now, from `watch_s` of live metrics, or from the last `history_s` in Prometheus.
 
     Raises TargetError where the target or Prometheus cannot be asked, ConfigError where there is no Prometheus.
     """
@@ -74,7 +74,7 @@ async def forecast_target(
 
 
 async def _model(target: TargetConfig, where: Endpoint, clock: Clock, server: ServerSnapshot) -> str:
-    """Which one is served. A passive target is not asked: its metrics may say it."""
+    """Return the model that is served. A passive target is not asked; its metrics may name it."""
     if target.passive:
         return next(iter(server.models), target.model)
     if target.model != "auto":
@@ -90,7 +90,7 @@ async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: 
         raise ConfigError("--history: needs prometheus.url in the configuration; set it, or remove --history")
     is_one = not target.metrics_urls and target.metrics_discovery is None
     if not is_one and target.capacity.history is None:
-        raise ConfigError("--history: is that of one server; name the target of one replica, or remove --history")
+        raise ConfigError("--history: works for one server only; choose a replica with --target, or remove it")
     from probe.prometheus.queries import Prometheus
 
     matchers = target.capacity.history or f'instance="{urlsplit(target.metrics_url or target.base_url).netloc}"'

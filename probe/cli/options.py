@@ -186,7 +186,7 @@ def _headers(given: Sequence[str]) -> dict[str, object]:
         if not value:
             raise ConfigError("--header: expected 'NAME: VALUE' or 'NAME: @FILE'")
         if name.lower() in map(str.lower, headers):
-            raise ConfigError(f"--header {one_line(name)}: is there twice; keep one")
+            raise ConfigError(f"--header {one_line(name)}: given twice; keep one")
         if name.lower() == "authorization":
             raise ConfigError(f"--header {name}: use --api-key-file")
         if value.startswith("@"):

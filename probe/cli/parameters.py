@@ -37,7 +37,7 @@ MetricsUrl = Annotated[
     typer.Option(
         "--metrics-url",
         metavar="<url>",
-        help="The server's metrics page, with --base-url; once for each replica behind it. Default: below --base-url.",
+        help="The server's metrics page, with --base-url; repeat it for each replica. Default: below --base-url.",
     ),
 ]
 Header = Annotated[
@@ -45,7 +45,7 @@ Header = Annotated[
     typer.Option(
         "--header",
         metavar="<text>",
-        help="Further header, with --base-url: 'NAME: VALUE', or 'NAME: @FILE' for a secret.",
+        help="Additional header, with --base-url: 'NAME: VALUE', or 'NAME: @FILE' for a secret.",
         allow_from_autoenv=False,  # a variable would be split at the blank
     ),
 ]
@@ -68,7 +68,7 @@ Note = Annotated[
         "--note",
         metavar="<name=value>",
         help="Fact about the server to keep with the result, such as image=vllm/vllm-openai:v0.32.0,"
-        " commit, node or driver; may be repeated.",
+        " commit, node or driver; can be repeated.",
         allow_from_autoenv=False,
     ),
 ]
@@ -105,10 +105,12 @@ class ObjectiveOptions:
     tpot: Annotated[str | None, typer.Option(help="TPOT objective, with --base-url. Default: 50ms.")] = None
     e2e: Annotated[str | None, typer.Option(help="E2E objective, with --base-url. Default: none.")] = None
     itl: Annotated[
-        str | None, typer.Option(help="Objective for a request's longest gap, with --base-url. Default: none.")
+        str | None,
+        typer.Option(help="Objective for a request's longest gap between tokens, with --base-url. Default: none."),
     ] = None
     ratio: Annotated[
-        str | None, typer.Option(help="Share of requests that must meet them, with --base-url. Default: 0.95.")
+        str | None,
+        typer.Option(help="Share of requests that must meet each latency objective, with --base-url. Default: 0.95."),
     ] = None
 
 

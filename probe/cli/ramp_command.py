@@ -53,32 +53,31 @@ class RampOptions:
     base_url: BaseUrl = None
     server: ServerOptions = NO_SERVER
     concurrency: Annotated[
-        str | None, typer.Option(help="Fixed load levels in requests in flight (closed loop), such as 1,2,4,8.")
+        str | None, typer.Option(help="Fixed steps in requests in flight (closed loop), such as 1,2,4,8.")
     ] = None
     rates: Annotated[
         str | None,
         typer.Option(
-            help="Fixed load levels in requests/s (open loop), such as 0.5,1,2. Default: the configuration's; if it has"
-            " none either, Kneewatch searches for the knee."
+            help="Fixed steps in requests/s (open loop), such as 0.5,1,2. Default: the configuration's; without fixed"
+            " steps, Kneewatch searches for the knee."
         ),
     ] = None
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="Send the requests of this file: their lengths and, without --rates or --concurrency, at their times."
-            " JSONL of `kneewatch trace`, Mooncake, ShareGPT or vLLM's custom data sets; CSV of BurstGPT or Azure."
+            help="Send requests with the lengths recorded in this file and, without --rates or --concurrency, at the"
+            " recorded times. Reads JSONL of `kneewatch trace`, Mooncake, ShareGPT and vLLM's custom data sets, and CSV"
+            " of BurstGPT and Azure."
         ),
     ] = None
     speeds: Annotated[
         str | None,
-        typer.Option(
-            help="With --trace: how many times as fast as recorded, such as 0.5,1,2; a load level each. Default: 1."
-        ),
+        typer.Option(help="With --trace: multiples of the recorded speed, such as 0.5,1,2; one step each. Default: 1."),
     ] = None
     arrivals: Annotated[
         str | None,
         typer.Option(
-            help="With --rates: poisson, constant, or ramp, whose rate rises from 0 in the first sixth of a load level."
+            help="With --rates: poisson, constant, or rising, whose rate rises from 0 in the first sixth of a step."
             " Default: the configuration's, or poisson."
         ),
     ] = None
@@ -87,7 +86,7 @@ class RampOptions:
         typer.Option(
             min=0.01,
             max=100,
-            help="With --rates: gamma-distributed gaps of this shape; below 1 requests come in bursts, 1 is poisson.",
+            help="With --rates: shape of gamma-distributed gaps; below 1 requests come in bursts, 1 is poisson.",
         ),
     ] = None
     max_concurrency: Annotated[
@@ -95,8 +94,8 @@ class RampOptions:
         typer.Option(
             min=1,
             max=1024,
-            help="With --rates: at so many in flight further requests wait for an answer, and the wait counts in TTFT."
-            " Default: the configuration's; without, 512 in flight end a load level.",
+            help="With --rates: limit requests in flight; further ones wait, and the wait counts in TTFT. Without a"
+            " limit, a step ends at 512. Default: the configuration's.",
         ),
     ] = None
     observe: Annotated[
@@ -112,29 +111,29 @@ class RampOptions:
         typer.Option(
             min=1,
             max=3600,
-            help="Seconds that a fixed load level lasts, up to three times as long if fewer than 20 requests were sent."
-            " Default: the configuration's, or 15; of a trace at its times, all of it.",
+            help="Length of a fixed step in seconds; extended up to three times to reach 20 requests. A replayed trace"
+            " runs to its end. Default: the configuration's, or 15.",
         ),
     ] = None
     requests_per_step: Annotated[
         int | None,
-        typer.Option(min=1, help="End a fixed load level after this many requests instead of after --step-seconds."),
+        typer.Option(min=1, help="End a fixed step after this many requests instead of after --step-seconds."),
     ] = None
     confirm_seconds: Annotated[
         float | None,
         typer.Option(
             min=0,
             max=3600,
-            help="Repeat the highest fixed load level that held for this long, or 1000 requests; 0: do not. Short load"
-            " levels overstate a capacity. Default: the configuration's, or 180.",
+            help="Before reporting, repeat the highest fixed step that met its objectives for this long, or 1000"
+            " requests; 0: skip. Short steps overstate a capacity. Default: the configuration's, or 180.",
         ),
     ] = None
     workload: Annotated[
         str | None,
         typer.Option(
-            help="Workload in the configuration, or a preset: short-chat, long-prefill, long-decode, mixed,"
-            " prefix-cold, prefix-warm, varied-chat, conversation or production; or users: lengths as the server's"
-            " metrics show them."
+            help="A workload of the configuration, or a preset: short-chat, long-prefill, long-decode, mixed,"
+            " prefix-cold, prefix-warm, varied-chat, conversation or production; or users, for the lengths that the"
+            " server's metrics show."
         ),
     ] = None
     lengths: LengthOptions = NO_LENGTHS
@@ -157,7 +156,7 @@ class RampOptions:
     stream_guard: Annotated[
         bool,
         typer.Option(
-            "--stream-guard", help="Guard by the run's own answers alone, for a server without a metrics page."
+            "--stream-guard", help="Guard by the run's own answers only, for a server without a metrics page."
         ),
     ] = False
     note: Note = None
@@ -173,13 +172,11 @@ class RampOptions:
         """Raise ConfigError for options that exclude each other."""
         lengths = (self.lengths.prompt_tokens, self.lengths.output_tokens)
         if self.workload is not None and lengths != (None, None):
-            raise ConfigError(
-                "--workload, --prompt-tokens, --output-tokens: a workload has its lengths; remove one side"
-            )
+            raise ConfigError("--workload, --prompt-tokens, --output-tokens: a workload sets the lengths; use either")
         if self.stream_guard and not self.guard:
-            raise ConfigError("--stream-guard, --no-guard: remove one of them")
+            raise ConfigError("--stream-guard, --no-guard: both are set; remove one")
         if self.trace is not None and (self.workload, *lengths) != (None, None, None):
-            raise ConfigError("--trace: has its lengths; remove --workload, --prompt-tokens and --output-tokens")
+            raise ConfigError("--trace: sets the lengths; remove --workload, --prompt-tokens and --output-tokens")
 
 
 @grouped
@@ -225,7 +222,9 @@ def run_request(
         check_budget(chosen.replay, seconds, tokens)
     by_stream = options.guard and (options.stream_guard or usual.by_stream)
     if by_stream and usual.objectives.ttft is None:
-        raise ConfigError("--stream-guard: judges waits for the first token, and no objective promises one; add ttft")
+        raise ConfigError(
+            "--stream-guard: judges by the time to the first token, and there is no TTFT objective; add ttft"
+        )
     workload = config.workload_name(options.workload) or usual.workload
     _check_generates(config.workload(workload).api, chosen)
     return replace(
@@ -248,7 +247,7 @@ def _check_generates(api: "Api", chosen: "StepSettings") -> None:
     if api.generates:
         return
     if chosen.replay is not None:
-        raise ConfigError(f"--trace: has answers, and api {api.value} generates no tokens; use --rates")
+        raise ConfigError(f"--trace: replays generated tokens, and api {api.value} generates none; use --rates")
     if chosen.concurrency is None and chosen.rates is None:
         raise ConfigError(
             f"a search models generated tokens, and api {api.value} has none; add --rates or --concurrency (in a"
@@ -264,8 +263,8 @@ def steps(options: RampOptions, capacity: "CapacityConfig", trace: "Trace | None
     from probe.capacity.run.request import steps_of
     from probe.core.step import Arrivals
 
-    levels = {"--concurrency": options.concurrency, "--rates": options.rates, "--speeds": options.speeds}
-    given = [name for name, value in levels.items() if value is not None]
+    loads = {"--concurrency": options.concurrency, "--rates": options.rates, "--speeds": options.speeds}
+    given = [name for name, value in loads.items() if value is not None]
     if len(given) > 1:
         raise ConfigError(f"{', '.join(given)}: {'both' if len(given) == 2 else 'all'} are set; remove one")  # noqa: PLR2004
     settings = steps_of(capacity)
@@ -284,11 +283,11 @@ def steps(options: RampOptions, capacity: "CapacityConfig", trace: "Trace | None
     ):
         if is_search and value is not None:
             raise ConfigError(
-                f"{name}: requires --concurrency or --rates; a search sets the length of its load levels itself"
+                f"{name}: requires --concurrency or --rates; a search sets the length of its steps itself"
             )
     settings = _with_arrivals(settings, options)
     if not is_search and options.observe is not None:
-        raise ConfigError("--observe: works with a search only, not with fixed load levels; remove it")
+        raise ConfigError("--observe: works with a search only, not with fixed steps; remove it")
     return replace(
         settings,
         seconds=settings.seconds if options.step_seconds is None else options.step_seconds,

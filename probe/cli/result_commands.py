@@ -15,7 +15,9 @@ from probe.core.text import one_line
 
 def compare(
     base: Annotated[Path, typer.Argument(help="The measurement to compare with, or a folder of them.")],
-    new: Annotated[Path, typer.Argument(help="The measurement to judge, or a folder: files of one name are compared.")],
+    new: Annotated[
+        Path, typer.Argument(help="The measurement to judge, or a folder: files with the same name are compared.")
+    ],
     tolerance: Annotated[
         str, typer.Option(help="Changes up to this size count as equal; with 0% only the intervals decide.")
     ] = "5%",
@@ -62,14 +64,14 @@ def compare(
 
 def table(
     results: Annotated[list[Path], typer.Argument(help="Files of `ramp --json`, or folders of them.")],
-    steps: Annotated[bool, typer.Option("--steps", help="A row for each load level, not for each result.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="CSV in base units; without it, Markdown.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="Print a row for each step, not for each result.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV in base units instead of Markdown.")] = False,
     as_bench: Annotated[
-        bool, typer.Option("--bench-json", help="A line for each load level, in the JSON of vllm bench serve.")
+        bool, typer.Option("--bench-json", help="Print a line for each step, in the JSON of vllm bench serve.")
     ] = False,
     append: Annotated[
         Path | None,
-        typer.Option(help="Add to this Markdown file instead: for each result its conditions and its load levels."),
+        typer.Option(help="Append the conditions and steps of each result to this Markdown file instead."),
     ] = None,
     gpu_hour_price: Annotated[
         float | None, typer.Option(min=0, help="Price of a GPU hour, for the price of accepted output tokens.")
@@ -110,12 +112,12 @@ class PeakOptions:
     """The peak that replicas are planned for: one of the first three."""
 
     peak: Annotated[
-        float | None, typer.Option(help="Peak in requests/s, of requests like those of the result's workload.")
+        float | None, typer.Option(help="Peak in requests/s, for requests like those of the result's workload.")
     ] = None
     peak_output_tokens: Annotated[float | None, typer.Option(help="Peak in output tokens/s instead.")] = None
     prometheus: Annotated[
         str | None,
-        typer.Option(help="Prometheus to take the users' peak from instead: their highest five minutes in --weeks."),
+        typer.Option(help="Prometheus to read the users' peak from instead: their highest five minutes in --weeks."),
     ] = None
     weeks: Annotated[int, typer.Option(min=1, max=12, help="Weeks that --prometheus looks back.")] = 4
 
@@ -127,7 +129,7 @@ class PlanOptions:
     margin: Annotated[
         str,
         typer.Option(
-            help="Share of each replica's capacity that stays free at the peak: no balancer divides requests evenly,"
+            help="Share of each replica's capacity to keep free at the peak: no balancer divides requests evenly,"
             " and latencies rise steeply at the knee."
         ),
     ] = "20%"
@@ -142,7 +144,7 @@ class PlanOptions:
 
 @grouped
 def plan(
-    results: Annotated[list[Path] | None, typer.Argument(help="Files of `ramp --json`, a plan for each.")] = None,
+    results: Annotated[list[Path] | None, typer.Argument(help="Files of `ramp --json`; each gets a plan.")] = None,
     config: MaybeConfigFile = None,
     target: OneTarget = None,
     peak: PeakOptions = PeakOptions(),
@@ -187,8 +189,12 @@ class KvOptions:
         Path | None, typer.Option(help="The model's config.json, for the shape of its KV cache.")
     ] = None
     layers: Annotated[int | None, typer.Option(min=1, max=10_000, help="Layers, instead of --model-config.")] = None
-    kv_heads: Annotated[int | None, typer.Option(min=1, max=10_000, help="Key-value heads, likewise.")] = None
-    head_dim: Annotated[int | None, typer.Option(min=1, max=100_000, help="Size of a head, likewise.")] = None
+    kv_heads: Annotated[
+        int | None, typer.Option(min=1, max=10_000, help="Key-value heads, instead of --model-config.")
+    ] = None
+    head_dim: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Size of a head, instead of --model-config.")
+    ] = None
     kv_bits: Annotated[int, typer.Option(help="Bits per element of the KV cache: 8 or 16.")] = 16
 
 
@@ -199,13 +205,15 @@ class Lengths:
     workload: Annotated[
         str | None, typer.Option(help="Preset with the lengths, such as long-prefill. Default: default, 256 and 128.")
     ] = None
-    prompt_tokens: Annotated[int | None, typer.Option(min=1, max=2_000_000, help="Prompt length instead.")] = None
-    output_tokens: Annotated[int | None, typer.Option(min=1, max=2_000_000, help="Answer length instead.")] = None
+    prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, max=2_000_000, help="Prompt length in tokens, instead of --workload.")
+    ] = None
+    output_tokens: Annotated[
+        int | None, typer.Option(min=1, max=2_000_000, help="Output length in tokens, instead of --workload.")
+    ] = None
     result: Annotated[
         Path | None,
-        typer.Option(
-            help="File of `ramp --concurrency ... --json`: its load levels beside the bounds, at its lengths."
-        ),
+        typer.Option(help="File of `ramp --concurrency ... --json`: show its steps beside the bounds, at its lengths."),
     ] = None
 
 
@@ -214,7 +222,7 @@ def roofline(
     gpu: Annotated[str, typer.Option(help="GPU model, such as H100, L40S or 'NVIDIA A100-SXM4-80GB'.")],
     params: Annotated[str, typer.Option(help="Parameters of the model, such as 8B or 700M.")],
     active_params: Annotated[
-        str | None, typer.Option(help="Of a mixture of experts, those used for one token. Default: all.")
+        str | None, typer.Option(help="For a mixture of experts: parameters used for one token. Default: all.")
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, max=1024, help="GPUs that share each step (tensor parallel).")] = 1,
     weight_bits: Annotated[int, typer.Option(help="Bits per weight: 4, 8 or 16. 8 implies FP8 compute.")] = 16,
@@ -228,7 +236,7 @@ def roofline(
 ) -> None:
     """Compute the bounds of a model on its GPUs, before any run: decode, prefill and KV cache.
 
-    Arithmetic from published peaks; no server is asked. What the bounds assume is printed with them.
+    Computes from published peaks, and asks no server. The assumptions are printed with the bounds.
     Exit status: 0 done, 2 something is missing or wrong.
     """
     from probe.capacity.model.hardware_bounds import ModelShape, hardware_bounds

@@ -73,10 +73,10 @@ def lengths_of(given: Lengths) -> tuple[float, float, float]:
 
 
 def steps_of(result: Path) -> Sequence[StepSummary]:
-    """Return the load levels of a result. Raises ConfigError where none is of a closed loop."""
+    """Return the steps of a result. Raises ConfigError where none has a closed loop."""
     steps = read_result(result).steps
     if not any(step.valid and step.plan.arrivals is None and not step.plan.is_pulse for step in steps):
-        raise ConfigError(f"--result {result}: no judged load level in requests in flight; measure with --concurrency")
+        raise ConfigError(f"--result {result}: no judged step in requests in flight; measure with --concurrency")
     return steps
 
 

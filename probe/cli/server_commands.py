@@ -65,7 +65,7 @@ def check(
     target: Annotated[
         str | None,
         typer.Option(
-            "--target", help="A target, or a discovery for all that it finds. Default: all targets with an address."
+            "--target", help="A target, or a discovery to check all it finds. Default: all targets with an address."
         ),
     ] = None,
     base_url: BaseUrl = None,
@@ -146,15 +146,15 @@ def doctor(
     fail_on: Annotated[
         Literal["objectives", "problems", "never"],
         typer.Option(
-            help="Exit with status 1 if a canary misses an objective, if there is also any problem, or never."
+            help="Exit with status 1 if a canary misses an objective, if there is any other problem too, or never."
         ),
     ] = "objectives",
-    write: Annotated[Path | None, typer.Option(help="Write a configuration to start with to this file.")] = None,
+    write: Annotated[Path | None, typer.Option(help="Write a starter configuration to this file.")] = None,
     as_json: Json = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table in Markdown, for a ticket.")] = False,
 ) -> None:
     """Examine a server for up to a minute: what it serves and with which flags, whether it is healthy, what users send,
-    how much more it takes, and what is configured badly. Sends three canaries and no load.
+    how much more it takes, and which settings are wrong. Sends three canaries and no load.
 
     Exit status: 0 healthy, 1 not (--fail-on), 2 could not measure.
     """

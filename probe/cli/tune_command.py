@@ -21,15 +21,15 @@ class TuneOptions:
             "--knob",
             metavar="<name=base,value,...>",
             help="A setting and its values, the present one first: max_num_seqs, max_num_batched_tokens,"
-            " gpu_memory_utilization, kv_cache_dtype or enable_prefix_caching. May be repeated; one is tuned after the"
-            " other.",
+            " gpu_memory_utilization, kv_cache_dtype or enable_prefix_caching. Can be repeated; settings are tuned one"
+            " after the other.",
         ),
     ]
     start: Annotated[
         str | None,
         typer.Option(
-            help="Command that starts the server, with {port}; the settings are added to it as vLLM's flags, or where"
-            " it has {max_num_seqs} and the like. Run without a shell, and stopped after each measurement."
+            help="Command that starts the server, with {port}. Settings are added as vLLM's flags, or replace"
+            " placeholders such as {max_num_seqs}. It runs without a shell, and is stopped after each measurement."
         ),
     ] = None
     apply: Annotated[
@@ -37,8 +37,9 @@ class TuneOptions:
         typer.Option(
             "--apply",
             metavar="<command>",
-            help="Command that changes a server which runs elsewhere, with {value} or {max_num_seqs} and the like, and"
-            " returns when it has changed; may be repeated, as for one that waits. With --base-url.",
+            help="Command that changes a server that runs elsewhere, with {value} or placeholders such as"
+            " {max_num_seqs}, and returns when the change is done. Can be repeated, such as for a command that waits."
+            " With --base-url.",
             allow_from_autoenv=False,
         ),
     ] = None
@@ -53,7 +54,7 @@ class TuneOptions:
         ),
     ] = None
     any_host: Annotated[
-        bool, typer.Option("--any-host", help="Allow --start a server that other machines can reach.")
+        bool, typer.Option("--any-host", help="Allow --start to run a server that other machines can reach.")
     ] = False
     ready_url: Annotated[
         str | None, typer.Option(help="Address that answers 200 when the server is ready. Default: its /health.")
@@ -67,26 +68,28 @@ class TuneOptions:
         typer.Option("--plan-only", help="Start and send nothing: print what is predicted, and what it would cost."),
     ] = False
     result: Annotated[
-        Path | None, typer.Option(help="With --plan-only: a result of `ramp --json` of the base, to predict from.")
+        Path | None, typer.Option(help="With --plan-only: a `ramp --json` result of the base, to predict from.")
     ] = None
     measure_all: Annotated[
         bool, typer.Option("--measure-all", help="Measure even values that are predicted to lose clearly.")
     ] = False
     tolerance: Annotated[str, typer.Option(help="Changes of capacity up to this size count as equal.")] = "5%"
-    workload: Annotated[str | None, typer.Option(help="A preset of workloads, as of `ramp`.")] = None
+    workload: Annotated[str | None, typer.Option(help="Workload preset, as in `ramp`.")] = None
     prompt_tokens: Annotated[int | None, typer.Option(help="Prompt length in tokens. Default: 256.")] = None
     output_tokens: Annotated[int | None, typer.Option(help="Output length in tokens. Default: 128.")] = None
     ttft: Annotated[str | None, typer.Option(help="TTFT objective. Default: 500ms.")] = None
     tpot: Annotated[str | None, typer.Option(help="TPOT objective. Default: 50ms.")] = None
     e2e: Annotated[str | None, typer.Option(help="E2E objective. Default: none.")] = None
-    ratio: Annotated[str | None, typer.Option(help="Share of requests that must meet them. Default: 0.95.")] = None
+    ratio: Annotated[
+        str | None, typer.Option(help="Share of requests that must meet each latency objective. Default: 0.95.")
+    ] = None
     model: Model = None
     api: Api = None
     api_key_file: ApiKeyFile = None
     header: Header = None
     ca_file: CaFile = None
     observe: Annotated[
-        float | None, typer.Option(min=0, max=3600, help="Seconds that a run watches before it adds load.")
+        float | None, typer.Option(min=0, max=3600, help="Seconds to watch live traffic before each run adds load.")
     ] = None
     max_seconds: Annotated[
         float | None, typer.Option(min=1, help="Budget of each run: wall time in seconds. Default: 300.")

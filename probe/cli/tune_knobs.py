@@ -55,13 +55,13 @@ def knobs_of(options: Sequence[str]) -> list[KnobValues]:
         name, values = name.replace("-", "_"), tuple(text.split(","))
         if name not in _VALUES:
             raise ConfigError(
-                f"--knob {one_line(option)}: expected NAME=BASE,VALUE,..., NAME one of {', '.join(_VALUES)}"
+                f"--knob {one_line(option)}: expected NAME=BASE,VALUE,..., with NAME one of {', '.join(_VALUES)}"
             )
         is_value, expected = _VALUES[name]
         if len(values) < 2 or len(set(values)) != len(values) or not all(map(is_value, values)):  # noqa: PLR2004
             raise ConfigError(f"--knob {one_line(option)}: expected {expected}, the present value first")
         if name in found:
-            raise ConfigError(f"--knob {name}: is there twice; give all its values at once")
+            raise ConfigError(f"--knob {name}: given twice; give all its values at once")
         found[name] = KnobValues(name, values)
     if not found:
         raise ConfigError("--knob: expected at least one, such as max_num_seqs=128,64,256")
@@ -108,7 +108,7 @@ def with_settings(words: Sequence[str], settings: Mapping[str, str]) -> list[str
         if has_place(words, name, is_only=len(settings) == 1):
             continue
         if found[0].rpartition("/")[2] in _SHELLS:
-            raise ConfigError(f"--start: is a shell's script; put {{{name}}} in it, where the value goes")
+            raise ConfigError(f"--start: is a shell script; put {{{name}}} in it, where the value goes")
         found = [*_without(found, name), *_flag(name, value)]
     return found
 

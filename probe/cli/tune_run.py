@@ -241,7 +241,7 @@ def check(options: TuneOptions, knobs: Sequence[KnobValues]) -> None:
 def _check_start(options: TuneOptions, knobs: Sequence[KnobValues], start: str) -> None:
     words = words_of(start, "--start")
     if options.base_url is not None:
-        raise ConfigError("--base-url: is of a server that runs elsewhere (--apply); with --start, use --port")
+        raise ConfigError("--base-url: belongs to --apply, for a server that runs elsewhere; with --start, use --port")
     if options.port is None and "{port}" not in start:
         raise ConfigError("--start: has no {port}; put it where the server's port goes, or name its port with --port")
     check_base(words, knobs)
@@ -302,7 +302,7 @@ def _planned(knob: KnobValues, result: CapacityResult, file: Path | None, tolera
     stored, base = result.capacity.fitted_server, knob.values[0]
     if stored is not None and knob.name == "max_num_seqs" and stored.max_num_seqs not in (None, int(base)):
         raise ConfigError(
-            f"--result {file}: is of max_num_seqs {stored.max_num_seqs}, and the base is {base}; put it first"
+            f"--result {file}: measured max_num_seqs {stored.max_num_seqs}, but the base is {base}; put that first"
         )
 
     async def predict(result: CapacityResult, knobs: Sequence[Knob]) -> Sequence[Knob]:

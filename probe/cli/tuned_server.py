@@ -156,7 +156,9 @@ def words_of(text: str, option: str) -> list[str]:
     except ValueError as error:
         raise ConfigError(f"{option}: cannot be split into words ({error}); check its quotes") from None
     if not words or shutil.which(words[0]) is None:
-        raise ConfigError(f"{option}: {one_line(words[0]) if words else 'nothing'} is no command here; check its path")
+        raise ConfigError(
+            f"{option}: {one_line(words[0]) if words else 'nothing'} is not a command on this machine; check its path"
+        )
     return words
 
 

@@ -1,7 +1,7 @@
 """The composition root: wires configuration, targets, schedule, measurements and pages into the monitor.
 
     configuration, discoveries --> TargetSet --> one TargetMonitor per target
-    schedule --> TargetMonitor.canary / .scrape / .capacity --> MetricsSink --> /metrics, store
+    schedule --> TargetMonitor.send_canary / .scrape / .capacity --> MetricsSink --> /metrics, store
     App --> pages
 
 It starts and stops the parts and reloads the configuration. It measures and decides nothing.

@@ -129,7 +129,7 @@ class OnDemandCanaries:
         self._workloads = _workloads(config)
         self._canaries: dict[str, Canary] = {}
 
-    def configure(self, config: Config) -> None:
+    def set_workloads(self, config: Config) -> None:
         """Replace the workloads by those of a new configuration; a canary whose workload is unchanged stays."""
         workloads = _workloads(config)
         self._canaries = {
@@ -142,7 +142,7 @@ class OnDemandCanaries:
         name = self._target.canary.workload if name is None else name
         return workload(name, self._workloads[name])
 
-    def canary(self, load: Workload) -> Canary:
+    def for_workload(self, load: Workload) -> Canary:
         """Return the canary of one of these workloads."""
         if load.name not in self._canaries:
             self._canaries[load.name] = Canary(

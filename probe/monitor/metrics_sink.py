@@ -179,7 +179,7 @@ class MetricsSink:
         return capacity_sample(result) is not None and needs_confirmation(self._capacity_samples[result.target])
 
     def corrected(self, forecast: CapacityResult) -> CapacityResult:
-        """Return a forecast corrected by the errors of earlier ones with its fingerprint, of any target."""
+        """Correct a forecast by the errors of earlier forecasts with the same fingerprint, of any target."""
         errors = self.store.forecast_errors(fingerprint(forecast.model, forecast.context))
         return replace(forecast, capacity=correct(forecast.capacity, track_record(errors)))
 

@@ -110,14 +110,14 @@ class TargetMonitor:
     def last_result(self) -> CapacityResult | None:
         return self._runs.last_result
 
-    async def canary(self, kind: int = 0) -> None:
+    async def send_canary(self, kind: int = 0) -> None:
         """Send a canary of a kind, by its place in the configuration, unless the server sleeps."""
         record = await self._kinds[kind].send()
         if record is None:
             return
         self._sink.record(record)
         if record.outcome is not Outcome.ABORTED:  # the server fell asleep meanwhile
-            self._admission.canary(record, kind)
+            self._admission.add_canary(record, kind)
 
     async def on_demand(self, name: str | None) -> RequestRecord:
         """Send a request on demand. `name`: its workload; None: the canary's.
@@ -127,15 +127,15 @@ class TargetMonitor:
         load = self._on_demand.workload(name)
         if await self._observer.is_asleep():
             raise TargetError("the server sleeps; nothing was sent", Outcome.ABORTED)
-        canary = self._on_demand.canary(load)
+        canary = self._on_demand.for_workload(load)
         async with self._observer.sending(load):
             record = await canary.run_once()
             self._record(record)
         return record
 
-    def offer(self, config: Config) -> None:
+    def set_workloads(self, config: Config) -> None:
         """Take the workloads for requests on demand from a new configuration; the target's own parts are unchanged."""
-        self._on_demand.configure(config)
+        self._on_demand.set_workloads(config)
 
     def follow_replicas(self, pages: tuple[str, ...] | None) -> None:
         """Read the pages of these replicas from now on; a run under way ends where they are others than before."""

@@ -155,7 +155,7 @@ class TargetSet:
         self._current[name] = target
         monitor.follow_replicas(target.replicas)
         monitor.inhibit_load(target.inhibited_by)
-        monitor.offer(self._desired.config)
+        monitor.set_workloads(self._desired.config)
         if (target.discovery, target.labels) != (had.discovery, had.labels):
             self._describe(target)
 

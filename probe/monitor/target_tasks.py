@@ -57,7 +57,7 @@ class TargetTasks:
             first_s = (
                 (position + i / len(kinds)) % 1.0 * kind.every
             )  # apart, so that they do not time each other's load
-            work = partial(monitor.canary, i)
+            work = partial(monitor.send_canary, i)
             self._schedule.every(
                 TaskId("canary", name, i), kind.every, work, first_s=first_s, at_once=_CANARIES_AT_ONCE
             )

@@ -125,7 +125,7 @@ class AdmissionCheck:
         self._burn: dict[int, BurnRates] = defaultdict(BurnRates)  # by kind of canary
         self._last: dict[int, RequestRecord] = {}  # by kind of canary
 
-    def canary(self, record: RequestRecord, kind: int = 0) -> None:
+    def add_canary(self, record: RequestRecord, kind: int = 0) -> None:
         """Note a canary that has ended."""
         self._last[kind] = record
         self._burn[kind].add(slo.met(record, self._objectives), record.done_ns)

@@ -138,7 +138,7 @@ def _help(command: str) -> str:
         ("ramp", "Works for targets without scheduled load too."),
         ("ramp", "stops the load at once"),
         ("ramp", "Kneewatch searches for the knee"),
-        ("ramp", "up to three times as long if fewer than 20 requests were sent. Default: the configuration's, or 15;"),
+        ("ramp", "runs to its end. Default: the configuration's, or 15."),
         ("sim", "Server to simulate; --list shows the choices."),
         ("dashboards", f"{FLEET}.json"),
         ("dashboards", RUNBOOKS),

@@ -128,7 +128,7 @@ def test_a_metrics_url_for_each_replica_is_the_page_of_each() -> None:
         ({"metrics_url": ("x",)}, "--metrics-url x: expected an address such as http://llama-8b:8000"),
         ({"header": ("sk-not-to-be-shown",)}, "--header: expected 'NAME: VALUE' or 'NAME: @FILE'"),
         ({"header": ("x-a:",)}, "--header: expected 'NAME: VALUE' or 'NAME: @FILE'"),
-        ({"header": ("x-a: 1", "X-A: 2")}, "--header X-A: is there twice; keep one"),
+        ({"header": ("x-a: 1", "X-A: 2")}, "--header X-A: given twice; keep one"),
         ({"header": ("Host: a",)}, "--header Host: expected a header that Kneewatch does not set itself; remove it"),
         ({"header": ("authorization: Bearer sk-not-to-be-shown",)}, "--header authorization: use --api-key-file"),
         ({"header": ("x-a: sk-not-\x00",)}, "--header x-a: expected printable ASCII text of at most 8192 characters"),

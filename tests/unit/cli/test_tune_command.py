@@ -26,7 +26,7 @@ def test_what_does_not_fit_is_one_line_with_the_fix() -> None:
         ((*KNOB, *apply), "--apply: needs --base-url"),
         ((*KNOB, "--apply", "env a", "--base-url", "http://a"), "--apply: has no place for max_num_seqs"),
         ((*KNOB, "--start", "env vllm serve m"), "--start: has no {port}"),
-        ((*KNOB, "--start", "env {port}", "--base-url", "http://a"), "--base-url: is of a server that runs elsewhere"),
+        ((*KNOB, "--start", "env {port}", "--base-url", "http://a"), "--base-url: belongs to --apply"),
         ((*KNOB, "--start", "env vllm serve m --port {port}"), "add --host 127.0.0.1"),
         ((*KNOB, "--start", "env vllm serve m --host ::1 --max-num-seqs 8 --port {port}"), "put it first"),
         ((*KNOB, "--start", "env {port}", "--ready-url", "x"), "--ready-url x: expected an address"),

@@ -68,6 +68,9 @@ def test_a_server_that_is_not_ready_in_time_is_stopped(tmp_path: Path) -> None:
 
 
 def test_a_command_that_is_not_there_or_has_an_open_quote_is_refused() -> None:
-    for text, words in (("/nowhere/vllm serve", "/nowhere/vllm is no command here"), ("vllm 'x", "check its quotes")):
+    for text, words in (
+        ("/nowhere/vllm serve", "/nowhere/vllm is not a command on this machine"),
+        ("vllm 'x", "check its quotes"),
+    ):
         with pytest.raises(ConfigError, match=words):
             words_of(text, "--start")

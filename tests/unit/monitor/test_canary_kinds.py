@@ -69,12 +69,12 @@ def _sent(sink: MetricsSink, workload: str, model: str, outcome: str) -> list[fl
 def test_each_kind_has_its_own_series_and_the_worst_newest_one_decides_whether_the_target_is_up() -> None:
     async def work(monitor: TargetMonitor, sink: MetricsSink) -> None:
         assert monitor.status().up is None
-        await monitor.canary(0)
-        await monitor.canary(1)
+        await monitor.send_canary(0)
+        await monitor.send_canary(1)
         assert (monitor.status().up, _up(sink)) == (True, [1.0])
-        await monitor.canary(2)
+        await monitor.send_canary(2)
         assert (monitor.status().up, _up(sink)) == (False, [0.0])
-        await monitor.canary(0)
+        await monitor.send_canary(0)
         assert (monitor.status().up, _up(sink)) == (False, [0.0]), "the newest of its kind still failed"
 
         assert _sent(sink, "short", "tiny", "ok") == [2]
@@ -92,7 +92,7 @@ def _shown(status: TargetStatus) -> list[tuple[str, str, bool | None, int]]:
 def test_the_status_has_each_kind_and_all_canaries_newest_first() -> None:
     async def work(monitor: TargetMonitor, _: MetricsSink) -> None:
         for kind in (2, 0, 1, 0):
-            await monitor.canary(kind)
+            await monitor.send_canary(kind)
         status = monitor.status()
         assert _shown(status) == [("short", "tiny", True, 2), ("shorter", "tiny", True, 1), ("short", "gone", False, 1)]
         assert [record.spec.workload for record in status.recent] == ["short", "shorter", "short", "short"]
@@ -121,8 +121,8 @@ def test_a_secret_of_one_kind_is_hidden_in_answers_to_another() -> None:
         sink.promise([config.objectives_of(config.targets[0])])
         monitor = TargetMonitor(config, config.servers[0], SystemClock(), sink)
         sink.add(config.servers[0], monitor.canary_models, monitor.objectives)
-        await monitor.canary(0)
-        await monitor.canary(1)
+        await monitor.send_canary(0)
+        await monitor.send_canary(1)
         await monitor.close()
         sink.store.close()
         return [record.detail for record in monitor.status().failures]
@@ -136,10 +136,10 @@ def test_a_secret_of_one_kind_is_hidden_in_answers_to_another() -> None:
 
 def test_a_sleeping_server_gets_no_canary_of_any_kind() -> None:
     async def work(monitor: TargetMonitor, sink: MetricsSink) -> None:
-        await monitor.canary(0)
+        await monitor.send_canary(0)
         monitor._observer.is_asleep = _true  # type: ignore[method-assign]
         for kind in range(3):
-            await monitor.canary(kind)
+            await monitor.send_canary(kind)
         assert [len(kind.recent) for kind in monitor.status().canaries] == [1, 0, 0]
         assert _sent(sink, "short", "tiny", "ok") == [1]
 

@@ -111,7 +111,7 @@ def test_without_the_section_no_question_is_asked() -> None:
     async def main() -> None:
         async with mock_server() as server:
             watched = _watch(server, None)
-            await watched.monitor.canary()
+            await watched.monitor.send_canary()
             assert server.asked.count("/v1/chat/completions") == 0
             assert 'traffic="answer"' not in watched.page
             await watched.close()
@@ -126,7 +126,7 @@ def test_a_right_answer_leaves_the_canary_good_and_is_asked_for_again_only_when_
             server.instead["/v1/chat/completions"] = talker = Talker(RIGHT)
             watched = _watch(server, {})
             for _ in range(3):
-                await watched.monitor.canary()
+                await watched.monitor.send_canary()
             assert watched.outcomes() == [Outcome.OK] * 3
             (body,) = talker.bodies
             assert body["temperature"] == 0
@@ -156,7 +156,7 @@ def test_garbage_fails_each_canary_until_the_answer_is_right(capsys: pytest.Capt
             server.instead["/v1/chat/completions"] = talker = Talker(GARBAGE)
             watched = _watch(server, {})
             for _ in range(3):
-                await watched.monitor.canary()
+                await watched.monitor.send_canary()
             assert watched.outcomes() == [Outcome.CORRUPT] * 3
             assert "repeated" in (watched.monitor.status().recent[0].detail or "")
             page = watched.page
@@ -166,7 +166,7 @@ def test_garbage_fails_each_canary_until_the_answer_is_right(capsys: pytest.Capt
             assert 'traffic="canary",objective="availability"} 0.0' in page
             talker.pieces = RIGHT
             for _ in range(2):
-                await watched.monitor.canary()
+                await watched.monitor.send_canary()
             assert watched.outcomes()[3:] == [Outcome.OK] * 2
             assert len(talker.bodies) == 4, "right again: the next question is due in five minutes"
             await watched.close()
@@ -186,7 +186,7 @@ def test_a_server_that_does_not_answer_the_question_has_not_answered_wrongly() -
             server.instead["/v1/chat/completions"] = Talker(RIGHT, status=400)
             watched = _watch(server, {})
             for _ in range(2):
-                await watched.monitor.canary()
+                await watched.monitor.send_canary()
             assert watched.outcomes() == [Outcome.OK] * 2
             assert _count(watched.page, "answer", "bad_request") == 1
             await watched.close()
@@ -200,7 +200,7 @@ def test_a_failed_canary_asks_nothing() -> None:
             server.instead["/v1/chat/completions"] = talker = Talker(GARBAGE)
             server.instead["/v1/completions"] = Talker(RIGHT, status=500)
             watched = _watch(server, {})
-            await watched.monitor.canary()
+            await watched.monitor.send_canary()
             assert watched.outcomes() == [Outcome.SERVER_ERROR]
             assert talker.bodies == []
             await watched.close()
@@ -219,7 +219,7 @@ def test_a_reasoning_model_is_judged_by_its_answer_and_a_limit_within_the_reason
         async with mock_server() as server:
             server.instead["/v1/chat/completions"] = talker = Thinker(["Hm: Lyon?", "Paris"])
             watched = _watch(server, {"expect": r"\AParis\Z"})
-            await watched.monitor.canary()
+            await watched.monitor.send_canary()
             assert watched.outcomes() == [Outcome.OK]
             assert len(talker.bodies) == 1
             await watched.close()
@@ -234,7 +234,7 @@ def test_the_users_of_the_server_are_not_raised_by_the_question() -> None:
             watched = _watch(server, {"prompt": "?", "expect": "not what it says", "max_tokens": 4})
             await watched.monitor.scrape()
             for _ in range(3):
-                await watched.monitor.canary()
+                await watched.monitor.send_canary()
             await asyncio.sleep(1.2)
             await watched.monitor.scrape()
             assert _count(watched.page, "answer", "corrupt") == 3

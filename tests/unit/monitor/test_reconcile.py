@@ -176,12 +176,12 @@ def test_requests_on_demand_are_of_the_workloads_that_a_reload_has_brought(tmp_p
                 await asked("comes")
             watch = app.monitors["a"]
             on_demand = watch._on_demand
-            kept = on_demand.canary(on_demand.workload("same"))
+            kept = on_demand.for_workload(on_demand.workload("same"))
             _file(path, {"short": 3, "same": 4, "changes": 7, "comes": 8}, target)
             assert await app.reload() is None
             assert app.monitors["a"] is watch, "nothing that it is made of has changed"
             assert [await asked(name) for name in ("same", "changes", "comes")] == [(n, "ok") for n in (4, 7, 8)]
-            assert on_demand.canary(on_demand.workload("same")) is kept
+            assert on_demand.for_workload(on_demand.workload("same")) is kept
             with pytest.raises(KeyError):
                 await asked("goes")
             await watch.close()

@@ -194,13 +194,13 @@ def _against(
 def test_a_canary_learns_the_model_and_reports_what_it_measured(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         assert watch.status().up is None
-        await watch.canary()
+        await watch.send_canary()
         (record,) = sink.records
         assert (record.outcome, record.model, record.traffic) == (Outcome.OK, "tiny", Traffic.CANARY)
         assert (record.prompt_tokens, record.output_tokens) == (8, 3)
         assert server.generated == 1
         assert watch.status().up is True
-        await watch.canary()
+        await watch.send_canary()
         assert server.asked.count("/v1/models") == 1
 
     _against(host, work)
@@ -209,13 +209,13 @@ def test_a_canary_learns_the_model_and_reports_what_it_measured(host: Host) -> N
 @pytest.mark.fault("TI13")
 def test_a_canary_shows_that_the_server_is_up_until_later_ones_should_have_ended(host: Host) -> None:
     async def work(watch: TargetMonitor, _: FakeSink, __: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         assert watch.status().up is True
         valid_s = watch.config.canary.valid_s
         assert valid_s == 3 * watch.config.canary.every + 2 * watch.config.canary.timeout
         watch._kinds[0]._clock = _LaterClock(int(valid_s * 1e9))
         assert watch.status().up is None
-        await watch.canary()
+        await watch.send_canary()
         assert watch.status().up is None, "of a canary before the clock leapt"
 
     _against(host, work)
@@ -227,15 +227,15 @@ def test_a_server_that_is_down_is_a_failing_canary_and_recovers_by_itself_with_a
         port = free_port()
         sink = FakeSink()
         watch = _watch(f"http://127.0.0.1:{port}", sink)
-        await watch.canary()
+        await watch.send_canary()
         async with mock_server(model="old", port=port):
-            await watch.canary()
-        await watch.canary()
-        await watch.canary()
+            await watch.send_canary()
+        await watch.send_canary()
+        await watch.send_canary()
         assert watch.status().up is False
         async with mock_server(model="new", port=port):
-            await watch.canary()
-            await watch.canary()
+            await watch.send_canary()
+            await watch.send_canary()
         assert [r.outcome.value for r in sink.records] == [
             "unreachable",
             "ok",
@@ -255,11 +255,11 @@ def test_a_server_that_is_down_is_a_failing_canary_and_recovers_by_itself_with_a
 @pytest.mark.slow
 def test_a_server_that_hangs_is_a_time_out(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         server.driver.faults = Faults(is_stalled=True)
-        await watch.canary()
+        await watch.send_canary()
         server.driver.faults = Faults()
-        await watch.canary()
+        await watch.send_canary()
         assert [r.outcome for r in sink.records] == [Outcome.OK, Outcome.TIMEOUT, Outcome.OK]
 
     _against(host, work, canary={"workload": "short", "timeout": "300ms"})
@@ -302,15 +302,15 @@ HOSTILE_ANSWERS: dict[str, ASGIApp] = {
 @pytest.mark.parametrize("answer", HOSTILE_ANSWERS.values(), ids=HOSTILE_ANSWERS.keys())
 def test_whatever_a_server_answers_is_an_outcome_that_can_be_exported(host: Host, answer: ASGIApp) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         server.instead["/v1/completions"] = answer
-        await watch.canary()
+        await watch.send_canary()
         failed = sink.records[-1]
         assert failed.outcome is not Outcome.OK
         assert "\n" not in (failed.detail or "")
         sink.page()
         del server.instead["/v1/completions"]
-        await watch.canary()
+        await watch.send_canary()
         assert [record.outcome is Outcome.OK for record in sink.records] == [True, False, True]
 
     _against(host, work)
@@ -339,7 +339,7 @@ HOSTILE_MODELS: dict[str, bytes] = {
 def test_whatever_a_server_calls_its_model_the_metrics_page_stays(host: Host, body: bytes) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         server.instead["/v1/models"] = Response(body, media_type="application/json")
-        await watch.canary()
+        await watch.send_canary()
         page = sink.page()
         assert len(page) < 100_000
         assert sink.records[-1].outcome is not Outcome.OK
@@ -366,13 +366,13 @@ async def _asked(server: MockServer, times: int) -> None:
 @pytest.mark.parametrize("level", [0, 1, 2])
 def test_a_server_that_sleeps_gets_no_canary_and_has_no_failure(host: Host, level: int) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         await watch.scrape()
         await _post(server, f"/sleep?level={level}")
         for _ in range(5):  # the first ones before a scrape shows it
-            await watch.canary()
+            await watch.send_canary()
         await watch.scrape()
-        await watch.canary()
+        await watch.send_canary()
         assert server.generated == 1
         status = watch.status()
         assert status.asleep_since_s is not None
@@ -383,7 +383,7 @@ def test_a_server_that_sleeps_gets_no_canary_and_has_no_failure(host: Host, leve
             await watch.on_demand(None)
         assert server.generated == 1
         await _post(server, "/wake_up")
-        await watch.canary()
+        await watch.send_canary()
         await watch.scrape()
         assert [record.outcome for record in sink.records] == [Outcome.OK, Outcome.OK]
         assert watch.status().asleep_since_s is None
@@ -394,9 +394,9 @@ def test_a_server_that_sleeps_gets_no_canary_and_has_no_failure(host: Host, leve
 
 def test_a_canary_that_is_in_flight_when_the_server_falls_asleep_is_not_judged(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         server.driver.faults = Faults(is_stalled=True)
-        flying = asyncio.create_task(watch.canary())
+        flying = asyncio.create_task(watch.send_canary())
         await _asked(server, 2)
         await _post(server, "/sleep")
         await flying
@@ -421,11 +421,11 @@ def test_a_server_that_dies_in_its_sleep_gets_canaries_again_after_a_minute() ->
         for later_s in (0, 59):
             clock.later_ns = later_s * 10**9
             await watch.scrape()
-            await watch.canary()
+            await watch.send_canary()
             assert sink.records == []
             assert watch.status().asleep_since_s is not None
         clock.later_ns = 61 * 10**9
-        await watch.canary()
+        await watch.send_canary()
         assert [record.outcome for record in sink.records] == [Outcome.UNREACHABLE]
         assert watch.status().asleep_since_s is None
         await watch.close()
@@ -452,7 +452,7 @@ class _LaterClock(Clock):
 @pytest.mark.slow
 def test_no_run_begins_while_the_server_sleeps_and_one_that_runs_is_stopped(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         await watch.scrape()
         running = asyncio.create_task(watch.capacity())
         await _asked(server, 4)
@@ -579,7 +579,7 @@ def test_a_canary_is_taken_off_what_the_server_counted_and_compared_with_it(host
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         await watch.scrape()
         for _ in range(4):  # three accounts, after the one that begins them
-            await watch.canary()
+            await watch.send_canary()
             await watch.scrape()
             assert sink.totals is not None
             assert sink.totals.requests == 0, "accounts wait until the server has surely counted it"
@@ -597,7 +597,7 @@ def test_a_canary_is_taken_off_what_the_server_counted_and_compared_with_it(host
 @pytest.mark.slow
 def test_other_requests_are_user_traffic_also_during_a_capacity_run(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()  # a run wants one
+        await watch.send_canary()  # a run wants one
         await watch.scrape()
         before = server.generated
         running = asyncio.create_task(watch.capacity())
@@ -663,7 +663,7 @@ def test_a_step_of_load_says_how_busy_the_gpus_were(host: Host) -> None:
         return _gpus(SystemClock().monotonic_ns(), next(percents))
 
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         (step,) = sink.results[-1].steps
         assert step.gpu.utilization == pytest.approx(0.8, abs=0.1001)
@@ -703,7 +703,7 @@ def test_a_refused_run_adds_no_load_and_says_why(
     host: Host, page: str | None, firing: Callable[[], Awaitable[list[str]]] | None, words: str
 ) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         if page is not None:
             server.says_on_metrics(page)
         await watch.capacity()
@@ -720,9 +720,9 @@ def test_no_run_before_a_canary_or_after_one_that_failed(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.capacity()
         assert server.generated == 0
-        await watch.canary()
+        await watch.send_canary()
         server.driver.faults = Faults(error_ratio=1.0)
-        await watch.canary()
+        await watch.send_canary()
         server.driver.faults = Faults()
         before = server.generated
         await watch.capacity()
@@ -736,7 +736,7 @@ def test_no_run_before_a_canary_or_after_one_that_failed(host: Host) -> None:
 @pytest.mark.slow
 def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         (result,) = sink.results
         assert (result.target, result.model) == ("a", "tiny")
@@ -756,7 +756,7 @@ def test_a_run_reports_its_result_and_marks_its_traffic(host: Host) -> None:
 @pytest.mark.slow
 def test_without_steps_in_the_configuration_a_run_searches(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         (result,) = sink.results
         assert result.stopped == Stopped("budget", "seconds")
@@ -771,7 +771,7 @@ def test_without_steps_in_the_configuration_a_run_searches(host: Host) -> None:
 @pytest.mark.slow
 def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         (result,) = sink.results
         assert [step.plan.arrivals and step.plan.arrivals.rate_rps for step in result.steps] == [30.0, 60.0]
@@ -783,7 +783,7 @@ def test_rates_in_the_configuration_are_an_open_loop(host: Host) -> None:
 @pytest.mark.slow
 def test_a_capacity_s_context_names_the_configured_gpu(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         await watch.forecast()
         last = watch.status().forecast
@@ -823,7 +823,7 @@ def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Ho
 def test_a_capacity_far_below_the_baseline_is_measured_again_at_once_and_not_a_third_time(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         sink.low = True
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         first, second = sink.results
         assert (first.confirms, second.confirms) == (None, first.id)
@@ -842,7 +842,7 @@ def test_a_second_run_has_to_pass_the_checks_before_it_too(host: Host) -> None:
 
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         sink.low = True
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         assert len(sink.results) == 1
         assert sink.refusals == ["alert_firing"]
@@ -854,7 +854,7 @@ def test_a_second_run_has_to_pass_the_checks_before_it_too(host: Host) -> None:
 def test_a_run_that_something_ended_is_not_repeated(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         sink.low = True
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         (result,) = sink.results
         assert result.stopped.by == "budget"
@@ -866,7 +866,7 @@ def test_a_run_that_something_ended_is_not_repeated(host: Host) -> None:
 @pytest.mark.slow
 def test_the_end_of_the_monitor_ends_a_run_at_once_and_reports_it(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(5):
             while server.driver.engine.running == 0:  # noqa: ASYNC110 - another task changes it
@@ -903,7 +903,7 @@ def test_a_run_that_breaks_is_reported_and_the_next_one_can_start(host: Host) ->
     """`error` is one of the ways a run ends; a run that vanishes was load that nobody accounts for."""
 
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         server.driver.faults = Faults(extra_step_s=0.01)
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(5):
@@ -938,7 +938,7 @@ def test_no_run_starts_while_another_prober_loads_the_server(host: Host) -> None
     """Another Kneewatch, which knows the server by another name."""
 
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         elsewhere = server.url.replace("127.0.0.1", "localhost") + "/"
         async with FileLock(server_key(elsewhere), None, SystemClock()):
             await watch.capacity()
@@ -954,7 +954,7 @@ def test_no_run_starts_while_another_prober_loads_the_server(host: Host) -> None
 @pytest.mark.slow
 def test_during_a_run_the_server_is_locked_and_afterwards_it_is_free(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(5):
             while server.driver.engine.running == 0:  # noqa: ASYNC110 - another task changes it
@@ -993,7 +993,7 @@ def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host:
             until.reschedule(0.0)
 
         _takes(watch, lost)
-        await watch.canary()
+        await watch.send_canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(10):
             while not lost_at or server.driver.engine.running:  # noqa: ASYNC110 - another task changes it
@@ -1011,7 +1011,7 @@ def test_a_lock_that_is_lost_ends_the_load_at_once_and_the_run_is_reported(host:
 @pytest.mark.slow
 def test_a_lost_lease_is_reported_as_the_reason(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         run = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(10):
             while server.driver.engine.running < 3:  # noqa: ASYNC110 - it is lost under load
@@ -1058,7 +1058,7 @@ def test_counters_under_another_probers_load_are_not_user_traffic(host: Host) ->
 @pytest.mark.slow
 def test_the_lock_holder_knows_that_no_other_prober_loads_the_server(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, _: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         watch.set_other_prober(loading=True)  # an old answer
         await watch.capacity()
         assert len(sink.results) == 1
@@ -1071,7 +1071,7 @@ def test_the_lock_holder_knows_that_no_other_prober_loads_the_server(host: Host)
 
 def test_a_folder_that_takes_no_lock_is_a_refusal(host: Host, tmp_path: Path) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         _takes(watch, lambda: FileLock(server_key(server.url), tmp_path / "missing", SystemClock()))
         await watch.capacity()
         assert sink.refusals == ["no_lock"]
@@ -1090,7 +1090,7 @@ class Night(SystemClock):
 @pytest.mark.slow
 def test_a_run_ends_with_its_window(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         server.driver.faults = Faults(extra_step_s=0.1)
         await watch.capacity()
         (result,) = sink.results
@@ -1109,7 +1109,7 @@ def test_a_run_gets_no_more_than_the_day_has_left(host: Host) -> None:
     """Eleven tokens a request: thirty of them are all that is left."""
 
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         (result,) = sink.results
         assert result.stopped == Stopped("budget", "tokens_per_day")
@@ -1122,7 +1122,7 @@ def test_a_run_gets_no_more_than_the_day_has_left(host: Host) -> None:
 
 def test_a_day_that_is_spent_has_no_run(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         assert sink.refusals == ["budget_spent"]
         assert server.generated == 1
@@ -1132,7 +1132,7 @@ def test_a_day_that_is_spent_has_no_run(host: Host) -> None:
 
 def test_a_server_that_restarted_just_now_has_no_run(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         server.says_on_metrics("vllm:num_requests_waiting 0\nvllm:prompt_tokens_total 1000000\n")
         await watch.scrape()
         del server.instead["/metrics"]
@@ -1158,7 +1158,7 @@ def _lengths_page(requests: int) -> str:
 def test_capacity_for_users_waits_until_their_lengths_are_known(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
         await watch.scrape()
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         assert sink.refusals == ["no_user_lengths"]
         assert server.generated == 1
@@ -1257,7 +1257,7 @@ def test_requests_on_demand_are_no_user_traffic_for_the_check_before_a_run(host:
 
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         watch.restore(example(capacity=Capacity(mode="verified", requests_per_second=0.33, upper=0.35)))
-        await watch.canary()
+        await watch.send_canary()
         clock.ahead_s += 2
         await watch.scrape()
         for _ in range(10):
@@ -1275,13 +1275,13 @@ def test_requests_on_demand_are_no_user_traffic_for_the_check_before_a_run(host:
 @pytest.mark.slow
 def test_canaries_and_requests_on_demand_beside_a_run_are_no_users_of_its_steps(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
-        await watch.canary()
+        await watch.send_canary()
         running = asyncio.create_task(watch.capacity())
         async with asyncio.timeout(10):
             while sink.records[-1].traffic is not Traffic.CAPACITY:  # noqa: ASYNC110 - another task changes it
                 await asyncio.sleep(0.01)
         for _ in range(5):
-            await watch.canary()
+            await watch.send_canary()
             await watch.on_demand(None)
         await running
         (result,) = sink.results
@@ -1296,7 +1296,7 @@ def test_canaries_and_requests_on_demand_beside_a_run_are_no_users_of_its_steps(
 
 def test_while_load_is_held_back_none_begins_and_what_runs_ends(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:
-        await watch.canary()
+        await watch.send_canary()
         watch.inhibit_load("a rollout is under way: pods of 2 revisions")
         await watch.capacity()
         assert (sink.refusals, sink.results, server.generated) == (["rollout"], [], 1)
@@ -1324,7 +1324,7 @@ def test_a_hold_that_comes_while_a_run_waits_for_its_lock_is_heard(host: Host) -
             yield
 
         _takes(watch, slow)
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
         assert (sink.refusals, sink.results, server.generated) == (["rollout"], [], 1)
 

@@ -55,7 +55,7 @@ class Scene:
 
     def canary(self, kind: int = 0, **values: Any) -> RequestRecord:
         one = record(start_s=self.clock.now_s - 1.0, **values)
-        self.permission.canary(one, kind)
+        self.permission.add_canary(one, kind)
         self.state.add_record(one)
         return one
 

@@ -135,7 +135,7 @@ async def _daemon(scene: Scene, config: Config) -> None:
     watch = TargetMonitor(config, config.targets[0], CLOCK, Silent())  # type: ignore[arg-type]
     scene.interrupt = lambda: watch.inhibit_load("signal")
     try:
-        await watch.canary()
+        await watch.send_canary()
         await watch.capacity()
     finally:
         scene.state = watch.status().capacity_state
