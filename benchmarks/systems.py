@@ -4,7 +4,7 @@
     PYTHONPATH=tests/integration python -m benchmarks.systems --only 'Ray Serve;llama.cpp'
 
 Gateways stand in front of `kneewatch sim --profile tiny`, some in front of two. Asked of each: `check`; a guarded
-`ramp` over two load levels, whose capacity may not be above what a level measured; `forecast` beside users; and whether
+`ramp` over two steps, whose capacity may not be above what a step measured; `forecast` beside users; and whether
 `kneewatch run` counts these users' requests, or else their output tokens, within a tenth.
 """
 

@@ -63,7 +63,7 @@ class Row:
 
 
 def run(job: Job, *, level_s: float = LEVEL_S) -> Row:
-    """Run a job in virtual time. `level_s`: duration of a peer's load level."""
+    """Run a job in virtual time. `level_s`: duration of a peer's step."""
     begun = time.process_time()
     case = named(job.case)
     if job.method == FORECAST:

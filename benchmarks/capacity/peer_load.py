@@ -28,7 +28,7 @@ _CHUNK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The result of one load level: its latencies against the objectives."""
+    """The result of one step: its latencies against the objectives."""
 
     load: float  # the number in flight, or requests/s
     rps: float  # of probe requests: those that ended, in a closed loop; those that arrived, in an open one

@@ -17,7 +17,7 @@ _HIDDEN = "(hidden)"
 _MAX = 2000
 _HEADER = "--header"
 _COMMANDS = ("--start", "--apply")
-# Names whose value is a secret; --max-num-batched-tokens and --ssl-keyfile have none.
+# Names that end like this have a secret as their value; --max-num-batched-tokens and --ssl-keyfile do not.
 _SECRET = re.compile(r"(key|password|passwd|secret|credential|token)$", re.IGNORECASE)
 _LOGIN = re.compile(r"(\w://)[^/?#@\s]*@")
 _QUERY = re.compile(r"(\w://[^?#\s]*[?#])\S+")

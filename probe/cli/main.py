@@ -142,7 +142,7 @@ def kneewatch(
 
 
 def _commit() -> str | None:
-    """Return the commit that was noted at the build (hatch_build.py), else that of the checkout, else None.
+    """Return the commit noted at the build (hatch_build.py), or the checkout's, or None.
 
     `-dirty` follows it where files of the checkout differ.
     """

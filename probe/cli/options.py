@@ -174,7 +174,7 @@ def _objectives(server: ServerOptions, objectives: ObjectiveOptions) -> dict[str
 
 
 def _pages(given: Sequence[str]) -> dict[str, object]:
-    """Return the metrics pages as the configuration has them: that of the server, or those of several replicas."""
+    """Return the metrics pages as the configuration has them: the server's page, or one for each replica."""
     return {"metrics_urls": given} if len(given) > 1 else {"metrics_url": next(iter(given), None)}
 
 

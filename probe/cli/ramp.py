@@ -174,7 +174,7 @@ async def ramp_target(
 
 
 async def _load(config: Config, target: TargetConfig, request: RunRequest, scraper: Scraper) -> Workload:
-    """Return the workload asked for. Raises TargetError where it is that of users, and too little is known."""
+    """Return the requested workload. Raises TargetError where users' requests define it and too few are known."""
     name, trace = request.workload, request.trace
     if trace is not None:
         return trace_workload(trace.trace, trace.name, config.workload(name).api)

@@ -98,7 +98,7 @@ _MOST = 10**6
 
 
 def kv_shape(file: Path, bits: int) -> KvShape:
-    """Return the shape by a config.json; of a model that takes more than text, that of its language model.
+    """Return the shape that a config.json states; for a multimodal model, the shape of its language model.
 
     Raises ConfigError.
     """

@@ -51,7 +51,7 @@ class Tuning:
         folder: Path,
         observers: TuneObservers,
     ) -> None:
-        """Prepare. `record.settings` are those of the base; results and output of servers go into the folder."""
+        """Prepare. `record.settings` are the base's settings; results and the servers' output go into the folder."""
         self.record = record
         self._server, self._measure, self._predict = server, measure, predict
         self._folder, self._observers = folder, observers

@@ -13,7 +13,7 @@ from probe.load.messages import connect
 
 
 class WorkerProcess(Protocol):
-    """The process of a worker, as far as ending it goes. An asyncio process is one."""
+    """A worker's process: what is needed to end it. An asyncio process is one."""
 
     def kill(self) -> None:
         """Kill it now. May raise ProcessLookupError where it has ended."""

@@ -55,7 +55,7 @@ class Setup:
 
     Workers that share prompts have the same `seed` and `salt`.
 
-    `trace`: whose requests are sent instead of those that the workload would draw.
+    `trace`: its requests are sent instead of drawn ones.
     """
 
     endpoint: Endpoint

@@ -70,7 +70,7 @@ class RealRay:
 
     def actor(self) -> Actor:
         """See Cluster."""
-        # Spread over the nodes, as far as they have room. An actor that died is not restarted: its step is lost.
+        # Spread over the nodes that have room. An actor that died is not restarted: its step is lost.
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "scheduling_strategy": "SPREAD"}
         return _RayActor(self._ray, self._ray.remote(WorkerRelay).options(**options).remote())
 

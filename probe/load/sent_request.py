@@ -162,7 +162,7 @@ class UnreadResponses:
 
     @property
     def is_full(self) -> bool:
-        """Return whether they take so much memory that no more should come."""
+        """Return whether the responses take too much memory to accept more."""
         return self._held > _MAX_HELD
 
     def add(self, sent: SentRequest) -> None:

@@ -36,7 +36,7 @@ class SendingWindow:
     """The times of one step, and the count of its requests. Requests due from `opens_ns` on are judged."""
 
     def __init__(self, plan: StepPlan, start_ns: int, *, total: int | None, enough: int) -> None:
-        """`total`: end after this number of requests, not by time. `enough`: extend for at least so many."""
+        """`total`: end after this number of requests, not by time. `enough`: extend until this many are judged."""
         self.start_ns = start_ns
         self.opens_ns = start_ns + int(plan.warm_up_s * 1e9)
         self.sent = 0
@@ -174,7 +174,7 @@ class StepExecution:
 
     @property
     def sending(self) -> int:
-        """Return the number of requests at the server: those of `in_flight` whose response is not complete."""
+        """Return the number of requests in flight whose response is not complete."""
         return len(self._in_flight)
 
     async def run(self, stop: asyncio.Event, start_ns: int | None = None) -> StepRun:

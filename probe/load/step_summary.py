@@ -242,7 +242,7 @@ def _prefix_hit_ratio(polls: Sequence[ServerSnapshot]) -> float | None:
 
 
 def sent_tokens(records: Sequence[RequestRecord]) -> SentTokens:
-    """Return the token counts of these requests, and those of the answered ones by the server's account."""
+    """Return the token counts of these requests as asked for, and of the answered ones as the server counted."""
     ok = [record for record in records if record.outcome is Outcome.OK]
     return SentTokens(
         prompts=_counts(record.spec.prompt_tokens for record in records),

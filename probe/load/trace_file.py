@@ -112,7 +112,7 @@ def _rows(opened: IO[bytes]) -> Records:
 
 
 def _bounded_lines(opened: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines with their numbers, as far as the file's byte limit."""
+    """Yield the lines with their numbers, up to the file's byte limit."""
     number = 0
     while opened.tell() <= _MOST_BYTES and (line := opened.readline(_RECORD.max_bytes + 1)):
         number += 1
@@ -122,7 +122,7 @@ def _bounded_lines(opened: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def _objects(opened: IO[bytes]) -> Iterator[bytes]:
-    """Yield the objects of a JSON array, one after the other, as far as the file's byte limit."""
+    """Yield the objects of a JSON array one by one, up to the file's byte limit."""
     held, scan, ended, is_closed = bytearray(), _ObjectScan(), 0, False
     while opened.tell() <= _MOST_BYTES:
         if not (piece := opened.read(_PIECE)):

@@ -100,7 +100,7 @@ class Worker:
                     await asyncio.gather(self._running, return_exceptions=True)
 
     def _heard(self, message: object) -> None:
-        """Note that the controller is alive: as of when it sent this, or where unknown, of its arrival."""
+        """Note that the controller was alive when it sent this, or, if that is unknown, when this arrived."""
         now_ns = self._clock.monotonic_ns()
         if isinstance(message, Heartbeat) and message.sent_ns is not None:
             self._alive_ns, self._is_dated = max(self._alive_ns, min(message.sent_ns, now_ns)), True

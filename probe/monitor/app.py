@@ -141,11 +141,11 @@ class App:
 
     @property
     def allowed_hosts(self) -> Sequence[str]:
-        """The host names that pages may be requested by: the one listened on, and those of the configuration."""
+        """The host names accepted for the pages: the one listened on, and the configured ones."""
         return self.config.page_hosts
 
     def discovery_problems(self) -> Mapping[str, str]:
-        """Return, by discovery, why it cannot be asked or what it leaves out. Healthy discoveries are not in it."""
+        """Return why each failing discovery cannot be asked, or what it leaves out."""
         return self._targets.discovery_problems()
 
     def config_text(self) -> str:

@@ -149,7 +149,7 @@ class Canary:
 
     @property
     def aliases(self) -> frozenset[str]:
-        """The names under which the model may answer, as far as answers made it necessary to ask for them."""
+        """The other names of the model; asked for once an answer has another name."""
         return self._aliases[1] if self._aliases[0] == self.model else frozenset()
 
     async def run_once(self) -> RequestRecord:
@@ -194,7 +194,7 @@ class Canary:
             self._failures.appendleft(record)
 
     def log_change(self, record: RequestRecord) -> None:
-        """Log an outcome that is not that of the newest record."""
+        """Log an outcome that differs from the newest record's."""
         if not self._recent or self._recent[0].outcome is not record.outcome:
             log = _log.info if record.outcome is Outcome.OK else _log.warning
             log("canary outcome changed", target=self._target, outcome=record.outcome.value, detail=record.detail)

@@ -68,7 +68,7 @@ class CapacityWorkload:
 
 
 def named_workload(config: Config, target: TargetConfig, name: str) -> Workload:
-    """Return the workload with this name; that of users, as long as it is unknown, is the canary's under its name."""
+    """Return the workload with this name; for `users`, the canary's under that name while it is unknown."""
     if not config.is_learnt(name):
         return workload(name, config.workload(name))
     return replace(workload(target.canary.workload, config.workload(target.canary.workload)), name=name)
@@ -77,7 +77,7 @@ def named_workload(config: Config, target: TargetConfig, name: str) -> Workload:
 def workload_since_start(
     config: Config, target: TargetConfig, name: str, server: ServerSnapshot | None, flags: Mapping[str, str]
 ) -> Workload:
-    """Return the workload with this name; that of users has the lengths of all requests since the server's start.
+    """Return the workload with this name; `users` has the lengths of all requests since the server's start.
 
     Raise TargetError if the server's metrics show too few.
     """

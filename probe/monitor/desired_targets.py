@@ -110,7 +110,7 @@ class DesiredTargets:
         self._servers[discovery] = servers
 
     def count(self, discovery: str) -> int:
-        """Return how many servers the discovery has found, including those of other shards."""
+        """Return how many servers the discovery has found, in all shards."""
         return len(self._servers.get(discovery, ()))
 
     def by_name(self) -> Mapping[str, DesiredTarget]:

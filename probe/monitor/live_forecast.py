@@ -78,7 +78,7 @@ class LiveForecast:
         """Forecast for what users send, and return the result; None where that is the workload already, or not known.
 
         None too while it is not due: at each fourth interval, or sooner for another mix, or where the last attempt
-        found nothing and there is twice the evidence. The arguments are those of `update`.
+        found nothing and there is twice the evidence. Takes the same arguments as `update`.
         """
         history, users = self._observer.state.history, self._workload.of_users()
         if users is None or not self._is_due(users, history.seconds):

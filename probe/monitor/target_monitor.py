@@ -65,7 +65,7 @@ class TargetMonitor:
 
     @property
     def model(self) -> str:
-        """The model that the server serves, as far as it is known; for a passive target, from its metrics page."""
+        """The served model, if it is known; for a passive target, from its metrics page."""
         models = self._observer.server.models if self._observer.server is not None else ()
         known = self._kinds[0].canary.model
         return models[0] if known == UNKNOWN_MODEL and models else known

@@ -129,7 +129,7 @@ class TargetSet:
         ]
 
     def discovery_problems(self) -> Mapping[str, str]:
-        """Return, by discovery, why it cannot be asked or what it leaves out. Healthy discoveries are not in it."""
+        """Return why each failing discovery cannot be asked, or what it leaves out."""
         return {name: self._reported[name] for name in self._desired.config.discoveries if name in self._reported}
 
     def servers(self) -> set[str]:

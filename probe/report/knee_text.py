@@ -28,7 +28,7 @@ def knee_line(result: CapacityResult) -> str:
     if is_not_reached(capacity):
         return f"no knee up to {_highest_held(result)}"
     if is_predicted(result):
-        return f"not reached: the model predicts it at {knee_words(capacity)}"
+        return f"predicted at {knee_words(capacity)} (no step went beyond it)"
     return knee_words(capacity)
 
 

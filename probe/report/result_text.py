@@ -184,7 +184,7 @@ def _headroom_and_error(result: CapacityResult) -> Iterator[tuple[str, str]]:
 
 
 def _users_in(result: CapacityResult) -> str:
-    """Return the users in a capacity that one load level has measured: its row shows only the run's requests."""
+    """Return the users in a capacity that one step has measured: its row shows only the run's requests."""
     for step in result.steps:
         users = step.users.requests_per_second
         if users and isclose(step.throughput_rps + users, result.capacity.requests_per_second or 0.0, rel_tol=1e-6):

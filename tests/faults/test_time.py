@@ -170,7 +170,7 @@ def test_a_run_that_was_stopped_is_reported_and_blames_no_server(tmp_path: Path)
         to = ("--base-url", server.base_url, "--ttft", "500ms", "--json", result)
         ramp = start_kneewatch("ramp", *to, *load, log=tmp_path / "ramp.log")
         try:
-            eventually(lambda: _running(server) >= 2, within_s=60, what="the first load level")
+            eventually(lambda: _running(server) >= 2, within_s=60, what="the first step")
             time.sleep(2)
             os.killpg(ramp.pid, signal.SIGSTOP)
             time.sleep(8)

@@ -156,7 +156,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     "Several servers behind one address, balanced by request or by connection, under a run",
     area="Truth",
     users_see="`several_servers`, and what to do; without a guard, a search too",
-    stays="no capacity is published; of fixed levels without a guard, what was measured",
+    stays="no capacity is published; of fixed steps without a guard, what was measured",
 )
 def test_a_guarded_ramp_through_a_load_balancer_says_so(
     two: tuple[str, str], tmp_path: Path, *, by_request: bool

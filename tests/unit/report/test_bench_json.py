@@ -1,4 +1,4 @@
-"""Load levels in the JSON of `vllm bench serve`."""
+"""Steps in the JSON of `vllm bench serve`."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Results as a table: a row for each, or for each of their load levels; to read as Markdown, to compute with as CSV."""
+"""Results as a table: a row for each, or for each of their steps; to read as Markdown, to compute with as CSV."""
 
 import csv
 import io

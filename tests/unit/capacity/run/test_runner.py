@@ -508,7 +508,7 @@ def test_steps_with_too_few_requests_publish_no_knee() -> None:
     "ST2",
     "A client that is late in a step",
     area="Starvation",
-    users_see="the level is void (`client_bound`) and publishes no knee",
+    users_see="the step is void (`client_bound`) and publishes no knee",
     stays="the last capacity",
 )
 def test_a_step_in_which_the_client_was_late_publishes_no_knee_ends_no_ramp_and_wants_more_workers() -> None:
