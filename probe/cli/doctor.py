@@ -4,13 +4,17 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from functools import partial
 
 from probe.capacity.run.request import context_of, hints_of
-from probe.cli.check import check_target
+from probe.cli.check import OtherApiError, check_target
+from probe.cli.options import configuration
+from probe.cli.parameters import ServerOptions
 from probe.cli.targets import open_scraper
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
-from probe.core.clock import Clock
+from probe.core.clock import Clock, SystemClock
 from probe.core.errors import TargetError
 from probe.core.request import RequestRecord
 from probe.core.result import Capacity, CapacityResult, Phase, RunContext
@@ -28,6 +32,7 @@ from probe.observe.server_state import ServerState
 from probe.observe.user_mix import MIN_REQUESTS
 from probe.report.diagnosis import Diagnosis
 from probe.report.setting_findings import RequestLengths, request_lengths
+from probe.runtime import event_loop
 from probe.scrape.scraper import Scraper
 
 CANARIES = 3
@@ -36,6 +41,24 @@ _READ_EVERY_S = 1.0
 _SCRAPE_S = 3.0
 _CANARY_S = 20.0  # a canary that takes longer has failed
 _LATE = "this machine has not computed it within the minute of this command; `kneewatch forecast` waits for it"
+
+
+def examine(
+    config: Config, base_url: str, server: ServerOptions, watch_s: float, on_phase: Callable[[Phase], None]
+) -> tuple[Config, Diagnosis]:
+    """Return the diagnosis and the configuration that it holds for.
+
+    A server that has another API than the usual one is asked for that, unless an API was given. Raise TargetError if
+    the first canary cannot be sent.
+    """
+    examined = partial(diagnose, clock=SystemClock(), watch_s=watch_s, on_phase=on_phase)
+    try:
+        return config, event_loop.run(examined(config, config.servers[0]))
+    except OtherApiError as other:
+        if server.api is not None:
+            raise
+        config = configuration(None, base_url, replace(server, api=other.api.value))
+        return config, event_loop.run(examined(config, config.servers[0]))
 
 
 async def diagnose(

@@ -160,7 +160,7 @@ async def ramp_target(
                 ServerAccess(scraper.read, readers.reader(target.gpu)),
                 clock,
                 admit=partial(_admit, config, target, scraper, request),
-                interrupts=stops.of,
+                interrupts=stops.during,
                 observers=observers,
             )
         except RefusedError as refused:
@@ -240,8 +240,8 @@ class Stops:
         self._run: CapacityRun | None = None
 
     @contextmanager
-    def of(self, run: CapacityRun) -> Iterator[None]:
-        """Let them end this run."""
+    def during(self, run: CapacityRun) -> Iterator[None]:
+        """Let them end this run while the block lasts."""
         self._run = run
         with self._interrupts(run):
             yield

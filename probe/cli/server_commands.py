@@ -158,38 +158,23 @@ def doctor(
 
     Exit status: 0 healthy, 1 not (--fail-on), 2 could not measure.
     """
-    from dataclasses import replace
-
-    from probe.cli.check import OtherApiError
-    from probe.cli.doctor import diagnose
+    from probe.cli.doctor import examine
     from probe.cli.options import configuration
-    from probe.core.clock import SystemClock
     from probe.core.errors import ConfigError
     from probe.report.diagnosis import diagnosis_json, diagnosis_markdown, diagnosis_words
-    from probe.report.files import check_writable, write_file
+    from probe.report.files import write_file
     from probe.report.progress import following
     from probe.report.starter_config import starter_config
-    from probe.runtime import event_loop
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
     if as_json and as_markdown:
         raise ConfigError("--json, --markdown: both are set; keep one")
     config = configuration(None, base_url, server)
-    (target,) = config.servers
     if write is not None:
-        if write.exists() and write.stat().st_size:
-            raise ConfigError(f"--write {write}: the file exists; remove it, or name another one")
-        check_writable(write, "--write")
+        _check_new(write)
     with following() as follow:
-        try:
-            found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
-        except OtherApiError as other:
-            if server.api is not None:
-                raise
-            config = configuration(None, base_url, replace(server, api=other.api.value))
-            (target,) = config.servers
-            found = event_loop.run(diagnose(config, target, SystemClock(), watch_s=seconds, on_phase=follow.phase))
+        config, found = examine(config, base_url, server, seconds, follow.phase)
     if as_json:
         print_json(diagnosis_json(found))
     elif as_markdown:
@@ -197,9 +182,19 @@ def doctor(
     else:
         typer.echo(diagnosis_words(found))
     if write is not None:
-        write_file(write, starter_config(config, target), "--write")
+        write_file(write, starter_config(config, config.servers[0]), "--write")
         if not (as_json or as_markdown):
             print_written([write])
     has_problem = any(finding.is_problem for finding in found.findings())
     is_bad = {"objectives": not found.is_healthy, "problems": has_problem or not found.is_healthy, "never": False}
     raise typer.Exit(1 if is_bad[fail_on] else 0)
+
+
+def _check_new(file: Path) -> None:
+    """Raise ConfigError for a file that has something in it, or cannot be written."""
+    from probe.core.errors import ConfigError
+    from probe.report.files import check_writable
+
+    if file.exists() and file.stat().st_size:
+        raise ConfigError(f"--write {file}: the file exists; remove it, or name another one")
+    check_writable(file, "--write")

@@ -76,7 +76,7 @@ class Interruption:
         self._run: CapacityRun | None = None
         self.has_come = False
 
-    def come(self) -> None:
+    def interrupt(self) -> None:
         """End it. Only the first time counts: a server is being stopped meanwhile."""
         if self.has_come:
             return
@@ -87,7 +87,7 @@ class Interruption:
             self._task.cancel()
 
     @contextmanager
-    def of_run(self, run: CapacityRun) -> Iterator[None]:
+    def during(self, run: CapacityRun) -> Iterator[None]:
         """Stop this run while the block lasts."""
         self._run = run
         try:
@@ -130,7 +130,7 @@ async def _tuned(run: TuneRun, record: TuneRecord, follow: ProgressView) -> Tune
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - within a coroutine there is one
     interruption = Interruption(task)
-    on_signals(interruption.come)
+    on_signals(interruption.interrupt)
     note = partial(_note, follow)
     observers = TuneObservers(partial(write_record, run.folder), note, lambda: interruption.has_come)
     measure = partial(_measured, run, interruption, follow)
@@ -168,7 +168,7 @@ async def _measured(
         follow.step,
         on_phase=follow.phase,
         on_broken=print_error,
-        interrupts=interruption.of_run,
+        interrupts=interruption.during,
     )
     if result.stopped.by != INTERRUPTED:
         words = capacity_words(result.capacity) or f"no capacity: {result.capacity.reason}"
