@@ -22,6 +22,7 @@ from benchmarks import engine_table, reason_tables
 from benchmarks.fault_table import rows_by_area
 from exporters.names import CHECKS
 from probe.gpu.peak_specs import NAMES, gpu
+from probe.mock_server.profiles import PROFILES
 
 ROOT = Path(__file__).parents[1]
 _END = "<!-- end -->"
@@ -99,11 +100,19 @@ def cross_checks() -> str:
     return markdown_table(("series", "meaning", "absent"), rows)
 
 
+def profiles() -> str:
+    """Return the servers that `kneewatch sim` can imitate."""
+    return markdown_table(
+        ("profile", "description"), [(f"`{each.name}`", each.description) for each in PROFILES.values()]
+    )
+
+
 TABLES = (
     Table("docs/cross-checks.md", "cross-checks", cross_checks),
     Table("docs/engines.md", "engines", engines),
     Table("docs/reliability.md", "faults", faults),
     Table("docs/results.md", "gpus", gpus),
+    Table("docs/mock-server.md", "profiles", profiles),
     Table("docs/alerts.md", "alerts", alert_table),
     *(
         Table(f"deploy/examples/{file}", name, partial(text, build.alerts()))
