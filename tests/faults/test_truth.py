@@ -179,7 +179,7 @@ def test_an_unguarded_ramp_through_a_load_balancer_gives_what_was_measured(
     assert done.status == 0, done.err
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["capacity"]["requests_per_second"] == max(step["throughput_rps"] for step in result["steps"])
-    assert "Measured at an address where several servers answer" in done.out
+    assert "Several servers answer at this address" in done.out
     assert "no users are sending requests" not in done.out
 
 
