@@ -26,7 +26,7 @@ class Inhibition:
 
     @property
     def alert(self) -> str:
-        """The name of the alert that silences, or what matches the names of several."""
+        """Return the name of the alert that silences, or what matches the names of several."""
         return next(one for one in self.source if one.startswith("alertname")).partition('"')[2].rstrip('"')
 
 

@@ -76,7 +76,7 @@ class Alert:
 
     @property
     def dashboard(self) -> str:
-        """The uid of the dashboard that the alert links."""
+        """Return the uid of the dashboard that the alert links."""
         return next(iter(self.panels))
 
     def as_yaml(self, links: Links, labels: AlertLabels) -> dict[str, object]:

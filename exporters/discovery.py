@@ -18,7 +18,7 @@ class DiscoveryExporter:
     """Discovered targets, by the name of their discovery."""
 
     def __init__(self, registry: CollectorRegistry, shard: tuple[int, int] | None) -> None:
-        """`shard`: which one, from 0, of how many; None: this Kneewatch has all targets."""
+        """Take `shard`: which one, from 0, of how many; None: this Kneewatch has all targets."""
         self.relay = RenderedSamples((names.TARGET_INFO,))
         self._found = gauge(names.DISCOVERED, registry)
         self._least = gauge(names.DISCOVERY_LEAST, registry)

@@ -118,7 +118,7 @@ class StreamReader(ABC):
     """
 
     def __init__(self, hide: Callable[[bytes], bytes] = unchanged, *, keeps_text: bool = False) -> None:
-        """`keeps_text`: the transcript has the answer's text, or the reasoning if there is no answer."""
+        """Take `keeps_text`: the transcript has the answer's text, or the reasoning if there is no answer."""
         self._hide = hide
         self._keeps_text = keeps_text
         self._answer: list[str] = []

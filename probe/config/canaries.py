@@ -33,7 +33,7 @@ class KnownAnswerConfig(ConfigSection):
 
     @property
     def most_prompt_tokens(self) -> int:
-        """The most tokens of the prompt: a token is a byte or more."""
+        """Return the most tokens of the prompt: a token is a byte or more."""
         return len(self.prompt.encode())
 
 
@@ -57,7 +57,9 @@ class CanaryConfig(ConfigSection):
 
     @property
     def valid_s(self) -> float:
-        """For how long a canary shows whether the server is up. Later ones should have ended long before."""
+        """Return for how many seconds a canary shows whether the server is up. Later ones should have ended long
+        before.
+        """
         return 3 * self.every + 2 * self.timeout
 
     def most_tokens_per_day(self, workload: WorkloadConfig) -> float:

@@ -71,7 +71,7 @@ class BudgetConfig(ConfigSection):
 
     @property
     def daily_tokens(self) -> int:
-        """The configured limit, or four times a run: the nightly run and three to confirm it or after a failure."""
+        """Return the configured limit, or four times a run: the nightly one and three that confirm or repeat it."""
         return 4 * self.tokens_per_run if self.tokens_per_day is None else self.tokens_per_day
 
 
@@ -112,7 +112,7 @@ class ServerLimitsConfig(ConfigSection):
 
     @property
     def flag_sources(self) -> dict[str, str]:
-        """Where each startup flag is from, as one of FLAG_SOURCES."""
+        """Return where each startup flag is from, as one of FLAG_SOURCES."""
         return {name: self._sources.get(name, CONFIGURATION) for name in self.startup_flags}
 
     def with_flags(self, flags: Mapping[str, str], source: str) -> Self:
@@ -132,7 +132,7 @@ class ServerLimitsConfig(ConfigSection):
 
     @property
     def startup_flags(self) -> dict[str, str]:
-        """All known startup flags, which are conditions of a capacity."""
+        """Return all known startup flags, which are conditions of a capacity."""
         limits = self.model_dump(include=set(_LIMITS), exclude_none=True)
         return {**self.flags, **{name: str(value) for name, value in limits.items()}}
 

@@ -185,17 +185,17 @@ class Config(ConfigSection):
 
     @property
     def servers(self) -> tuple[TargetConfig, ...]:
-        """The targets with an address in the file."""
+        """Return the targets with an address in the file."""
         return tuple(target for target in self.targets if isinstance(target, TargetConfig))
 
     @property
     def templates(self) -> tuple[TemplateConfig, ...]:
-        """The templates for discovered targets."""
+        """Return the templates for discovered targets."""
         return tuple(target for target in self.targets if isinstance(target, TemplateConfig))
 
     @property
     def discoveries(self) -> dict[str, DiscoverConfig]:
-        """What to discover, by the target's name: servers, or the replicas behind one address."""
+        """Return what to discover, by the target's name: servers, or the replicas behind one address."""
         replicas = {each.name: each.metrics_discovery for each in self.servers if each.metrics_discovery is not None}
         return {**{template.name: template.discover for template in self.templates}, **replicas}
 
@@ -241,12 +241,12 @@ class Config(ConfigSection):
 
     @property
     def page_hosts(self) -> tuple[str, ...]:
-        """The host names in the configuration that browsers may reach the pages by."""
+        """Return the host names in the configuration that browsers may reach the pages by."""
         external = (urlsplit(self.web_external_url).hostname or "",) if self.web_external_url else ()
         return (self.listen_address[0], *external, *self.web_allowed_hosts)
 
     @property
     def listen_address(self) -> tuple[str, int]:
-        """Host and port to listen on."""
+        """Return the host and port to listen on."""
         host, _, port = self.listen.rpartition(":")
         return host.strip("[]"), int(port)

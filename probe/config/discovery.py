@@ -226,7 +226,7 @@ class DiscoverConfig(ConfigSection):
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds that are set; exactly one in a valid configuration."""
+        """Return the kinds that are set; exactly one in a valid configuration."""
         return [kind for kind in KINDS if getattr(self, kind) is not None]
 
 

@@ -35,12 +35,12 @@ class Key:
 
     @property
     def type(self) -> str:
-        """The type of the value, as words."""
+        """Return the type of the value, as words."""
         return type_words(self.part)
 
     @property
     def default(self) -> str:
-        """The default as it is written in the file; `none` without one; empty for a section that is always there."""
+        """Return the default as the file has it; `none` without one; empty for a section that is always there."""
         value = self.part.get("default")
         if self.is_required:
             return "required"

@@ -130,17 +130,17 @@ class WatchConfig(NamedEntry):
 
     @property
     def known_as(self) -> str:
-        """The `target` label of its series; for a discovery, with a star for the ids."""
+        """Return the `target` label of its series; for a discovery, with a star for the ids."""
         return self.name
 
     @property
     def known_role(self) -> str | None:
-        """The role as configured, else by vLLM's `kv_role`; None: unknown, or it does both."""
+        """Return the role as configured, else by vLLM's `kv_role`; None: unknown, or it does both."""
         return self.role or _BY_KV_ROLE.get(self.capacity.server.flags.get("kv_role", ""))
 
     @property
     def kinds(self) -> tuple[Self, ...]:
-        """The target once for each of its canaries: with that one as `canary`, and with its model and headers.
+        """Return the target once for each of its canaries: with that one as `canary`, and with its model and headers.
 
         The first is for what has one canary only, such as capacity runs, requests on demand and most commands.
         """
@@ -192,13 +192,13 @@ class TargetConfig(WatchConfig, LocatedEntry):
 
     @property
     def server(self) -> str:
-        """The name of the server, as its lock has it: the same for every spelling of its address."""
+        """Return the name of the server, as its lock has it: the same for every spelling of its address."""
         socket = self.connection.unix_socket
         return server_key(self.base_url, None if socket is None else str(socket))
 
     @property
     def metrics_page(self) -> str:
-        """What identifies the server's metrics page, or its replicas' pages. Several targets may have the same."""
+        """Return what identifies the server's metrics page, or its replicas' pages. Targets may share it."""
         if self.metrics_url is not None:
             return server_key(self.metrics_url)
         if self.metrics_urls:

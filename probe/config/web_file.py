@@ -103,7 +103,7 @@ class WebConfig(ConfigSection):
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The files that it names."""
+        """Return the files that it names."""
         tls = self.tls_server_config
         named = (tls.cert_file, tls.key_file, tls.client_ca_file) if tls is not None else ()
         return tuple(file for file in named if file is not None)

@@ -96,17 +96,17 @@ class WorkloadConfig(ConfigSection):
 
     @property
     def parts(self) -> Mapping[str, "WorkloadConfig"]:
-        """The workloads of the mixture by name, once they are known."""
+        """Return the workloads of the mixture by name, once they are known."""
         return self._parts
 
     @property
     def shared_tokens(self) -> int:
-        """The tokens that prompts share at their start."""
+        """Return the tokens that prompts share at their start."""
         return self.prefix.shared_tokens if isinstance(self.prefix, SharedPrefix) else 0
 
     @property
     def most_tokens(self) -> int:
-        """The most prompt and output tokens of a request."""
+        """Return the most prompt and output tokens of a request."""
         if self.mixture is not None:
             return max((part.most_tokens for part in self._parts.values()), default=0)
         prompt, output = (

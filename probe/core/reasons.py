@@ -49,7 +49,7 @@ class Reason:
 
     @property
     def is_overload(self) -> bool:
-        """Whether less load would help: a search then goes on with less."""
+        """Return whether less load would help: a search then goes on with less."""
         return self.kind in (Kind.OVERLOAD, Kind.PRECAUTION)
 
     @property

@@ -53,7 +53,7 @@ class Trace:
 
     @cached_property
     def digest(self) -> str:
-        """Twelve hexadecimal digits that stand for all requests."""
+        """Return twelve hexadecimal digits that stand for all requests."""
         return hashlib.sha256(repr(self.requests).encode()).hexdigest()[:12]
 
     def due_s(self, speed: float, seconds: float) -> tuple[float, ...]:

@@ -31,7 +31,7 @@ class DnsSource:
         *,
         resolver: "Resolver | None" = None,
     ) -> None:
-        """`resolver`: None for the system's."""
+        """Take `resolver`: None for the system's."""
         self._name, self._kind, self._port = config.name, config.type, config.port
         self._every_s = config.every
         self._scheme, self._path = scheme, path

@@ -53,7 +53,7 @@ class SliceEndpoint(msgspec.Struct, rename="camel"):
 
     @property
     def pod(self) -> TargetReference | None:
-        """The endpoint's pod, or None if it is not one."""
+        """Return the endpoint's pod, or None if it is not one."""
         reference = self.target_ref
         return reference if reference is not None and reference.kind == "Pod" and reference.name else None
 
@@ -63,7 +63,9 @@ class SliceEndpoint(msgspec.Struct, rename="camel"):
 
     @property
     def is_ready(self) -> bool:
-        """With publishNotReadyAddresses `ready` is always true, and `serving` has the pod's own state."""
+        """Return whether the pod is ready. With publishNotReadyAddresses `ready` is always true; `serving` has its
+        state.
+        """
         conditions = self.conditions or Conditions()
         return conditions.ready is not False and conditions.serving is not False
 
@@ -92,7 +94,7 @@ class _Server:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The identity of the server: a StatefulSet's pod comes back under its name, but is another."""
+        """Return the identity of the server: a StatefulSet's pod comes back under its name, but is another."""
         return self.found.id, self.uid
 
 
@@ -121,7 +123,7 @@ class Slices:
 
     @property
     def state(self) -> State:
-        """The servers now. Forgets those that are gone here, not on the event: a moved endpoint may briefly be in
+        """Return the servers now. Forget those that are gone here, not on the event: a moved endpoint may briefly be in
         no slice.
         """
         servers = self._merged()
@@ -133,7 +135,7 @@ class Slices:
 
     @property
     def problem(self) -> str | None:
-        """Why endpoints are left out, other than for not being ready; None if none are."""
+        """Return why endpoints are left out, other than for not being ready; None if none are."""
         if not self._slices:
             return "there are no slices; check the Service's name, or write slices for a Service without a selector"
         unusable = (name for name, one in self._slices.items() if one.address_type not in _FAMILIES)

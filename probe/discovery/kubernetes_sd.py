@@ -60,7 +60,7 @@ class WatchCache(Protocol[_Taken_contra]):
 
     @property
     def problem(self) -> str | None:
-        """Why servers are left out, other than for not being ready; None if none are."""
+        """Return why servers are left out, other than for not being ready; None if none are."""
         ...
 
 
@@ -104,7 +104,7 @@ class ObjectWatch(Generic[_Read]):
         reporter: ProblemReporter,
         connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]],
     ) -> None:
-        """`namespace`: None takes the namespace that `connect` determines."""
+        """Take `namespace`: None takes the namespace that `connect` determines."""
         self.namespace = namespace or ""
         self._resource, self._selector = resource, selector
         self._cache = cache
@@ -121,7 +121,7 @@ class ObjectWatch(Generic[_Read]):
 
     @property
     def state(self) -> State | None:
-        """The servers found; None before the first list."""
+        """Return the servers found; None before the first list."""
         return self._cache.state if self._is_listed else None
 
     async def follow(self, changed: Callable[[], None]) -> None:

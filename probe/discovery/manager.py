@@ -55,8 +55,10 @@ class DiscoveryManager:
         on_found: Callable[[str, tuple[DiscoveredServer, ...]], Awaitable[None]],
         on_problem: Callable[[str, str | None], None],
     ) -> None:
-        """`on_found` is called with a discovery's name and all of its servers whenever they change. `on_problem` is
-        called with its name and why it cannot be asked (its last servers stay in effect), or None when it can be again.
+        """Call `on_found` with a discovery's name and all of its servers whenever they change.
+
+        Call `on_problem` with its name and why it cannot be asked (its last servers stay in effect), or None when it
+        can be again.
         """
         self._on_found = on_found
         self._on_problem = on_problem

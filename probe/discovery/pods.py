@@ -40,7 +40,7 @@ class Container(msgspec.Struct):
 
     @property
     def vllm_flags(self) -> dict[str, str]:
-        """vLLM's flags, {} if it runs another program."""
+        """Return vLLM's flags, {} if it runs another program."""
         environment = {one.name: one.value for one in self.env or () if one.value}
         return vllm_flags(self.command or (), self.args or (), environment)
 
@@ -89,18 +89,20 @@ class Pod(KubernetesObject, kw_only=True):
 
     @property
     def workload(self) -> str | None:
-        """The owner, the same for all revisions: a Deployment has a ReplicaSet for each, named after its hash."""
+        """Return the owner, the same for all revisions: a Deployment has one ReplicaSet, named after its hash, for
+        each.
+        """
         owner = next(iter(self.metadata.owner_references or ()), None)
         return f"{owner.kind}/{owner.name.removesuffix(f'-{self.revision}')}" if owner is not None else None
 
     @property
     def containers(self) -> list[Container]:
-        """All containers; an init container may be a sidecar."""
+        """Return all containers; an init container may be a sidecar."""
         return [*(self.spec.containers or ()), *(self.spec.init_containers or ())]
 
     @property
     def vllm_flags(self) -> Mapping[str, str]:
-        """vLLM's flags, from the first container that has some."""
+        """Return vLLM's flags, from the first container that has some."""
         return next(filter(None, (container.vllm_flags for container in self.containers)), {})
 
     def facts(self, port: int) -> dict[str, str]:
@@ -169,7 +171,7 @@ class Pods:
 
     @property
     def problem(self) -> str | None:
-        """Why pods are left out, other than for not being ready; None if none are."""
+        """Return why pods are left out, other than for not being ready; None if none are."""
         if not self._found:
             return "no pod has these labels"
         if self._no_port:

@@ -23,7 +23,7 @@ class GpuSpec:
 
     @property
     def memory_gib(self) -> float | None:
-        """Nominal memory in GiB; None where cards of that name have several sizes, or none is certain.
+        """Return the nominal memory in GiB; None where cards of that name have several sizes, or none is certain.
 
         Drivers report up to 1 % less, and about 6 % less of GDDR6 with ECC (T4, A10, A10G, L4, A40, L40, L40S, L20).
         """

@@ -80,7 +80,7 @@ class KubernetesClient:
     """Requests to the API. All methods raise KubernetesError."""
 
     def __init__(self, client: "AsyncClient", namespace: str) -> None:
-        """`namespace`: the pod's, or the kubeconfig context's."""
+        """Take `namespace`: the pod's, or the kubeconfig context's."""
         self.namespace = namespace
         self._client = client
 

@@ -68,7 +68,7 @@ class LeaseClient:
     """One Lease by its name. Methods raise KubernetesError, and msgspec.DecodeError if the answer is not a Lease."""
 
     def __init__(self, cluster: KubernetesClient, namespace: str, name: str, server: str) -> None:
-        """`server`: the server that the Lease is for, written into its annotation."""
+        """Take `server`: the server that the Lease is for, written into its annotation."""
         self._cluster = cluster
         self.namespace = namespace
         self.name = name

@@ -45,7 +45,7 @@ class RayBackend:
     """One run's workers on a Ray cluster. Implements Backend."""
 
     def __init__(self, address: str, within_s: float) -> None:
-        """`address` as Ray has it: HOST:PORT or "auto" on one of its nodes, ray://HOST:PORT elsewhere."""
+        """Take `address` as Ray has it: HOST:PORT or "auto" on one of its nodes, ray://HOST:PORT elsewhere."""
         self._address = address
         self._within_s = within_s
         self._driver: asyncio.subprocess.Process | None = None

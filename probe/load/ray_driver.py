@@ -44,14 +44,14 @@ class RayApi(Protocol):
     """The calls to Ray that are needed here. Each may raise any error."""
 
     def join(self, address: str) -> None:
-        """Blocks."""
+        """Join the cluster. Blocks until that is done."""
 
     def actor(self) -> Actor:
         """Create an actor, to be placed on a node that has a free CPU."""
         ...
 
     def leave(self) -> None:
-        """Blocks."""
+        """Leave the cluster. Blocks until that is done."""
 
 
 class PlacementError(Exception):
@@ -137,7 +137,7 @@ async def place(cluster: RayApi, asked: PlacementRequest, actors: list[Actor], c
 
 
 async def carry(end: socket.socket, actor: Actor) -> None:
-    """Carries bytes both ways until one side has gone, then ends the other."""
+    """Carry bytes both ways until one side has gone, then ends the other."""
     reader, writer = await asyncio.open_connection(sock=end)
     ways = [asyncio.create_task(_out(reader, actor)), asyncio.create_task(_back(actor, writer))]
     try:
@@ -175,7 +175,7 @@ def _summary(error: BaseException) -> str:
 
 
 async def drive(cluster: RayApi, control: socket.socket, ends: Sequence[socket.socket]) -> None:
-    """Until the controller has gone, or no worker is left."""
+    """Run until the controller has gone, or no worker is left."""
     reader, writer = await asyncio.open_connection(sock=control)
     asked = await receive(reader)
     if not isinstance(asked, PlacementRequest):

@@ -36,7 +36,9 @@ class SendingWindow:
     """The times of one step, and the count of its requests. Requests due from `opens_ns` on are judged."""
 
     def __init__(self, plan: StepPlan, start_ns: int, *, total: int | None, enough: int) -> None:
-        """`total`: end after this number of requests, not by time. `enough`: extend until this many are judged."""
+        """Take `total`: end after this number of requests, not by time. `enough`: extend until this many are
+        judged.
+        """
         self.start_ns = start_ns
         self.opens_ns = start_ns + int(plan.warm_up_s * 1e9)
         self.sent = 0
@@ -134,8 +136,9 @@ class StepExecution:
         share: WorkerShare = WHOLE,
         seed: int = 0,
     ) -> None:
-        """`on_record` receives each record once it is parsed, aborted ones included. `lateness` is the sending client's
-        measure of how late the loop is.
+        """Pass each record to `on_record` once it is parsed, aborted ones included.
+
+        `lateness`: the sending client's measure of how late the loop is.
         """
         self._users = plan.concurrency  # of all workers
         self._plan = replace(plan, concurrency=share.of(plan.concurrency))

@@ -56,7 +56,7 @@ class WorkerPool:
     def __init__(
         self, source: RequestSource, count: int, clock: Clock, backend: Backend | None = None, *, most: int = 0
     ) -> None:
-        """`backend`: where they run, to be used once; by default this machine. `most`: workers with those added."""
+        """Take `backend`: where they run, used once; by default this machine. `most`: workers with added ones."""
         self._source = source
         self._count = count
         self._most = most

@@ -128,7 +128,7 @@ class WorkerStep:
         on_record: Callable[[RequestRecord], None],
         give_up: Callable[[WorkerHandle], None],
     ) -> None:
-        """`give_up` kills a worker, and with it all that it sends."""
+        """Take `give_up`, which kills a worker, which ends its requests."""
         self._plan = plan
         self._source = source
         self._workers = workers

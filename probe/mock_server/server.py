@@ -44,7 +44,7 @@ class Reply:
     """An ASGI response that runs one request, and aborts it as soon as the client disconnects."""
 
     def __init__(self, driver: Driver, answer: wire.MockResponse, form: Form, *, shared_tokens: int) -> None:
-        """`shared_tokens`: leading tokens that the prompt shares with an earlier one."""
+        """Take `shared_tokens`: leading tokens that the prompt shares with an earlier one."""
         self._driver = driver
         self._answer = answer
         self._form = form

@@ -50,8 +50,8 @@ class App:
     """The monitor: everything in one process."""
 
     def __init__(self, config: Config, clock: Clock, file: Path | None = None, shard: Shard | None = None) -> None:
-        """`file`: where the configuration came from; it is reloaded when it changes. `shard`: the share of the targets
-        to monitor; None: all.
+        """Take `file`: where the configuration came from; it is reloaded when it changes. `shard`: the share of the
+        targets to monitor; None: all.
 
         Raises ConfigError if the store cannot be opened.
         """
@@ -119,7 +119,7 @@ class App:
 
     @property
     def monitors(self) -> Mapping[str, TargetMonitor]:
-        """The targets' monitors by name, in the configuration's order."""
+        """Return the targets' monitors by name, in the configuration's order."""
         return self._targets.monitors
 
     def statuses(self) -> Sequence[TargetStatus]:
@@ -141,7 +141,7 @@ class App:
 
     @property
     def allowed_hosts(self) -> Sequence[str]:
-        """The host names accepted for the pages: the one listened on, and the configured ones."""
+        """Return the host names accepted for the pages: the one listened on, and the configured ones."""
         return self.config.page_hosts
 
     def discovery_problems(self) -> Mapping[str, str]:
@@ -271,7 +271,7 @@ class AlertWatch:
     """The last answer; None without a Prometheus, and before its first answer."""
 
     def __init__(self, config: Callable[[], Config], clock: Clock) -> None:
-        """`config`: returns the current configuration."""
+        """Take `config`, which returns the current configuration."""
         self._config, self._clock = config, clock
         self.last: FiringAlerts | None = None
 

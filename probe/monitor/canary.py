@@ -47,7 +47,7 @@ class KnownAnswer:
         sending: Callable[[Workload], AbstractAsyncContextManager[None]],
         on_record: Callable[[RequestRecord], None],
     ) -> None:
-        """`sending`: is entered while the question is in flight."""
+        """Take `sending`, which is entered while the question is in flight."""
         self._client, self._clock, self._sending, self._on_record = client, clock, sending, on_record
         prompt_tokens = asked.most_prompt_tokens
         api = Api(asked.api)
@@ -121,8 +121,8 @@ class Canary:
         known_answer: KnownAnswer | None = None,
         is_traced: bool = False,
     ) -> None:
-        """`known_answer`: a question to ask after an answered request, when it is due. `is_traced`: each request begins
-        a trace, which the server is told.
+        """Take `known_answer`: a question to ask after an answered request, when it is due. `is_traced`: each
+        request begins a trace, which the server is told.
         """
         self._target = target
         self._objectives = objectives
@@ -149,7 +149,7 @@ class Canary:
 
     @property
     def aliases(self) -> frozenset[str]:
-        """The other names of the model; asked for once an answer has another name."""
+        """Return the other names of the model; asked for once an answer has another name."""
         return self._aliases[1] if self._aliases[0] == self.model else frozenset()
 
     async def run_once(self) -> RequestRecord:
@@ -208,7 +208,7 @@ class Canary:
         return excused(run.records[0], run.loop_lag_s, self._objectives)
 
     async def _learn_model(self) -> None:
-        """For "auto", request the served model, again after each failure: a server may come back with another model."""
+        """Request the served model if it is "auto", and again after each failure: another may come back."""
         failing = bool(self._recent) and self._recent[0].outcome is not Outcome.OK
         if self._wanted == "auto" and (self.model == UNKNOWN_MODEL or failing):
             self.model = await self._client.resolve_model("auto")

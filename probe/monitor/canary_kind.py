@@ -33,7 +33,7 @@ class CanaryKind:
         observer: ServerObserver,
         on_record: Callable[[RequestRecord], None],
     ) -> None:
-        """`on_record`: called with each question with a known answer."""
+        """Take `on_record`: called with each question with a known answer."""
         self.endpoint = endpoint(target)
         self.client = Client(self.endpoint, clock, target.canary.timeout)
         self._config, self._clock, self._observer = target.canary, clock, observer

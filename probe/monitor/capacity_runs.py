@@ -34,13 +34,13 @@ class RunSink(Protocol):
     """Where capacity runs report to."""
 
     def result(self, result: CapacityResult) -> None:
-        """A capacity run ended."""
+        """Publish the result of a run that has ended."""
 
     def needs_confirmation(self, result: CapacityResult) -> bool:
         """Return whether the last result is so far below the target's baseline that another run has to confirm it."""
 
     def refused(self, target: str, reason: str) -> None:
-        """A capacity run was not allowed to start."""
+        """Publish that a run was not allowed to start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class CanaryHistories:
     """The histories of all targets. A target that has gone is kept until it is stored."""
 
     def __init__(self, path: Path | None, now_s: float) -> None:
-        """`path`: the store's file; None: histories end with the process. `now_s`: the wall time."""
+        """Take `path`: the store's file; None: histories end with the process. `now_s`: the wall time."""
         self._store = HistoryStore(path)
         self._stored_until = slot_of(now_s)
         self._open: dict[str, tuple[CanaryHistory, Objectives]] = {}

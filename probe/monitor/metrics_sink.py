@@ -53,7 +53,7 @@ class MetricsSink:
         shard: tuple[int, int] | None = None,
         otlp: OtlpConfig | None = None,
     ) -> None:
-        """`store`: the path of the store; None: in memory. Raise ConfigError if it cannot be opened."""
+        """Take `store`: the path of the store; None: in memory. Raise ConfigError if it cannot be opened."""
         registry = CollectorRegistry()
         self._clock = clock
         self._client = ProbeExporter({}, clock)

@@ -34,7 +34,7 @@ class OtlpExport:
     """The spans that wait to be sent, and the histograms of all canaries."""
 
     def __init__(self, config: OtlpConfig, clock: Clock, on_failure: Callable[[], None]) -> None:
-        """`on_failure`: called for each request that the receiver did not take."""
+        """Take `on_failure`: called for each request that the receiver did not take."""
         self._config, self._clock, self._on_failure = config, clock, on_failure
         self._resource: Attributes = {
             "service.name": "kneewatch",

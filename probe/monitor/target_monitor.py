@@ -65,24 +65,24 @@ class TargetMonitor:
 
     @property
     def model(self) -> str:
-        """The served model, if it is known; for a passive target, from its metrics page."""
+        """Return the served model, if it is known; for a passive target, from its metrics page."""
         models = self._observer.server.models if self._observer.server is not None else ()
         known = self._kinds[0].canary.model
         return models[0] if known == UNKNOWN_MODEL and models else known
 
     @property
     def canary_models(self) -> tuple[str, ...]:
-        """The model of each kind of canary, in the configuration's order."""
+        """Return the model of each kind of canary, in the configuration's order."""
         return tuple(kind.canary.model for kind in self._kinds)
 
     @property
     def capacity_workload(self) -> str:
-        """The name of the workload that the capacity is for."""
+        """Return the name of the workload that the capacity is for."""
         return self._capacity_load.configured.name
 
     @property
     def server(self) -> str:
-        """The name of the target's lock: targets with the same lock share a server."""
+        """Return the name of the target's lock: targets with the same lock share a server."""
         return self.config.server
 
     def forget_user_rates(self) -> None:
@@ -103,7 +103,7 @@ class TargetMonitor:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether a capacity run is under way, which has the server's lock."""
+        """Return whether a capacity run is under way, which has the server's lock."""
         return self._runs.is_running
 
     @property
@@ -149,7 +149,7 @@ class TargetMonitor:
 
     @property
     def inhibited_by(self) -> str | None:
-        """Why no capacity run may begin; None: one may."""
+        """Return why no capacity run may begin; None: one may."""
         return self._runs.inhibited_by
 
     async def scrape(self) -> None:
@@ -203,7 +203,7 @@ class TargetMonitor:
 
     @property
     def users(self) -> UserLoad | None:
-        """The load of users over the last minutes; None if unknown."""
+        """Return the load of users over the last minutes; None if unknown."""
         return self._observer.users
 
     def status(self) -> TargetStatus:

@@ -35,7 +35,7 @@ class TargetSet:
     def __init__(
         self, config: Config, shard: Shard | None, *, clock: Clock, sink: MetricsSink, tasks: TargetTasks
     ) -> None:
-        """`shard`: the share of the targets to monitor; None: all."""
+        """Take `shard`: the share of the targets to monitor; None: all."""
         self._clock, self._sink, self._tasks = clock, sink, tasks
         self.monitors: dict[str, TargetMonitor] = {}
         self._desired = DesiredTargets(config, shard)

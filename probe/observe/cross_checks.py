@@ -26,7 +26,7 @@ class CrossChecker:
     """The cross-checks of one target over the last five minutes."""
 
     def __init__(self, state: ServerState, objectives: Objectives, max_num_seqs: int | None = None) -> None:
-        """`max_num_seqs`: the server's, if it is known."""
+        """Take `max_num_seqs`: the server's, if it is known."""
         self._state = state
         self._objectives = objectives
         self.max_num_seqs = max_num_seqs

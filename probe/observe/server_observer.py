@@ -64,7 +64,7 @@ class ServerObserver:
         cross_checker: CrossChecker,
         read_gpus: GpuReader | None,
     ) -> None:
-        """`state`: shared by the targets with the same metrics page. `read_gpus` None: no GPU is read."""
+        """Take `state`: shared by the targets with the same metrics page. `read_gpus` None: no GPU is read."""
         self._target = target
         self._scraper = scraper
         self._clock = clock
@@ -131,7 +131,7 @@ class ServerObserver:
 
     @property
     def asleep_since_s(self) -> float | None:
-        """Wall time of the first scrape that showed the server asleep; None: it is awake, or long unreadable."""
+        """Return the wall time of the first scrape that showed the server asleep; None: awake, or long unreadable."""
         sleep = self.state.sleep
         is_known = self.error is None or sleep.is_recent(self._clock.monotonic_ns())
         return sleep.since_s if is_known else None

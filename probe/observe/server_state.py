@@ -239,7 +239,7 @@ class ServerState:
 
     @property
     def user_totals(self) -> UserTotals:
-        """User traffic since the first snapshot.
+        """Return the user traffic since the first snapshot.
 
         Empty, which means unknown, if several servers answer at this address, and from the begin of a load until it is
         settled: what users did meanwhile is in the next totals.

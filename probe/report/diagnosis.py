@@ -40,12 +40,12 @@ class Diagnosis:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether every canary was answered within every objective."""
+        """Return whether every canary was answered within every objective."""
         return all(slo.met(record, self.status.objectives).get(slo.ALL, False) for record in self.status.recent)
 
     @property
     def missing_flags(self) -> Sequence[str]:
-        """The flags that a forecast needs and that are unknown."""
+        """Return the flags that a forecast needs and that are unknown."""
         return [name for name in _LIMITS if name not in self.flags]
 
     def findings(self) -> Sequence[Finding]:

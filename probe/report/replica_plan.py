@@ -45,13 +45,13 @@ class ReplicaPlan:
 
     @property
     def knee_price(self) -> float | None:
-        """Price of a million good output tokens of a replica at its capacity; None if it is unknown."""
+        """Return the price of a million good output tokens of a replica at its capacity; None if it is unknown."""
         tokens = self.result.capacity.output_tokens_per_second
         return self.price.of_tokens(1, tokens, self.good_share) if self.price is not None and tokens else None
 
     @property
     def peak_price(self) -> float | None:
-        """Price of a million good output tokens of all replicas at the peak; None if it is unknown."""
+        """Return the price of a million good output tokens of all replicas at the peak; None if it is unknown."""
         capacity = self.result.capacity
         if self.price is None or not capacity.output_tokens_per_second or not capacity.requests_per_second:
             return None

@@ -64,7 +64,7 @@ class TuneRecord:
 
     @property
     def is_decided(self) -> bool:
-        """Whether there is an answer for each setting."""
+        """Return whether there is an answer for each setting."""
         decided = [each.name for each in self.decisions if each.chosen is not None]
         return self.ended_by is None and decided == list(self.settings)
 

@@ -156,8 +156,9 @@ class Scheduler:
         on_problem: Callable[[TaskId, str, BaseException | None], None],
         on_begin: Callable[[str, float], None] = lambda task, late_s: None,  # noqa: ARG005
     ) -> None:
-        """`on_problem` is called with the task, what happened (failed, late, skipped) and the exception, if any;
-        `on_begin` with the kind of task that starts and its lateness in seconds.
+        """Call `on_problem` with the task, what happened (failed, late, skipped) and the exception, if any.
+
+        Call `on_begin` with the kind of task that starts and its lateness in seconds.
         """
         self._clock = clock
         self._tasks: dict[TaskId, _Task] = {}
@@ -168,7 +169,7 @@ class Scheduler:
 
     @property
     def tasks(self) -> Collection[TaskId]:
-        """The scheduled tasks."""
+        """Return the scheduled tasks."""
         return self._tasks.keys()
 
     def every(self, task: TaskId, seconds: float, work: Work, *, first_s: float = 0.0, at_once: int = 1) -> None:

@@ -35,7 +35,7 @@ class Scraper:
         *,
         follows: bool = False,
     ) -> None:
-        """`engine`: one of engines.NAMES, or None to detect it. `follows`: `follow` says what to read."""
+        """Take `engine`: one of engines.NAMES, or None to detect it. `follows`: `follow` says what to read."""
         self._target, self._endpoint = endpoint.target, endpoint
         self._new_page = partial(PageScraper, clock=clock, timeout_s=timeout_s, engine=engine)
         self._are_replicas = follows or bool(endpoint.metrics_urls)

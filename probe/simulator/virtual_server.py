@@ -54,7 +54,7 @@ class VirtualServer:
         accepted_tokens: float = 0.0,
         version: str = "virtual",
     ) -> None:
-        """`others`: more live users, with other lengths; `shares`: each engine's share of the requests;
+        """Take `others`: more live users, with other lengths; `shares`: each engine's share of the requests;
         `accepted_tokens`: mean tokens that speculation adds to the one of a step.
         """
         self.profile = profile

@@ -46,8 +46,8 @@ class BasicAuth:
     """The users of a web configuration."""
 
     def __init__(self, users: Mapping[str, str], remembered: "CheckedPassword | None" = None) -> None:
-        """`users`: hashes by name. `remembered`: checked passwords of the previous configuration; users with an
-        unchanged hash are not checked again.
+        """Take `users`: hashes by name. `remembered`: checked passwords of the previous configuration; users with
+        an unchanged hash are not checked again.
         """
         self._users = dict(users)
         # An unknown user costs the same work, so that the duration does not reveal which users exist.
@@ -63,7 +63,7 @@ class BasicAuth:
 
     @property
     def is_required(self) -> bool:
-        """Whether any users are configured."""
+        """Return whether any users are configured."""
         return bool(self._users)
 
     @property

@@ -52,7 +52,7 @@ class AccessGate:
     """An ASGI app that guards another one."""
 
     def __init__(self, app: ASGIApp, file: Path | None) -> None:
-        """`file`: the web configuration; None: no access control. Raises ConfigError."""
+        """Take `file`: the web configuration; None: no access control. Raises ConfigError."""
         self._app = app
         self._file = file
         self._watched: tuple[Path, ...] = ()

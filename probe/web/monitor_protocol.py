@@ -23,7 +23,7 @@ class Monitor(Protocol):
 
     @property
     def allowed_hosts(self) -> Sequence[str]:
-        """The configured host names of the pages, in addition to private ones (hosts.py)."""
+        """Return the configured host names of the pages, in addition to private ones (hosts.py)."""
         ...
 
     def discovery_problems(self) -> Mapping[str, str]:

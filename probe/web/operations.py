@@ -30,7 +30,7 @@ class Coalesced(Generic[T]):
     """
 
     def __init__(self, function: Callable[[], Awaitable[T]], pause_s: float = 0.0) -> None:
-        """`pause_s`: the shortest pause between two runs."""
+        """Take `pause_s`: the shortest pause between two runs."""
         self._function = function
         self._pause_s = pause_s
         self._last: asyncio.Task[T] | None = None

@@ -26,7 +26,7 @@ class PromptMix:
     """
 
     def __init__(self, lengths: Floats, means: Floats, room: Floats) -> None:
-        """`lengths`: equally likely; `means`: of each window's prompts; `room`: for prompts in each window's steps."""
+        """Take `lengths`, equally likely; `means`: of each window's prompts; `room`: for prompts in its steps."""
         mean, variance = lengths.mean(), lengths.var()
         tilt = (lengths - mean) / variance if variance > 0 else np.zeros_like(lengths)
         self.shares = np.maximum(1 + tilt[:, None] * (means - mean), 0.0)
@@ -80,7 +80,7 @@ class PrefillData:
         *,
         plans_ahead: bool,
     ) -> None:
-        """`lengths`: of prompts, equally likely; `fresh`: share of their tokens that is computed."""
+        """Take `lengths`: of prompts, equally likely; `fresh`: share of their tokens that is computed."""
         self._plans_ahead, self._pair_s = plans_ahead, pair_s
         self.segment = np.array([i for i, each in enumerate(segments) if _has_prefills(each)], dtype=int)
         usable = [segments[i] for i in self.segment]
@@ -177,7 +177,7 @@ class FitData:
         *,
         plans_ahead: bool = False,
     ) -> None:
-        """`good`: of each segment, the windows with enough in them to be fitted."""
+        """Take `good`: the windows of each segment with enough in them to be fitted."""
         windows = [w for s in good for w in s]
         self.slowdown = np.zeros(len(segments))  # of each segment, as a logarithm
         self.segment = np.repeat(np.arange(len(good)), [len(s) for s in good])  # of each window

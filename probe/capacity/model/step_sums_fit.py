@@ -35,7 +35,7 @@ class StepData:
     """Mean durations of steps with their mean contents."""
 
     def __init__(self, segments: Sequence[Sequence[StepSums]], pair_s: float, prompts: Sequence[float]) -> None:
-        """`prompts`: lengths, all equally likely; `pair_s`: cost of each pair of a prompt's tokens."""
+        """Take `prompts`: lengths, all equally likely; `pair_s`: cost of each pair of a prompt's tokens."""
         self.slowdown = np.zeros(len(segments))
         self._segment = np.repeat(np.arange(len(segments)), [len(s) for s in segments])
         sums = np.array([astuple(one) for segment in segments for one in segment])

@@ -50,22 +50,22 @@ class MetricsWindow:
 
     @property
     def itl_s(self) -> float:
-        """Mean gap between two tokens of a request; 0 without any gap."""
+        """Return the mean gap between two tokens of a request; 0 without any gap."""
         return self.itl_sum_s / self.decodes if self.decodes else 0.0
 
     @property
     def tokens_per_gap(self) -> float:
-        """Mean tokens of a request in one step: above 1 with speculative decoding."""
+        """Return the mean tokens of a request in one step: above 1 with speculative decoding."""
         return max((self.generation_tokens - self.prompts) / self.decodes, 1.0) if self.decodes else 1.0
 
     @property
     def batch(self) -> float:
-        """Mean number of requests that decode in a step of one engine; 0 without any step."""
+        """Return the mean number of requests that decode in a step of one engine; 0 without any step."""
         return self.decodes / self.steps if self.steps else 0.0
 
     @property
     def experienced_batch(self) -> float:
-        """Mean batch size as a decoding request experiences it, itself included.
+        """Return the mean batch size as a decoding request experiences it, itself included.
 
         It exceeds the mean over steps, since most tokens come from full steps (the inspection paradox), and the more
         so the longer the window. A request that arrives at random meets as many others as there are on average over

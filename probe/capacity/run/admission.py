@@ -107,7 +107,7 @@ class AdmissionCheck:
         spent: Callable[[float], int | None],
         lacking_workload: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`spent`: the tokens of the runs that began at this wall time or later; None: unknown.
+        """Take `spent`: the tokens of the runs that began at this wall time or later; None: unknown.
 
         `lacking_workload`: returns why the run has no workload yet, or None.
         """

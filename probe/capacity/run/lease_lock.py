@@ -91,7 +91,7 @@ class KubernetesLease:
         *,
         connect: Callable[[], AbstractAsyncContextManager[KubernetesClient]] = open_cluster,
     ) -> None:
-        """`server`: its address by server_key. `namespace`: of the Lease; None: this pod's own."""
+        """Take `server`: the result of server_key. `namespace`: of the Lease; None: this pod's own."""
         self._server = server
         self._namespace = namespace
         self._clock = clock

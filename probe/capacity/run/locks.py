@@ -52,7 +52,7 @@ class FileLock:
     """The lock of a server on this machine. Use once."""
 
     def __init__(self, server: str, directory: Path | None, clock: Clock) -> None:
-        """`server`: its address by server_key. `directory`: None for the one that all users share."""
+        """Take `server`: the result of server_key. `directory`: None for the one that all users share."""
         self._path = _path(server, directory)
         self._server = server
         self._clock = clock

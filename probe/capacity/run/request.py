@@ -178,7 +178,7 @@ class StepSettings:
 
     @property
     def streams(self) -> int:
-        """About the most requests in flight at once, which decides the number of load workers."""
+        """Return about the most requests in flight at once, which decides the number of load workers."""
         return max(self.concurrency) if self.concurrency else self.max_concurrency or _OPEN_STREAMS
 
     @property

@@ -157,7 +157,7 @@ class CapacityRun:
         observers: StepObservers = _NO_OBSERVERS,
         think: Think = asyncio.to_thread,
     ) -> None:
-        """`think` runs the load plan's arithmetic away from the event loop: the guard goes on meanwhile."""
+        """Run the load plan's arithmetic by `think`, off the event loop, so that the guard goes on meanwhile."""
         self._job, self._request = job, job.request
         self._plan = plan
         self._think = think

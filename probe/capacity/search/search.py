@@ -85,7 +85,7 @@ class Search:
         observe_s: float = 60.0,
         explain: bool = True,
     ) -> None:
-        """`budget`: of the whole run; `explain`: also find the bottleneck, for some more seconds of arithmetic."""
+        """Take `budget`: of the whole run; `explain`: also find the bottleneck, with seconds more of arithmetic."""
         self.observe_s = observe_s
         self._budget, self._spent = budget, Spending(0.0, 0.0)
         self._began_s: float | None = None  # by the first snapshot

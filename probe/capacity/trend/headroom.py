@@ -22,7 +22,7 @@ class CapacityShare:
 
     @property
     def ratio(self) -> float:
-        """Share of the capacity in use; 1 is all of it."""
+        """Return the share of the capacity in use; 1: the whole capacity."""
         return self.live / self.most
 
 
