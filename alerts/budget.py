@@ -13,7 +13,7 @@ down has none. The counts are exact but for the minute in which a counter is res
 A range in PromQL is a constant, so the budget is summed over each of the usual windows, and each target has the one of
 its objectives.
 
-With less history than the whole window (a new target, a Prometheus with 15 days of retention) the budget is that of
+With less history than the whole window (a new target, a Prometheus with 15 days of retention) the budget covers
 the recorded requests: one failure in the first hour overspends a budget of 99.9 % many times, and the budget recovers
 as requests come in. Before the first request there is no sample, and never NaN.
 """

@@ -66,7 +66,7 @@ def alerts() -> list[Alert]:
 
 
 def alerts_by_panel() -> dict[tuple[str, str], list[str]]:
-    """Return the names of the alerts whose cause a panel shows, by the uid of its dashboard and its title."""
+    """Return the names of the alerts by the panel that shows their cause: the uid of its dashboard and its title."""
     found: dict[tuple[str, str], list[str]] = {}
     for alert in {one.name: one for one in alerts()}.values():
         for uid, titles in alert.panels.items():

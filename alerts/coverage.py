@@ -59,7 +59,7 @@ def _rare_beside_others(target: WatchConfig, where: str) -> Iterator[str]:
 
 
 def _apart(config: Config) -> Iterator[str]:
-    """Yield each target whose alerts are not in the group of the first target with the same metrics page."""
+    """Yield each target with alerts outside the group of the first target with the same metrics page."""
     first: dict[str, str] = {}
     for i, target in enumerate(config.targets):
         if isinstance(target, TargetConfig):

@@ -62,7 +62,7 @@ def _too_few(scale: float) -> Alert:
 
 
 def incomplete_shards() -> str:
-    """Return an expression for jobs whose shards are not all there, or disagree on how many there are."""
+    """Return an expression for jobs with missing shards, or with shards that disagree on their number."""
     there = f'count {by("job")} (count_values {by("job")} ("shard", {names.SHARD.name}))'
     of = f"{by('job')} ({names.SHARDS.name})"
     return f"{there} != max {of}\n  or max {of} != min {of}"

@@ -101,7 +101,7 @@ def _relayed(name: str, more: str = "") -> str:
 
 
 def gpu_group(scale: float = 1.0) -> RuleGroup:
-    """Return the alerts on XIDs, for targets whose GPUs are read; `scale` shortens windows and waiting times."""
+    """Return the alerts on XIDs, for targets with GPUs that are read; `scale` shortens windows and waiting times."""
     rules: list[Recording | Alert] = [_new_xid(scale), _xid(scale, page=True), _xid(scale, page=False)]
     return RuleGroup("kneewatch-gpu", max(1.0, 60 * scale), rules)
 
@@ -113,10 +113,10 @@ def gpu_tickets_group(scale: float = 1.0) -> RuleGroup:
 
 
 def _new_xid(scale: float) -> Recording:
-    """Record 1 with the XID as the label `xid` for a GPU whose last XID changed within the hour.
+    """Record 1 with the XID as the label `xid` for each GPU with a new last XID within the hour.
 
-    A first scrape that shows an old XID has nothing to differ from. If the GPU's pod died of it, and its series with
-    it, the last sample counts. The same XID twice looks like once.
+    A first scrape that shows an old XID has nothing to differ from. If the GPU's pod died with it, and so did its
+    series, the last sample counts. The same XID twice looks like once.
     """
     window, series = duration(_XID_S * scale), _relayed("DCGM_FI_DEV_XID_ERRORS")
     last = f"(\n    max {_BY} ({series})\n    or max {_BY} (last_over_time({series}[{window}]))\n  )"

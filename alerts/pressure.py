@@ -80,7 +80,7 @@ def _of_users(expr: str, scale: float, window_s: float = _WINDOW_S) -> str:
 
 
 def of_server(expr: str) -> str:
-    """Return the sum by target. If several Kneewatches read one server, each sees all of it, so take the maximum."""
+    """Return the sum by target. If several Kneewatches read one server, each sees the whole, so take the maximum."""
     return f"max {by('target')} (sum {by('target', 'job', 'instance')} ({expr}))"
 
 
@@ -169,7 +169,7 @@ def _preemptions(scale: float) -> Alert:
 
 
 def _queue(scale: float) -> Alert:
-    """Alert on a queue that is never empty and keeps growing, or whose wait alone exceeds the TTFT objective."""
+    """Alert on a queue that is never empty and keeps growing, or that alone takes longer than the TTFT objective."""
     window, growth = duration(_WINDOW_S * scale), duration(_GROWTH_S * scale)
     standing = of_server(f"min_over_time({waiting()}[{window}])")
     slope = f"deriv({waiting()}[{growth}])"
@@ -240,7 +240,7 @@ def _stalled(scale: float) -> Alert:
 
 
 def _hit_ratio(scale: float) -> Recording:
-    """Record the hit ratio of user traffic, if there is enough of it: probe prompts are in no cache."""
+    """Record the hit ratio of user traffic, if it is enough: probe prompts are in no cache."""
     window = duration(_PREFIX_S * scale)
     hits, queries, probes = (
         of_server(f"rate({series}[{window}])")
@@ -293,7 +293,7 @@ def disaggregated_group(scale: float = 1.0) -> RuleGroup:
 
 
 def _transfers(scale: float) -> Alert:
-    """Alert on KV caches that do not arrive: on the server that fetches, or on the one whose caches nobody fetched."""
+    """Alert on KV caches that do not arrive: on the server that fetches, or on the one that computed them."""
     window = duration(_TRANSFERS_S * scale)
 
     def grown(series: str) -> str:

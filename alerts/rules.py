@@ -23,7 +23,7 @@ _BUDGETS, _BUDGET_GROUPS = f"{_MANIFEST}-budgets", "kneewatch-slo-"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording rule: an expression whose result is stored as the series `record`."""
+    """A recording rule: an expression, stored as the series `record`."""
 
     record: str
     expr: str

@@ -5,7 +5,7 @@ successful requests only, so a dead server spends the availability budget and no
 
 Users: their own requests, counted and measured by the server. Those that the client left (outcome "aborted") do not
 count. The monitor counts the good ones itself: latencies at a bucket bound of the server's histograms
-(kneewatch_users_objective_seconds), so no rule needs a bucket that another version lacks.
+(kneewatch_users_objective_seconds), so no rule depends on the buckets of a version.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _NEWEST = "5m"
 class Sli:
     """A ratio of good to all requests.
 
-    `who`: canary or users. `by`: the labels it is grouped by, beside alert_labels.KEPT.
+    `who`: canary or users. `by`: the labels it is grouped by, besides alert_labels.KEPT.
     `good_series` and `all_series`: a counter and its label matchers. `is_zero_if_missing`: whether a missing series of
     good requests means zero (True) or unknown (False).
     """

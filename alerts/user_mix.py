@@ -2,7 +2,7 @@
 
 Capacity holds for one mix of requests, so such a change comes before a knee that has shifted and a headroom that is
 wrong. A day is compared with the seven days before it and with the same day a week earlier, and has to differ from
-both: neither the rhythm of a day nor that of a week is a change. Counters are recorded once an hour, as increases,
+both: neither a daily nor a weekly rhythm is a change. Counters are recorded once an hour, as increases,
 so that a restart of Kneewatch, of the server or of Prometheus loses an hour at most, and comparing weeks costs little.
 """
 

@@ -41,7 +41,7 @@ def _server(selector: str) -> list[Annotation]:
 
 
 def kneewatch() -> list[Annotation]:
-    """Return the annotations of Kneewatch itself. Those of fifty servers would hide the axis."""
+    """Return the annotations of Kneewatch itself. Annotations of fifty servers would hide the axis."""
     return [
         Annotation("Configuration", _new(names.CONFIG_HASH, "hash"), "Kneewatch's configuration: {{hash}}", GREY),
         Annotation("Kneewatch version", _new(names.BUILD_INFO, "version"), "Kneewatch {{version}}", GREY),

@@ -2,7 +2,7 @@
 
 A table has a query for each column, so Grafana gets one frame per column. They are joined by the key's label; the join
 leaves out a column without data, such as user TTFT without users. Heat maps are as Grafana 10 reads them; grafanalib
-writes those of an older Grafana.
+writes them for an older Grafana.
 """
 
 import string

@@ -49,7 +49,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class PlacedPanel:
-    """A panel and its size in the grid, whose rows are WIDTH wide."""
+    """A panel and its size in the grid of rows WIDTH wide."""
 
     panel: Any
     width: int

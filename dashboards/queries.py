@@ -113,7 +113,7 @@ def gpu_value(field: str) -> str:
 
 
 def faulty_gpus(selector: str = 'target!=""') -> str:
-    """Return the number of GPUs by target whose last XID error was the GPU's, not a program's."""
+    """Return the number of GPUs by target with a last XID error from the GPU, not from a program."""
     last = f"max by (target, UUID) ({names.gpu('DCGM_FI_DEV_XID_ERRORS').name}{_in(selector)})"
     faults = " ".join(f"!= {xid}" for xid in (0, *PROGRAM_XIDS))
     return f"(count by (target) ({last} {faults})\nor 0 * count by (target) ({last}))"
@@ -133,7 +133,7 @@ def at_capacity(series: Series) -> list[Query]:
 def capacity_over_time(selector: str) -> list[Query]:
     """Return queries for capacity and its bounds, each with the label `bound`.
 
-    An upper bound that the last result lacks is named apart: the legend gives its last value beside a newer capacity.
+    An upper bound that is not in the last result has another name: the legend shows it next to a newer capacity.
     """
     upper = capacity(names.CAPACITY_RPS_UPPER, selector)
     last = _at_the_end(upper)
@@ -148,7 +148,7 @@ def capacity_over_time(selector: str) -> list[Query]:
 
 
 def _at_the_end(selector: str) -> str:
-    """Return an aggregated selector at the end of the range, for every point of it."""
+    """Return an aggregated selector at the end of the range, for every point of the range."""
     return selector.replace("})", "} @ end())")
 
 

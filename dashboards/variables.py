@@ -1,6 +1,6 @@
 """The variables of dashboards, and the filters by cluster, namespace and group in every selector of every query.
 
-`cluster` and `namespace` are labels that a Prometheus may add to what it scrapes. Without the filter, targets of the
+`cluster` and `namespace` are labels that a Prometheus may add to scraped series. Without the filter, targets of the
 same name in two clusters would be summed. "All" matches series without these labels, too.
 """
 

@@ -97,13 +97,13 @@ class CapacityExporter:
         """Publish the knee of a result, which may be an old one; the timestamp series shows its age.
 
         It replaces the target's previous knee, even of another model or mode: two would answer one question twice,
-        and the older one would grow stale beside the new one. A forecast and a measurement (verified, empirical) do
+        and the older one would grow stale. A forecast and a measurement (verified, empirical) do
         not replace each other: each has an age of its own.
         """
         self._show(result, _kind(result))
 
     def for_users(self, result: CapacityResult) -> None:
-        """Publish the forecast for what users send, beside the capacity for the configured workload."""
+        """Publish the forecast for what users send, in addition to the capacity for the configured workload."""
         self._show(result, _FOR_USERS)
 
     def _show(self, result: CapacityResult, kind: str) -> None:

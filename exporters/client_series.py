@@ -81,7 +81,7 @@ class ObjectiveBounds:
 
 
 class LatencyHistogram:
-    """A histogram whose bounds include the objectives' thresholds."""
+    """A histogram with the objectives' thresholds among its bounds."""
 
     def __init__(self, series: Series, registry: CollectorRegistry, thresholds: Iterable[float]) -> None:
         self._series, self._registry = series, registry

@@ -28,7 +28,7 @@ class GpuExporter:
         self.relay.forget(target)
 
     def observe(self, target: str, snapshot: GpuSnapshot) -> None:
-        """Publish a snapshot. A label that a GPU lacks is empty, which Prometheus treats as absent."""
+        """Publish a snapshot. A label that a GPU does not have is empty, which Prometheus treats as absent."""
         lines = self._state(target)
         lines.value(names.GPU_UP, [target], 1.0)
         lines.value(names.GPU_COUNT, [target], len(snapshot.gpus))

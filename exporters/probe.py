@@ -45,7 +45,7 @@ class ProbeExporter:
     def set_bounds(self, objectives: Iterable[Objectives]) -> None:
         """Use the thresholds of all `objectives` as bucket bounds.
 
-        All targets have the same bounds, so that their histograms can be added up. A histogram whose bounds change
+        All targets have the same bounds, so that their histograms can be added up. When bounds change, a histogram
         restarts at zero; the other series keep their counts.
         """
         bounds = ObjectiveBounds.of(objectives)

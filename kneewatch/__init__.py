@@ -1,7 +1,8 @@
 """The only name that an installed Kneewatch has in its environment.
 
 The wheel has the packages of the repository (probe, exporters, dashboards, alerts) in `kneewatch/_packages`, where they
-cannot collide with others of these names (docs/adr/0022). A checkout has them beside this folder, on the path already.
+cannot collide with others of these names (docs/adr/0022). In a checkout they are next to this folder, already on the
+path.
 """
 
 import os

@@ -64,7 +64,7 @@ KV_TOO_SMALL = _declare(
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A cross-check: the field of CrossChecks with its value, its series, what it means, and when it is absent.
+    """A cross-check: the field of CrossChecks with its value, its series, its meaning, and when it is absent.
 
     The last two are Markdown, for docs/cross-checks.md.
     """

@@ -65,7 +65,7 @@ class StepContents:
         self._held: list[Step] = []  # back to the beginning of that prompt
 
     def add(self, report: StepReport) -> list[Step]:
-        """Take a step's report. Return the steps whose content is now known, oldest first."""
+        """Take a step's report. Return the steps with content that is known by now, oldest first."""
         unanswered = self._unanswered(report)
         steps = self._known(report, unanswered)
         self._running, self._kv_tokens = report.running, report.kv_tokens

@@ -26,7 +26,7 @@ _QUERY = re.compile(r"(\w://[^?#\s]*[?#])\S+")
 def command_line(
     name: str, arguments: Sequence[str], environment: Mapping[str, str], variables: Collection[str]
 ) -> str:
-    """Return the command `name` with these arguments as a shell takes it, at most 2000 characters of it.
+    """Return the command `name` with these arguments as a shell takes it, cut at 2000 characters.
 
     `variables` are the names of those that set its options; others are not kept.
     """

@@ -1,6 +1,6 @@
 """`kneewatch ramp`: its options, and the run that they ask for. Every ConfigError names its option.
 
-An option is a field of RampOptions. What it sets is a field of RunRequest or StepSettings (capacity/run/request.py).
+An option is a field of RampOptions; it sets a field of RunRequest or StepSettings (capacity/run/request.py).
 """
 
 import math

@@ -39,7 +39,7 @@ class StartError(TargetError):
 
 
 class TunedServer(Protocol):
-    """A server whose settings are changed."""
+    """A server that is started with changed settings."""
 
     def serving(self, settings: Settings, log: Path) -> AbstractAsyncContextManager[None]:
         """Run the server with these settings while the block lasts. Raises StartError."""

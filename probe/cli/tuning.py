@@ -165,7 +165,7 @@ async def predictions(
 
 
 def decided(decision: KnobDecision, bases: Sequence[CapacityResult], tolerance: float) -> KnobDecision:
-    """Return the decision with its verdicts beside every measurement of the base, and what follows from them."""
+    """Return the decision: a verdict on each measurement, compared with the base, and the conclusion."""
     before = decision.base
     values = tuple(
         replace(one, verdict=verdict_beside(bases, one.result, tolerance))

@@ -66,8 +66,8 @@ def omit_hint(*names: Omittable) -> str:
 def body_of(spec: RequestSpec, model: str, shape: RequestShape) -> dict[str, Any]:
     """Return the body of a request.
 
-    `ignore_eos` makes the output length exact; an answer whose text is judged does without. The running usage count of
-    completions and chat gives the number of tokens in each event.
+    `ignore_eos` makes the output length exact; it is left out if the answer's text is judged. The running usage count
+    of completions and chat gives the number of tokens in each event.
     """
     if not spec.api.generates:
         return {"model": model, **shape.extra, **FORMS[spec.api].prompt(spec, shape)}

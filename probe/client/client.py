@@ -170,7 +170,7 @@ class Client:
         """Prepare a request, so that it only has to be sent when it is due.
 
         `aliases`: other names of the model. An answer under none of them is wrong; None: the caller judges names.
-        `trace`: the server is told that the request is a span of it.
+        `trace`: sent to the server, so that the request is a span of this trace.
         """
         body = msgspec.json.encode(body_of(spec, model, self._endpoint.shape))
         limits = stream_limits(spec.output_tokens) if spec.api.generates else RESULT_LIMITS

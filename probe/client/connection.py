@@ -5,7 +5,7 @@ body, which are parsed afterwards (stream_parser.py).
 
     start(...) --> data_received* --> the future is done --> idle again, or closed
 
-Errors are those of httpx, as from every httpx transport.
+It raises httpx's errors, as every httpx transport does.
 """
 
 import asyncio

@@ -63,11 +63,11 @@ class Endpoint:
 
     @property
     def metrics_address(self) -> str:
-        """Return `metrics_url`, or by default /metrics beside the API."""
+        """Return `metrics_url`; by default, /metrics on the API's host."""
         return self.metrics_url or f"{self.base_url}/metrics"
 
     def replicas(self) -> tuple["Endpoint", ...]:
-        """Return the endpoints whose metrics are read: one for each of `metrics_urls`, else this one alone.
+        """Return the endpoints to read metrics from: one for each of `metrics_urls`, else this one alone.
 
         A replica elsewhere is asked for its version and flags too. It gets no secrets, and is reached without the
         socket and the proxy, as a single `metrics_url` is.

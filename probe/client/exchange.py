@@ -204,8 +204,9 @@ class Response:
 
 
 def _events(transcript: Transcript | None, received: ResponseBuffer) -> TokenEvents:
-    """Return the events. Of an answer that was cut for lack of memory, return only the ends: they tell its tokens and
-    its time to the first one, and a flood of events would fill the controller's memory instead.
+    """Return the events; if the answer was cut for lack of memory, only the first and the last ones.
+
+    These give its tokens and its time to the first one. All of them would fill the controller's memory instead.
     """
     if transcript is None:
         return TokenEvents()

@@ -1,4 +1,4 @@
-"""Why an exchange with a server failed: an exception as an Outcome and a line of text, and what this machine lacks."""
+"""Why an exchange with a server failed: an exception as an Outcome and a line, and shortages of this machine."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ _ANSWERS = {
 
 
 def shortage(error: BaseException) -> str | None:
-    """Return what this machine lacks, with the fix, if that caused an error; None for any other cause.
+    """Return this machine's shortage, with the fix, if it caused an error; None for any other cause.
 
     Several addresses of a server can fail for several causes. asyncio joins those errors in one without a number, which
     is no shortage here.

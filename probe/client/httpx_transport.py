@@ -30,7 +30,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         self._closed = False
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request. Return the response once its head has arrived. Raises httpx's errors and those of `make`."""
+        """Send a request. Return the response once its head has arrived. Raises httpx's errors and `make`'s."""
         if self._closed:
             raise httpx.ConnectError("the client is closed", request=request)
         made = await self._current()

@@ -1,4 +1,4 @@
-"""How an answer is judged: `judge` by what it holds, `excused` by what Kneewatch's own delay explains. Pure.
+"""Judge an answer: `judge` by its content, `excused` by what Kneewatch's own delay explains. Pure.
 
 In: a request and the Transcript of its answer. Out: an outcome, with a line of explanation unless it is OK. A canary
 (`measure` of monitor/canary.py) asks both, then whether the model that answered has other names, then its question.

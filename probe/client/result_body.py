@@ -1,6 +1,6 @@
 """Parses and judges answers that are no stream: embeddings, scores and rankings. Pure.
 
-In: the stamped reads of a JSON body. Out: a Transcript whose only event is the end of the answer, without a token. The
+In: the stamped reads of a JSON body. Out: a Transcript with one event, the end of the answer, without a token. The
 numbers themselves are judged: a server that computes NaN or zeros answers 200.
 """
 

@@ -20,7 +20,7 @@ def client_context(
     """Return the current TLS context: how to verify a server's certificate, and the client certificate if one is set.
 
     Targets with the same files share it. A new one is for new connections. If changed files cannot be used, such as a
-    certificate whose key is not there yet, the log says so once, and the previous context stays in use. Raises OSError
+    certificate without its key, the log says so once, and the previous context stays in use. Raises OSError
     or ValueError where a file cannot be used and there is no previous context.
     """
     return _files(ca_file, cert_file, key_file, verify=verify).current()

@@ -1,4 +1,4 @@
-"""Parses the events of the Responses and the Messages API, each of which names its type. Pure.
+"""Parses the events of the Responses and the Messages API; each event names its type. Pure.
 
 Neither API counts tokens on the way: an event with content counts as one, and the usage at the end tells the rest.
 """
@@ -110,7 +110,7 @@ def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _counts(usage: Mapping[str, object], prompt: int) -> tuple[int, int] | None:
     """Return prompt and output tokens, or None if they are not integers. `prompt`: as counted before, if this has none.
 
-    Messages' `input_tokens` leave out the cached part of a prompt; those of Responses include it.
+    `input_tokens` include the cached part of a prompt in Responses, but not in Messages.
     """
     given = usage.get("input_tokens", prompt)
     cached = [usage.get(name) or 0 for name in _CACHED] if "input_tokens" in usage else []

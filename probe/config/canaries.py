@@ -18,7 +18,7 @@ ModelName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class KnownAnswerConfig(ConfigSection):
-    """A question with a known answer, asked beside the canaries."""
+    """A question with a known answer, asked in addition to the canaries."""
 
     prompt: Annotated[str, Field(min_length=1, max_length=4000)] = "What is the capital of France? Answer in one word."
     """The question. Set it together with `expect`."""
@@ -53,7 +53,7 @@ class CanaryConfig(ConfigSection):
     which starts minutes before its server has loaded the weights.
     """
     known_answer: KnownAnswerConfig | None = None
-    """A question with a known answer, asked beside the canaries. Without the section none is asked."""
+    """A question with a known answer, asked in addition to the canaries. Without the section none is asked."""
 
     @property
     def valid_s(self) -> float:

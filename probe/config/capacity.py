@@ -172,7 +172,7 @@ class CapacityConfig(ConfigSection):
     """
     guard: Literal["metrics", "stream"] = "metrics"
     """Evidence for a run's guard: the server's metrics page, or with `stream` only the run's own answers, for servers
-    whose page does not show their queue. `stream` needs a TTFT objective ([what it does not
+    that do not show their queue there. `stream` needs a TTFT objective ([what it does not
     see](guard.md#without-a-metrics-page)).
     """
     schedule: ScheduleConfig = ScheduleConfig()

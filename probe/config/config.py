@@ -50,7 +50,7 @@ WorkerCount = Annotated[int, Field(ge=1, le=256), NotASwitch]
 
 
 class RayConfig(ConfigSection):
-    """A Ray cluster whose nodes generate the load."""
+    """A Ray cluster to generate the load on."""
 
     address: RayAddress
     """`HOST:PORT`, or `auto` for the cluster of this node; `ray://HOST:PORT` from elsewhere."""

@@ -147,7 +147,7 @@ class KubernetesDiscovery(ConfigSection):
     selector: Selector | None = None
     """Pod labels, in the syntax of `kubectl get pods -l`. This or `endpoints`."""
     endpoints: ObjectName | None = None
-    """A Service whose EndpointSlices list the servers. This or `selector`."""
+    """A Service; its EndpointSlices list the servers. This or `selector`."""
     port: Port
     """Port of the servers: a number, or a port name, of the container or with `endpoints` of the Service."""
     service: ServiceAddress | None = None

@@ -1,4 +1,4 @@
-"""The JSON Schema of the configuration, for editors, and the tables of docs/configuration.md, which are made of it.
+"""The JSON Schema of the configuration, for editors, and the tables of docs/configuration.md, made from it.
 
 `python -m probe.config.reference FILE` writes the tables.
 

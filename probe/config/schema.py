@@ -26,7 +26,7 @@ class _Generator(GenerateJsonSchema):
 
 
 def documented_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema, with its dialect, whose descriptions have the links of docs/."""
+    """Return the schema, with its dialect. Links in its descriptions point to docs/."""
     return {"$schema": _Generator.schema_dialect, **model.model_json_schema(schema_generator=_Generator)}
 
 

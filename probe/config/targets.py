@@ -47,7 +47,7 @@ class NamedEntry(ConfigSection):
     """A target, or a discovery of targets."""
 
     name: Name
-    """The `target` label of every series; with `discover` the first part of it."""
+    """The `target` label of every series; with `discover`, its first part."""
 
 
 class LocatedEntry(NamedEntry):

@@ -72,7 +72,7 @@ def expand(raw: object, environ: Mapping[str, str]) -> tuple[object, list[str]]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """A loader that refuses deep nesting and duplicate keys, of which PyYAML silently takes the last.
+    """A loader that refuses deep nesting and duplicate keys (PyYAML silently takes the last one).
 
     PyYAML's time for nested brackets grows with the square of their number: 2,000 take two seconds.
     """

@@ -15,7 +15,7 @@ from probe.core.step import Arrivals, Pattern
 def due_ns(arrivals: Arrivals, seed: int = 0) -> Iterator[int]:
     """Return the times of an arrival pattern, in order; endless except for "replay".
 
-    Raises ValueError if the pattern lacks a parameter.
+    Raises ValueError if a parameter of the pattern is missing.
     """
     if arrivals.pattern is Pattern.REPLAY:
         return _replay(arrivals.times_s)
@@ -67,7 +67,7 @@ def _gamma(rate_rps: float, shape: float, seed: int) -> Iterator[int]:
 
 
 def _rising(start_rps: float, end_rps: float, seconds: float, seed: int) -> Iterator[int]:
-    """Yield a Poisson process whose rate changes linearly from `start_rps` to `end_rps`, and then stays there.
+    """Yield a Poisson process. Its rate changes linearly from `start_rps` to `end_rps`, and then stays there.
 
     Arrivals of a unit-rate process are mapped through the inverse of the expected count N(t) = at + (b-a)t^2/2T
     (inversion method; Cinlar, Introduction to Stochastic Processes, 1975). Raises ValueError if `seconds` is not above

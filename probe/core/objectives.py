@@ -129,7 +129,7 @@ def shares(verdicts: Sequence[Mapping[str, bool]], objectives: Objectives) -> di
 
 
 def broken(ratios: Mapping[str, float], objectives: Objectives) -> tuple[str, ...]:
-    """Return the objectives whose ratio is too low, availability first."""
+    """Return the objectives with too low a ratio, availability first."""
     return tuple(name for name, ratio in promised(objectives).items() if ratios.get(name, 1.0) < ratio)
 
 

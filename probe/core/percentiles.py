@@ -143,7 +143,7 @@ def quantile_ranks(n: int, q: float, confidence: float = _CONFIDENCE) -> tuple[i
 
 
 def _binomial(n: int, q: float) -> tuple[int, list[float]]:
-    """Return the first count whose probability is not negligible, and the probabilities from there."""
+    """Return the first count with a probability that is not negligible, and the probabilities from there."""
     peak = min(int((n + 1) * q), n)
     log_peak = math.lgamma(n + 1) - math.lgamma(peak + 1) - math.lgamma(n - peak + 1)
     at_peak = math.exp(log_peak + peak * math.log(q) + (n - peak) * math.log1p(-q))

@@ -1,6 +1,6 @@
 """Where a result comes from: what made it, and the facts about the server that a capacity does not depend on by itself.
 
-No part of a fingerprint: another driver or image is named beside a result, and does not begin a new baseline.
+No part of a fingerprint: another driver or image is named with a result, and does not begin a new baseline.
 """
 
 import re
@@ -53,7 +53,7 @@ def facts_problem(facts: Mapping[str, str]) -> str | None:
 
 
 def gpu_facts(snapshot: GpuSnapshot | None) -> dict[str, str]:
-    """Return what the GPUs of a server tell of it: their models, their host, driver and CUDA."""
+    """Return the facts from a server's GPUs: their models, host, driver and CUDA."""
     if snapshot is None:
         return {}
     boards = [gpu for gpu in snapshot.gpus if "GPU_I_ID" not in gpu.labels] or list(snapshot.gpus)

@@ -1,4 +1,4 @@
-"""Hides secrets in text of other programs: a server, proxy or gateway may repeat what it was sent. Pure."""
+"""Hides secrets in text of other programs: a server, proxy or gateway may repeat the request. Pure."""
 
 import base64
 from urllib.parse import quote

@@ -119,7 +119,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """A capacity run under way: when it began (wall time, s), what it does now, and the steps that ended."""
+    """A capacity run under way: when it began (wall time, s), its current phase, and the steps that ended."""
 
     started_s: float
     phase: str
@@ -139,7 +139,7 @@ class RunContext:
     flag_sources: Mapping[str, str] = field(default_factory=dict)  # by flag: "metrics", or as in config/capacity.py
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a workload without a name: a stored result or a file may lack it."""
+        """Raise ValueError for a workload without a name: a stored result or a file may be without."""
         if not isinstance(self.workload.get("name"), str):
             raise ValueError("expected a workload with a name")  # noqa: TRY004 - of a value that was read
 
@@ -166,7 +166,7 @@ class CapacityResult:
 
     @property
     def missing_facts(self) -> tuple[str, ...]:
-        """Return the facts about the server that the result lacks; none for a result without provenance."""
+        """Return the facts about the server that are missing in the result; none for a result without provenance."""
         if self.provenance is None:
             return ()
         known = {**self.context.flags, **self.provenance.facts} | ({"gpu": ""} if self.context.gpu is not None else {})

@@ -1,7 +1,7 @@
-"""The values of a server's metrics page, a row for each: what it is, its series, and how replicas' values are merged.
+"""The values of a server's metrics page, a row for each: its meaning, its series, and how replicas' values are merged.
 
 An engine's file in `probe/scrape` says by which names its page has a value. Everything else follows from the row: the
-exported series, the merged value of replicas, the counters of which a gap is spliced out, and what shows a restart.
+exported series, the merged value of replicas, the counters to splice gaps out of, and the signs of a restart.
 """
 
 from dataclasses import dataclass
@@ -114,7 +114,7 @@ ENGINE_VALUES: tuple[Value, ...] = (
 
 
 def plain(values: tuple[Value, ...] = VALUES) -> tuple[Value, ...]:
-    """Return the rows whose value is one number."""
+    """Return the rows with a single number as value."""
     return tuple(value for value in values if value.kind is not Kind.HISTOGRAM and not value.label)
 
 

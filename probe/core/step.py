@@ -72,7 +72,7 @@ class GpuUse:
     """GPU use during a step: means over the target's GPUs and over snapshots with new values.
 
     `utilization`, `dram_active`, `tensor_active`: shares of time. `power_w`: of one GPU. `memory`: share in use.
-    Peaks: of any GPU in any snapshot. `gpus`: number of GPUs whose power is known. None: unknown.
+    Peaks: of any GPU in any snapshot. `gpus`: number of GPUs with known power. None: unknown.
     """
 
     utilization: float | None = None
@@ -157,7 +157,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class TrafficBeside:
-    """The traffic of a server beside a run's own requests: users, and `probes`, canaries and requests on demand."""
+    """A server's traffic other than a run's own requests: users, and `probes` (canaries and requests on demand)."""
 
     users: UserLoad = field(default_factory=UserLoad)
     probes: tuple[RequestRecord, ...] = ()
@@ -207,8 +207,8 @@ class StepSummary:
     """The summary of a step. An invalid step has a `reason` and is not judged.
 
     Rates count probe requests; `users` is the user traffic meanwhile. `good_ratio`: per objective
-    (availability, ttft, tpot, e2e, itl), the ratio of requests that met it. `broken`: the objectives whose ratio was
-    too low.
+    (availability, ttft, tpot, e2e, itl), the ratio of requests that met it. `broken`: the objectives with too low
+    a ratio.
     """
 
     plan: StepPlan

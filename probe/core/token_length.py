@@ -17,7 +17,8 @@ _PARTS, _TAIL = 64, (0.99, 0.995, 0.999)
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLength:
-    """Lengths of which `shares[i]` have at most `tokens[i]` tokens. Both rise, `shares` from 0 to 1.
+    """A distribution of lengths: a share of `shares[i]` has at most `tokens[i]` tokens. Both rise, `shares` from 0 to
+    1.
 
     Between two lengths the logarithm of the length is uniform; two equal lengths are that share of requests.
     """
@@ -78,7 +79,7 @@ def stored_length(values: Mapping[str, object]) -> MeasuredLength | None:
 
 
 def _capped_mean(low: float, high: float, most: float) -> float:
-    """Return the mean of a length whose logarithm is uniform between two bounds; longer ones count as `most`."""
+    """Return the mean of a length with a uniform logarithm between two bounds; longer ones count as `most`."""
     if low >= most or low == high:
         return min(low, most)
     inside = min(high, most)

@@ -1,6 +1,6 @@
 """Traces: the requests that users sent, as times, lengths and common beginnings, without any text. Pure.
 
-A prompt's beginning is a list of blocks, each a number: two prompts whose first blocks are the same begin with the same
+A prompt's beginning is a list of blocks, each a number: two prompts with the same first blocks begin with the same
 tokens, so they hit the server's prefix cache as the recorded ones did. What the blocks held is not known.
 """
 

@@ -66,7 +66,7 @@ class DnsSource:
         return state_of(found for record in answer if (found := self._found(record)) is not None)
 
     def _found(self, record: "Rdata") -> DiscoveredServer | None:
-        """Return a record's server, or None for an SRV record whose target is the root: there is no such service."""
+        """Return a record's server, or None for an SRV record with the root as target: there is no such service."""
         if self._kind == "SRV":
             host, port = str(record.target).removesuffix(".").lower(), record.port  # type: ignore[attr-defined]
         else:

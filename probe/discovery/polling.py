@@ -20,7 +20,7 @@ class Backoff:
         self._random = random.Random()  # noqa: S311 - spreads tries; no secret
 
     def next_s(self) -> float:
-        """Return the wait in seconds, between half of the current step and all of it."""
+        """Return the wait in seconds, between half of the current step and the whole step."""
         due_s: float = min(_FIRST_S * 2**self._tries, _LAST_S)
         self._tries = min(self._tries + 1, 16)
         return due_s * self._random.uniform(0.5, 1.0)
@@ -88,7 +88,7 @@ async def polled(
     ask: Callable[[], Awaitable[State]], every_s: float, reporter: ProblemReporter, settle_s: float = 0.0
 ) -> AsyncGenerator[State, None]:
     """Yield the states of a source that is polled with `ask`. After a PollError the state is kept, and the next try is
-    sooner. A problem that `ask` itself reports beside a state, it also has to clear.
+    sooner. `ask` has to clear any problem that it reports together with a state.
     """
     backoff = Backoff()
     latest: State | None = None

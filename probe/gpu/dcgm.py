@@ -3,7 +3,7 @@ all targets. Out: GPUs with the names and units of fields.py.
 
 UUID and GPU_I_ID identify a GPU or a MIG instance. One shared by several containers is one GPU with the values of the
 whole: the exporter repeats the values for each container, and since 4.8.2 also writes each container's part of GPU_UTIL
-and FB_USED beside the whole; the largest value is the whole.
+and FB_USED in addition to the whole; the largest value is the whole.
 """
 
 import asyncio
@@ -156,7 +156,7 @@ def choose(devices: Iterable[Device], labels: Mapping[str, str]) -> tuple[Gpu, .
 
 
 def _samples(text: str) -> Samples:
-    """Return the relayed samples. Skip lines whose value is text, which 4.1 has for some fields (#488)."""
+    """Return the relayed samples. Skip values that are text, as 4.1 has them for some fields (#488)."""
     with suppress(ValueError, LookupError):
         return samples(text, _SERIES)
     found: dict[str, list[Sample]] = defaultdict(list)

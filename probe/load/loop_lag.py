@@ -71,8 +71,8 @@ class _ProcessorWatch:
 def lag_of_most_moments(samples: Sequence[float], share: float = 0.99) -> float:
     """Return the lag in seconds that bytes arriving at random moments exceed with a probability of at most 1 - `share`.
 
-    Each sample counts for as long as it lasted: bytes that arrive while the process is kept from running for a second
-    are more than those of a hundredth.
+    Each sample counts for as long as it lasted: more bytes arrive while the process is kept from running for a second
+    than for a hundredth.
     """
     left_s = (1 - share) * sum(INTERVAL_S + lag for lag in samples)
     for lag in sorted(samples, reverse=True):

@@ -3,7 +3,7 @@
 In: a socket to the controller, and one for each worker. Places as many actors on the cluster (ray_relay.py), and
 relays the messages between each and its socket. Ends with the controller, and Ray ends the actors with it.
 
-Beside the monitor, and not in it, since Ray ends the process that it is in when its cluster goes, takes its signals,
+A process of its own, since Ray ends the process that it is in when its cluster goes, takes its signals,
 and needs a hundred megabytes. No other module imports Ray.
 """
 

@@ -177,7 +177,7 @@ class StepExecution:
 
     @property
     def sending(self) -> int:
-        """Return the number of requests in flight whose response is not complete."""
+        """Return the number of requests in flight without a complete response."""
         return len(self._in_flight)
 
     async def run(self, stop: asyncio.Event, start_ns: int | None = None) -> StepRun:

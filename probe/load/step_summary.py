@@ -133,7 +133,7 @@ def _latencies(run: StepRun, records: Sequence[RequestRecord], ok: Sequence[Requ
 def _gaps(ok: Sequence[RequestRecord]) -> list[Cluster]:
     """Return the gaps between tokens by answer and by tenth of the step.
 
-    Those of one answer are alike, and so are those of one moment: answers that run at once share the server's steps.
+    Gaps of one answer are alike, and so are gaps of one moment: answers that run at once share the server's steps.
     """
     stamps = [r.events.at_ns for r in ok if len(r.events) > 1]
     if not stamps:
@@ -198,7 +198,7 @@ def _share_inside(record: RequestRecord, start_ns: int, end_ns: int) -> float:
     """Return the share of its time that a request spent inside the window.
 
     With N in flight and answers of L seconds these add up to N/L a second (Little's law), however long an answer
-    is beside the window; counting whole answers would lose those that end after it.
+    is relative to the window; counting whole answers would lose those that end after it.
     """
     inside = min(record.done_ns, end_ns) - max(record.sent_ns, start_ns)
     took = record.done_ns - record.sent_ns

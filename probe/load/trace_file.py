@@ -1,7 +1,7 @@
 """Reads and writes files of traces. What is read is bounded: bytes, requests, and the size of each record.
 
 A format makes a request of each record, without its text. JSON: Kneewatch's own, Mooncake's and Bailian's, ShareGPT's,
-and the `custom` data sets of `vllm bench serve`. CSV: BurstGPT's, Azure's, and any whose header names the same columns.
+and the `custom` data sets of `vllm bench serve`. CSV: BurstGPT's, Azure's, and any with the same columns in its header.
 """
 
 import csv
@@ -269,7 +269,7 @@ def record_of(request: TraceRequest) -> dict[str, object]:
 
 
 def _mooncake(record: Mapping[str, Any]) -> TraceRequest | None:
-    """Return Mooncake's request, whose time is in milliseconds, or Bailian's: seconds and smaller blocks."""
+    """Return Mooncake's request (milliseconds) or Bailian's (seconds and smaller blocks)."""
     is_bailian = "chat_id" in record
     at_s = _seconds(record["timestamp"]) / (1.0 if is_bailian else 1000.0) if "timestamp" in record else None
     prompt, output = (_count(record.get(name), name) for name in ("input_length", "output_length"))

@@ -1,7 +1,7 @@
 """The load workers of one run: starts them, keeps them alive, gives them steps to send, and ends them.
 
 In: a StepPlan. Out: a StepRun, as if one process had run it (worker_step.py). A worker that dies or falls silent ends
-the step, whose StepRun says so. Stopping stops all workers. They are on this machine, or on a Ray cluster.
+the step, and its StepRun says so. Stopping stops all workers. They are on this machine, or on a Ray cluster.
 """
 
 import asyncio

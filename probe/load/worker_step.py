@@ -1,6 +1,6 @@
 """One step sent by several workers: begins it everywhere at once, follows each worker, and merges their results.
 
-WorkerHandle is a worker as its controller sees it: what it was sent, what it reported, how its clock is offset.
+WorkerHandle is a worker as its controller sees it: the requests, the reports, and the offset of its clock.
 """
 
 import asyncio

@@ -36,7 +36,7 @@ HEALTHY = Faults()
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One request in progress. Times are seconds on the event loop's clock; those of tokens are the engine's."""
+    """One request in progress. Times are seconds on the event loop's clock, and tokens' times are the engine's."""
 
     prompt_tokens: int
     output_tokens: int
@@ -119,7 +119,7 @@ class Driver:
         return generation
 
     def abort(self, generation: Generation) -> None:
-        """Drop a request whose client is gone and free its blocks at once; nothing happens if it has ended.
+        """Drop the request of a client that is gone and free its blocks at once; do nothing if it has ended.
 
         No counter shows it: vLLM 0.32 drops such a request before its statistics see it (measured).
         """

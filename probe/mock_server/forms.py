@@ -142,7 +142,7 @@ def _check_model(asked: str | None, model: str) -> None:
 
 
 def _numbers_request(prompt: TokenIds | str, profile: Profile, texts: tuple[str, ...] = ()) -> ParsedRequest:
-    """Return a request whose answer is numbers. Raises Refusal."""
+    """Return a request for numbers. Raises Refusal."""
     tokens = count_prompt(prompt, profile)
     one = checked_request(CommonBody(), tokens, 1, profile.max_model_len, b"", text="")
     return replace(one, texts=texts, is_text=False)

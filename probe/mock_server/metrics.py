@@ -61,7 +61,7 @@ _CACHE_CONFIG = {
 class RequestTimes:
     """The times and lengths of a finished request. Times are seconds on one monotonic clock.
 
-    The engine's times are those of the first and the last token; `answered_s` is when the front end began to send the
+    The engine's times are when the first and the last token came; `answered_s` is when the front end began to send the
     last one.
     """
 
@@ -128,7 +128,7 @@ class Metrics:
         self._hits.inc(found_tokens)
 
     def step(self, *, prompt_tokens: int, found_tokens: int, emitted: int, preempted: int, has_results: bool) -> None:
-        """Count a step: prompt tokens whose prefill it ended, those found in the prefix cache, output tokens.
+        """Count a step: tokens of prompts that it finished, the ones found in the prefix cache, and output tokens.
 
         `has_results`: it produced a token, or an embedding; vLLM counts no other steps.
         """

@@ -3,7 +3,7 @@
 Input: a Profile and a model name. Output: an ASGI app, or a listening server. It identifies itself in /version and in
 every answer's system_fingerprint. It generates words, not language, and always max_tokens of them, with or without
 ignore_eos; only the question for the capital of France is answered. Unlike vLLM it takes only one prompt and one answer
-(n) per request. A request whose client disconnects is aborted at once, not only when its next token cannot be sent.
+(n) per request. When a client disconnects, its request is aborted at once, not only when its next token cannot be sent.
 """
 
 import asyncio

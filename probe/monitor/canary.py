@@ -90,7 +90,7 @@ class KnownAnswer:
         return record.detail if record.outcome is Outcome.CORRUPT else None
 
     async def ask(self, model: str) -> RequestRecord:
-        """Ask the question. Return its record, whose outcome is `corrupt` if the answer is wrong."""
+        """Ask the question. Return its record, with the outcome `corrupt` if the answer is wrong."""
         async with self._sending(self._workload):
             async with watch_lag(self._clock) as lag:
                 sent = await self._client.send(self._spec, model, Traffic.ANSWER, self._clock.monotonic_ns())

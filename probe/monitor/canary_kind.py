@@ -130,7 +130,7 @@ class OnDemandCanaries:
         self._canaries: dict[str, Canary] = {}
 
     def set_workloads(self, config: Config) -> None:
-        """Take the workloads of a new configuration; a canary whose workload is unchanged stays."""
+        """Take the workloads of a new configuration; a canary with an unchanged workload stays."""
         workloads = _workloads(config)
         self._canaries = {
             name: canary for name, canary in self._canaries.items() if workloads.get(name) == self._workloads[name]

@@ -45,7 +45,7 @@ class RunSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunHooks:
-    """What a run needs of its target's monitor: a request built when the run is due, and who else has to know of it."""
+    """What a run needs from its target's monitor: a request built when the run is due, and observers of the run."""
 
     request: Callable[[str | None], tuple[RunRequest, RequestSource]]  # by the id of the run that it repeats, if any
     lock: Callable[[], Lock]

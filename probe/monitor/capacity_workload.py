@@ -26,7 +26,7 @@ class CapacityWorkload:
     """The workload of forecasts and capacity runs.
 
     What users send changes a little all the time. The workload stays the same until it has changed much, so that
-    capacities of it can be compared.
+    its capacities can be compared.
     """
 
     def __init__(self, config: Config, target: TargetConfig, lengths: LengthHistory, flags: StartupFlags) -> None:
@@ -50,7 +50,7 @@ class CapacityWorkload:
         return self._learnt() if self._is_learnt else self.configured
 
     def of_users(self) -> Workload | None:
-        """Return what users send where the workload is another one; None while too little is known of it."""
+        """Return the users' workload if the capacity's is another one; None while too little is known."""
         return self._learnt() if self._has_second else None
 
     def _learnt(self) -> Workload | None:

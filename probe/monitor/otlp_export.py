@@ -1,4 +1,4 @@
-"""Sends canaries to an OpenTelemetry collector, in the background: no failure of it holds a canary.
+"""Sends canaries to an OpenTelemetry collector, in the background: no failed export delays a canary.
 
 What cannot be sent is kept up to a limit, and tried again. Its answers are not read.
 """

@@ -40,7 +40,7 @@ class StartupFlags:
         self._reported: Mapping[str, str] = {}  # by /server_info
 
     async def update(self) -> TargetConfig:
-        """Read the flags, and return the target with them. Those of a server that does not answer now are kept."""
+        """Read the flags, and return the target with them. If the server does not answer now, they stay."""
         target = self._configured
         if not target.passive and (found := await self._scraper.read_flags()) is not None:
             self._reported = found

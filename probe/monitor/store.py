@@ -251,7 +251,7 @@ def stored_texts(path: Path, target: str, limit: int) -> list[str]:
 
 
 def _opened(path: Path | None) -> sqlite3.Connection:
-    """Open the file and check every page of it. Raises sqlite3.Error."""
+    """Open the file and check all its pages. Raises sqlite3.Error."""
     db = sqlite3.connect(path or ":memory:", isolation_level=None)
     try:
         db.execute("PRAGMA journal_mode = WAL")

@@ -24,7 +24,7 @@ def _none_spent(_: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TargetContext:
-    """Alerts, spent tokens and GPUs of one target, and what it shares with other targets.
+    """Alerts, spent tokens and GPUs of one target, and the state it shares with other targets.
 
     `firing_pages` returns the paging alerts that fire for the target; None: there is no Prometheus to ask.
     `tokens_since` returns the tokens of the target's runs that began at a wall time (s) or later; None: unknown.
@@ -52,7 +52,7 @@ class MeasurementSink(ScrapeSink, RunSink, Protocol):
         """Take a forecast, or the reason why there is none."""
 
     def forecast_for_users(self, result: CapacityResult) -> None:
-        """Take a forecast for what users send, beside that for the workload of the target's capacity."""
+        """Take a forecast for the users' requests, in addition to the one for the workload of the target's capacity."""
 
 
 def new_scraper(target: TargetConfig, clock: Clock) -> Scraper:

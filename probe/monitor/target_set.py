@@ -78,7 +78,7 @@ class TargetSet:
             self._add(target, i / len(desired))
 
     async def reconcile(self) -> None:
-        """Close the monitors that are no longer desired or whose spec changed, then open the missing ones.
+        """Close the monitors that are no longer desired or have another spec, then open the missing ones.
 
         There may be a thousand of each, so the event loop runs other work between any two: load workers that hear
         nothing for two seconds end their load, whichever target it is for.

@@ -143,8 +143,8 @@ def page_fault(
 
     `answered_ns`: when they were answered, in order. `within_s`: how long the page may take to count one; None: the
     usual time and the delay of this page.
-    If another server shared the requests with the n whose pages are read, these would count n of n + 1 of them; the
-    limit is half-way between that and all of them.
+    If another server shared the requests with the n pages that are read, these would count n of n + 1 requests; the
+    limit is half-way between that and all.
     """
     if not answered_ns or not snapshots:
         return None

@@ -39,7 +39,7 @@ class RunningLimit:
 def signs(snapshots: Sequence[ServerSnapshot], limit: RunningLimit, *, is_late: bool) -> Mapping[str, bool]:
     """Return the signs of KV cache pressure in the last minute; one that is unknown is absent.
 
-    `waiting` is absent too while requests wait beside a full cache and as many run as ever did: they may be all that
+    `waiting` is absent too while requests wait with a full cache and as many run as ever did: they may be all that
     max_num_seqs allows. Empty for a server without KV cache, such as a gateway.
     """
     lately = _last_minute(snapshots)

@@ -1,7 +1,7 @@
 """The lengths of users' requests over about the last day. Pure.
 
-In: a server's snapshots, and the user totals at each. Out: the histograms of what users sent since a mark, of which
-there is one every four hours.
+In: a server's snapshots, and the user totals at each. Out: the histograms of what users sent since a mark. There
+is a mark every four hours.
 """
 
 from collections import deque

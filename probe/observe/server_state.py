@@ -267,8 +267,8 @@ class ServerState:
     def users_between(self, records: Iterable[RequestRecord], snapshots: Sequence[ServerSnapshot]) -> UserLoad:
         """Return the load of users from the first of a capacity run's snapshots to the last.
 
-        `records` are the run's requests in between; canaries and requests on demand beside them are known here.
-        How much the server has counted of one that is still in flight is unknown. Snapshots since it began are left
+        `records` are the run's requests in between; other canaries and requests on demand are known here.
+        How much the server has counted of a request in flight is unknown. Snapshots since it began are left
         out, unless that leaves less than half of the time: then it counts in full, and users may have sent one more.
         """
         before_ns = min((began_ns for began_ns, _ in self._in_flight), default=math.inf)

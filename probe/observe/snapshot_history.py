@@ -231,7 +231,7 @@ def spliced(series: Sequence[Sequence[ServerSnapshot]]) -> list[ServerSnapshot]:
     """Return all snapshots as one series. Each series after the first continues, 1 ms later, where the last ended.
 
     What the server counted between two series is subtracted from all later snapshots, as is the time: a rate is never
-    taken over hours of which nothing is known.
+        taken over unknown hours.
     """
     found: list[ServerSnapshot] = []
     for each in series:

@@ -1,7 +1,7 @@
 """The guard from the stream alone: judges a server by the run's own answers, under load and before it. Pure.
 
 For a server whose metrics cannot be read. A queue, preemptions, a full KV cache, a restart and users' own latency show
-only in what probe requests wait for, so this guard stops later than the one that reads the metrics.
+only as delays of probe requests, so this guard stops later than the one that reads the metrics.
 """
 
 from collections import deque

@@ -19,9 +19,9 @@ def users_beside(
 ) -> UserLoad:
     """Return the load of everybody but the senders of `records`, from the first snapshot to the last.
 
-    Unknown if one of the requests was cancelled (only the server knows how much of it was counted), if the server
-    restarted in between, and where it counts late, so that it counts earlier requests in between. `uncertain`: the
-    tokens, at most, of probe requests that the server may have counted; the rest is certainly users'.
+    Unknown if one of the requests was cancelled (only the server knows how many of its tokens were counted), if the
+    server restarted in between, and where it counts late, so that it counts earlier requests in between. `uncertain`:
+    the tokens, at most, of probe requests that the server may have counted; the rest is certainly users'.
     """
     probes = list(records)
     usable = [snapshot for snapshot in snapshots if "ttft" in snapshot.histograms]

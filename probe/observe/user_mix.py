@@ -107,7 +107,7 @@ class _Bucket:
 
 
 def _buckets(bounds: Sequence[float], counts: Sequence[float], total: float) -> list[_Bucket]:
-    """Return the buckets, with densities at their bounds by Fritsch and Butland (1984): 0 beside an empty bucket."""
+    """Return the buckets, with densities at their bounds by Fritsch and Butland (1984): 0 next to an empty bucket."""
     plain = [_Bucket(low, high, n / total) for (low, high), n in zip(pairwise([1.0, *bounds]), counts, strict=True)]
     ends = [0.0, *(_between(one, other) for one, other in pairwise(plain)), 0.0]
     return [replace(one, begins=ends[i], ends=ends[i + 1]) for i, one in enumerate(plain)]

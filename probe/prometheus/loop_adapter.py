@@ -122,7 +122,7 @@ class LoopAdapter(BaseAdapter):
 
 
 class _BoundedResponse(Response):
-    """A response whose JSON is read within limits."""
+    """A response with JSON that is read within limits."""
 
     def __init__(self, limits: JsonLimits) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Results of aiperf, its profile_export_aiperf.json. Pure.
 
 Field names: aiperf's JSON export schema (0.13.0, schema 1.4). Of its latencies `inter_token_latency` is Kneewatch's
-TPOT, the mean gap of each answer, and `inter_chunk_latency` its ITL, all gaps. Values have their unit beside them.
+TPOT, the mean gap of each answer, and `inter_chunk_latency` its ITL, all gaps. Each value has its unit.
 aiperf counts tokens with its own tokenizer; lengths are taken as the server counted them (`usage_...`), if it did.
 """
 

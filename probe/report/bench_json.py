@@ -1,8 +1,8 @@
 """Steps of results in the JSON of `vllm bench serve --append-result`, for tools that read it. Pure.
 
 Field names: vllm/benchmarks/serve.py (0.32). Kneewatch keeps no standard deviation of a latency, so there are none; it
-has a 90th and a 95th percentile beside vLLM's median and 99th. vLLM's burstiness tells only Poisson and gamma arrivals
-apart, so `arrivals` has the pattern of any, and burstiness is null for the others and for a closed loop.
+has a 90th and a 95th percentile in addition to vLLM's median and 99th. vLLM's burstiness tells only Poisson and gamma
+arrivals apart, so `arrivals` has the pattern of any, and burstiness is null for the others and for a closed loop.
 """
 
 import json

@@ -11,7 +11,7 @@ _GB, _GIB = 1e9, 2**30
 
 
 def bounds_words(bounds: HardwareBounds, steps: Sequence[StepSummary] = ()) -> str:
-    """Return labelled lines and a table: the bounds by requests in flight, or beside the steps of a result."""
+    """Return labelled lines and a table: the bounds by requests in flight, or next to the steps of a result."""
     lines = [f"{f'{label}:':<10}{words}" for label, words in _lines(bounds)]
     rows = _beside(bounds, steps) if steps else _bounds(bounds)
     return "\n".join([*lines, *(["", *_table(rows)] if len(rows) > 1 else [])])

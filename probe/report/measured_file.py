@@ -1,6 +1,6 @@
 """Result files of `kneewatch ramp --json`, and for `kneewatch compare` of other benchmarks.
 
-A file of another program is recognised by its keys; its reader makes a Measurement of it. Every ConfigError is one
+A file of another program is recognised by its keys, and its reader makes a Measurement. Every ConfigError is one
 line with the file and the fix.
 """
 

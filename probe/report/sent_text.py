@@ -1,4 +1,4 @@
-"""The rate and lengths that were sent, beside those that were asked for, of a workload whose lengths vary."""
+"""The rate and lengths that were sent, compared with the requested ones, for a workload of varying lengths."""
 
 from pydantic import ValidationError
 

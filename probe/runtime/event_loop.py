@@ -41,7 +41,7 @@ class _Answer:
     turn: int = 0
 
     def take(self) -> list[Address]:
-        """Return the addresses. Those of the preferred family begin with another one each time."""
+        """Return the addresses. The preferred family's begin with another one each time."""
         family = self.addresses[0][0]
         same = next((i for i, found in enumerate(self.addresses) if found[0] != family), len(self.addresses))
         first = self.turn % same

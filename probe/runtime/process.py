@@ -6,7 +6,7 @@ import sys
 
 
 def raise_descriptor_limit() -> None:
-    """Raise the limit of file descriptors as far as privileges allow.
+    """Raise the limit of file descriptors to the most that privileges allow.
 
     The usual soft limit, 1024, is low for the sake of programs that call select(2), which this one does not.
     """

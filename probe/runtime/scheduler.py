@@ -1,7 +1,7 @@
 """A scheduler of tasks: when each is due, by the monotonic clock or by cron, and how it runs.
 
 A task overlaps itself only where `every` allows it, and missed runs are dropped: after a pause there is one canary and
-not a burst. A task that fails, is late or is skipped is reported, because a monitor whose tasks silently do not run
+not a burst. A task that fails, is late or is skipped is reported, because a monitor that silently skips its tasks
 would show a healthy server. A wall clock that is set neither stops nor hurries what runs at intervals.
 """
 

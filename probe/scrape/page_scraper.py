@@ -1,6 +1,6 @@
 """Scrapes of one metrics page: URL in, ServerSnapshot out, or a TargetError with one of REASONS.
 
-Beside the page, vLLM's startup flags from /server_info, which it serves with VLLM_SERVER_DEV_MODE=1. That answer also
+It also reads vLLM's startup flags from /server_info, which is served with VLLM_SERVER_DEV_MODE=1. That answer also
 holds the environment of the process and of the machine; only the flags named here are taken.
 """
 
@@ -248,7 +248,7 @@ class PageScraper:
 
     def _redirect(self, here: httpx.URL, there: httpx.URL) -> str:
         """Describe the destination of a redirect. Redirects are not followed: the key would be sent there, and most
-        such pages are log-ins, whose addresses contain secrets.
+        such pages are log-ins with secrets in the address.
         """
         bare = there.copy_with(userinfo=b"", query=None, fragment=None)
         if (there.scheme, there.host, there.port) == (here.scheme, here.host, here.port):

@@ -40,10 +40,10 @@ class Counted(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What people should know of an engine. The tables of the documentation are made of it, and of the names it reads.
+    """What people should know about an engine. Documentation tables are made from this and the names it reads.
 
     `outcomes`: what counts as ok, failed and aborted; "" is not counted. `streamed_only`: it measures the TTFT of
-    streamed requests only. `cells`: what a table says of it in other words than yes or no, by the row's name.
+    streamed requests only. `cells`: a table's words where yes or no do not do, by the row's name.
     """
 
     title: str

@@ -22,8 +22,8 @@ _MAX_TOGETHER = 32 * 2**20
 class Scraper:
     """Scrapes one server, or several replicas as one (`Endpoint.metrics_urls`, or those that it is told to follow).
 
-    A scrape of replicas succeeds if each page can be read: load and user traffic are sums, and a part of a sum would
-    pass for less of it.
+    A scrape of replicas succeeds if each page can be read: load and user traffic are sums, and a missing page would
+    look like less traffic.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Scraper:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[dict[str, PageScraper]]:
-        """Yield the pages of this read, none of which is closed meanwhile. Raise TargetError if there are none."""
+        """Yield the pages of this read; they stay open meanwhile. Raise TargetError if there are none."""
         if self._problem is not None:
             raise TargetError(f"{self._target}: {self._problem}", Outcome.UNREACHABLE, "unreachable")
         self._reads += 1

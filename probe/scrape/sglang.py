@@ -90,7 +90,7 @@ def _by_rank(found: Samples) -> dict[str, EngineSnapshot]:
 
 
 def _cached(found: Samples) -> float | None:
-    """Return the tokens from the prefix cache; newer versions report its levels beside their total."""
+    """Return the tokens from the prefix cache; newer versions report its levels as well as their total."""
     levels = by_label(found, "cache_source", _CACHED)
     return levels.get("total", sum(levels.values())) if levels else None
 

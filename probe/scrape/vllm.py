@@ -164,7 +164,7 @@ def _is_asleep(found: Samples) -> bool | None:
 def _adapters(found: Samples) -> tuple[str, ...]:
     """Return the LoRA adapters that run. The value is when that was so, and series of the past stay: the latest counts.
 
-    Several API servers, each of which knows its own requests alone, report the sum of their times, which is useless.
+    Several API servers report the sum of their timestamps, which is useless: each knows its own requests alone.
     """
     latest = max(first(found, _ADAPTERS), key=lambda sample: sample.value, default=None)
     if latest is None or latest.value > _LATEST_S:

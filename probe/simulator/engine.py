@@ -4,7 +4,7 @@ Input: requests as lengths, aborts, and the call that ends each step. Output: wh
 token. The caller turns steps into time with cost.py: in real time (mock_server/driver.py) or in virtual time
 (replica.py).
 
-The rules are those of vLLM 0.32's default scheduler. First come, first served. Running requests are scheduled first,
+The rules follow vLLM 0.32's default scheduler. First come, first served. Running requests are scheduled first,
 one token each for those that decode; a chunk of a long prompt gets what is left of max_num_batched_tokens. A waiting
 request is admitted when fewer than max_num_seqs run, and tokens and blocks for its whole prompt are free, but not in a
 step that had to preempt. When a running request needs a block and none is free, the one admitted last loses all of its

@@ -1,4 +1,4 @@
-"""Requests inside the simulated engine, and one of its steps: what it is about to compute, and what came of it."""
+"""Requests inside the simulated engine, and one of its steps: the planned work, and its outcome."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

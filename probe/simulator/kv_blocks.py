@@ -1,4 +1,4 @@
-"""The KV cache of a simulated engine, counted in blocks: free ones, those of requests, those of the common prefix."""
+"""The KV cache of a simulated engine, counted in blocks: free ones, the requests', and the common prefix's."""
 
 from collections import Counter
 

@@ -76,7 +76,7 @@ class SimulatedMetrics:
         self._profile = profile
 
     def step(self, prompt_tokens: int, found_tokens: int, generated: float) -> None:
-        """Count a step that produced tokens: prompt tokens whose prefill it ended, those found in the cache, output."""
+        """Count a step that produced tokens: tokens of prompts that it finished, cached ones, output."""
         self.prompt_tokens += prompt_tokens
         self.generation_tokens += generated
         self.iteration_tokens.add(prompt_tokens - found_tokens + generated)

@@ -1,7 +1,7 @@
 """One engine in virtual time, with its requests. Pure.
 
 Input: requests in the order in which the front end passes them on, and how far time may advance. Output: the times of
-each request, and the metrics. Scheduler and costs are those of the mock server (probe/mock_server).
+each request, and the metrics. Scheduler and costs are the mock server's (probe/mock_server).
 
 Consecutive steps that only decode, most of a server's steps, are simulated at once, with the noise of their mean.
 
@@ -89,7 +89,7 @@ class Replica:
                 return
 
     def abort(self, request: SimulatedRequest) -> None:
-        """Drop a request whose client is gone; nothing happens if it is not here."""
+        """Drop the request of a client that is gone; do nothing if it is not here."""
         if self._open.get(request.number) is request:
             del self._open[request.number]
             self._stop_decoding(request)

@@ -30,7 +30,7 @@ __all__ = ("BackgroundTraffic", "SimulatedRequest", "VirtualServer")
 class BackgroundTraffic:
     """Requests that arrive as a Poisson process, with a workload's lengths. `is_probe`: marks them as the probe's.
 
-    `is_mirrored`: where requests of an even seed come one soon after the other, those of the next seed come late, and
+    `is_mirrored`: where requests of an even seed come one soon after the other, the next seed's come late, and
     the other way round. The mean of both varies less (antithetic variates: Hammersley and Morton, 1956).
     """
 
@@ -86,7 +86,7 @@ class VirtualServer:
         )
 
     def abort(self, request: SimulatedRequest) -> None:
-        """Drop a request whose client is gone, unless it has ended. As in vLLM 0.32, no counter shows it."""
+        """Drop the request of a client that is gone, unless it has ended. As in vLLM 0.32, no counter shows it."""
         request.ended = True
         for replica in self._replicas:
             replica.abort(request)
@@ -145,7 +145,7 @@ class VirtualServer:
         replica.entering.append(request)
 
     def _deliver(self, until_s: float) -> None:
-        """Give requests the tokens that were sent by now, except those whose clients are gone."""
+        """Give requests the tokens that were sent by now, except where the client is gone."""
         while self._departures and self._departures[0].at_s <= until_s:
             departure = self._departures.popleft()
             for request in departure.started:

@@ -38,7 +38,7 @@ class Coalesced(Generic[T]):
         self._not_before_s = 0.0
 
     async def __call__(self) -> T:
-        """Return the function's result, or raise what it raised."""
+        """Return the function's result, or raise its exception."""
         if self._pending is None:
             self._pending = asyncio.create_task(self._run(self._last))
         # A caller that goes away does not end the run of the others.

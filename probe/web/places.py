@@ -46,7 +46,7 @@ class Places(Generic[T]):
 
 
 def client_of(address: str) -> str:
-    """Return the client at an address; for IPv6 its /64 network, because one machine may have all of it."""
+    """Return the client at an address; for IPv6 its /64 network, because one machine may own the whole network."""
     try:
         found = ip_address(address)
     except ValueError:

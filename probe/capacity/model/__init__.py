@@ -1,1 +1,1 @@
-"""From a server's metrics to a simulated copy of it; forecasts."""
+"""From a server's metrics to a simulated copy, and forecasts."""

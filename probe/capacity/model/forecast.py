@@ -144,7 +144,7 @@ def _why_impossible(evidence: _Evidence) -> str | None:
 
 
 def _doubt(cost_model: StepCostModel, found: float, share: float) -> str | None:
-    """Return why a capacity is not credible, or None. `share`: the highest load measured, as a share of it."""
+    """Return why a capacity is not credible, or None. `share`: the highest load measured, relative to the capacity."""
     if cost_model.residual > _UNEXPLAINED:
         return (
             f"no step cost model explains the server: half of the time it is off by more than {cost_model.residual:.0%}"

@@ -84,7 +84,7 @@ class HardwareBounds:
 
     `shared_tokens`: of each prompt, which the prefix cache has; their KV cache counts for each request all the same.
     `kv_bytes`: the memory that the weights leave, over all GPUs; 0 or less: the weights do not fit. `sequences`: the
-    most requests of these lengths whose KV cache fits whole.
+    most requests of these lengths that fit whole in the KV cache.
     """
 
     model: ModelShape
@@ -142,7 +142,7 @@ def hardware_bounds(
     *,
     shared_tokens: float = 0.0,
 ) -> HardwareBounds:
-    """Return the bounds for requests of these mean lengths, whose first `shared_tokens` the prefix cache has.
+    """Return the bounds for requests of these mean lengths. The prefix cache has their first `shared_tokens`.
 
     `memory_share`: vLLM's --gpu-memory-utilization.
     """

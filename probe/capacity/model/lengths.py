@@ -35,7 +35,7 @@ def different_lengths(traffic: MetricsWindow, workload: Workload) -> Workload | 
 
 
 def without_probes(traffic: MetricsWindow, probes: Iterable[RequestRecord]) -> MetricsWindow:
-    """Return the traffic less the requests and tokens of probe requests whose first token came in that time."""
+    """Return the traffic without the probe requests that got their first token in that time."""
     begin_ns, end_ns = traffic.begin_s * 1e9, traffic.end_s * 1e9
     begun = [tokens_spent(r) for r in probes if len(r.events) and begin_ns < r.events.at_ns[0] <= end_ns]
     return replace(

@@ -142,7 +142,8 @@ class ServerModel:
     ) -> list[MetricsWindow]:
         """Learn from any traffic, as one part.
 
-        `of_load`: most of it was the workload's requests; `overloaded`: it was stopped because they waited too long.
+        `of_load`: the workload's requests were most of the traffic; `overloaded`: it stopped because they waited too
+        long.
         """
         parts = windows(snapshots)
         self._are_of_load.append(of_load)
@@ -240,7 +241,7 @@ class ServerModel:
         return found.cost if found is not None else None
 
     def guessed_twin(self, cost: StepCost) -> Twin:
-        """Return a twin with this cost and the limits that are known, for a server whose cost is not learnt yet."""
+        """Return a twin with this cost and the known limits, for a server before its own cost is learnt."""
         return Twin(
             cost=cost,
             kv_tokens=self.kv_tokens or ENDLESS_KV,
@@ -260,7 +261,7 @@ class ServerModel:
         *,
         has_prefix_hits: bool,
     ) -> Twin:
-        """Return the twin with this cost, whose fit may be biased."""
+        """Return the twin with this cost. The fit may be biased."""
         together = traffic.tokens_per_gap
         return Twin(
             cost=cost_model.cost,

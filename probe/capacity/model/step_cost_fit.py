@@ -57,7 +57,7 @@ class Measurements(Protocol):
     kv_tokens: Floats  # of each measurement
 
     def errors(self, terms: Floats) -> Floats:
-        """Return each measurement's error in units of what is expected of it."""
+        """Return each measurement's error in units of its expected error."""
 
     def offsets(self, terms: Floats) -> Floats:
         """Return the logarithm of each measurement over its prediction, ordered by segment."""

@@ -1,8 +1,8 @@
 """The step cost model from sums over engine steps, which Kneewatch's plugin for vLLM exports. Pure.
 
-In: snapshots with `step_sums`. Between two of them, the sums of a bound grow by those of the steps of about the same
-number of tokens: one measurement of the cost of their mean content. Without guesses about which requests shared a step
-there is no bias to estimate. The model and the least squares are those of step_cost_fit.py.
+In: snapshots with `step_sums`. Between two of them, the sums of a bound grow by the steps with about the same number
+of tokens: one measurement of the cost of their mean content. Without guesses about which requests shared a step
+there is no bias to estimate. Model and least squares: step_cost_fit.py.
 """
 
 from collections.abc import Iterator, Sequence

@@ -84,7 +84,7 @@ class Twin:
     def server(self, rate_rps: float, seed: int, longest: int = 0) -> VirtualServer:
         """Return the server with the workload at this rate, its live users, and room for `longest` tokens.
 
-        The arrivals of an odd seed mirror those of the seed before it.
+        The arrivals of an odd seed mirror the seed before it.
         """
         return VirtualServer(
             self.profile(longest),

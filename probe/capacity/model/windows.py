@@ -1,7 +1,7 @@
 """Windows: differences between snapshots of a server's metrics, as the fit of the step cost model needs them. Pure.
 
 In: ServerSnapshots in order of time. Out: MetricsWindows. There is no window across a restart, a change in the number
-of engines, a snapshot that lacks a needed counter, or more than five minutes. A window with too little in it is joined
+of engines, a snapshot without a needed counter, or more than five minutes. A window with too little in it is joined
 to the next one. A snapshot that is not later than the one before it is skipped.
 """
 
@@ -161,7 +161,7 @@ def _was_restarted(before: ServerSnapshot, after: ServerSnapshot) -> bool:
 
 
 def _delta(before: ServerSnapshot, after: ServerSnapshot, name: str) -> tuple[float, float] | None:
-    """Return by how much a histogram's count and sum grew; None if a snapshot lacks it."""
+    """Return by how much a histogram's count and sum grew; None if it is missing from a snapshot."""
     old: Histogram | None = before.histograms.get(name)
     new: Histogram | None = after.histograms.get(name)
     return (new.count - old.count, new.sum - old.sum) if old is not None and new is not None else None

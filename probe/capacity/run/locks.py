@@ -6,8 +6,9 @@ A lock is any async context manager (Lock): here a locked file of this machine; 
 (lease_lock.py). A lock that can be lost while it is held cancels its body, as asyncio.timeout does.
 
 The file is locked by flock(2): the kernel releases it when the process ends, also by SIGKILL, and a worker process does
-not inherit it. The files lie directly in a folder like /tmp, whose sticky bit keeps users from removing each other's.
-A user who can read a file can lock it, so one user's run excludes another's. The file's content is for people only.
+not inherit it. The files lie directly in a folder like /tmp: its sticky bit keeps users from removing each other's
+files. A user who can read a file can lock it, so one user's run excludes another's. The file's content is for people
+only.
 """
 
 import asyncio

@@ -80,7 +80,7 @@ _EXTENDED = 3  # times the length of a step with too few requests, at most (load
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A trace, and how many times as fast as recorded it is sent, rising. `seconds`: of each step; None: all of it."""
+    """A trace and its speeds, rising; 1 is as recorded. `seconds`: length of each step; None: the whole trace."""
 
     trace: Trace
     speeds: tuple[float, ...] = (1.0,)
@@ -183,7 +183,7 @@ class StepSettings:
 
     @property
     def conditions(self) -> dict[str, object]:
-        """Return what a capacity depends on beside rate and workload; {} for Poisson arrivals and a closed loop."""
+        """Return conditions of a capacity besides rate and workload; {} for Poisson arrivals and a closed loop."""
         pattern = Pattern.REPLAY if self.replay is not None else self.arrivals.pattern
         words = f"gamma, burstiness {self.arrivals.burstiness:g}" if pattern is Pattern.GAMMA else pattern.value
         arrivals: dict[str, object] = {} if pattern is Pattern.POISSON else {"arrivals": words}
@@ -194,7 +194,7 @@ class StepSettings:
 class RunRequest:
     """What a capacity run measures, how, and what it may cost: as configured, or as asked for on the command line.
 
-    `workload`: its name in the configuration; with a `trace`, the workload whose API it is sent to. `by_stream`:
+    `workload`: its name in the configuration; with a `trace`, the workload that sets the API. `by_stream`:
     guarded by the run's own answers alone. `server`: what is stated about it. `command`: without secrets.
     """
 

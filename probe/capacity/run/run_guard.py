@@ -202,7 +202,7 @@ class RunGuard:
             self._trip(reasons.SEVERAL_SERVERS.word)
 
     def has_several_servers(self) -> bool:
-        """Return whether the metrics page is of one of several servers: it alternates, or lacks requests."""
+        """Return whether several servers answer: the metrics page alternates, or does not count all requests."""
         if self._watch.has_restarted:  # its counters began again, so they lack requests anyway
             return self._watch.has_alternated
         return page_fault(self._answered_ns, self._watch.snapshots) is reasons.SEVERAL_SERVERS
@@ -230,7 +230,7 @@ class RunGuard:
         return counted_after_s(snapshots[-1]) if is_behind else 0.0
 
     def check_client(self) -> None:
-        """Stop a run whose reports on its own requests arrive too late, for too long."""
+        """Stop a run if the reports on its own requests arrive too late for too long."""
         now_ns = self._clock.monotonic_ns()
         if self._report_age_s() <= _OLD_S:
             self._old_since_ns = None

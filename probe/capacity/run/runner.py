@@ -1,8 +1,8 @@
 """A guarded capacity run: one step of load after the other, until the load plan is over or something stops it.
 
 In: a RunJob, the LoadPlan that chooses the steps, the load, and access to the server's metrics (seams.py).
-Out: a CapacityResult. The load runs beside the polls of the server (server_watch.py), the guard (run_guard.py) and the
-budget. Whatever ends the run, nothing is in flight afterwards.
+Out: a CapacityResult. Load, the polls of the server (server_watch.py), the guard (run_guard.py) and the
+budget run concurrently. Whatever ends the run, nothing is in flight afterwards.
 """
 
 import asyncio

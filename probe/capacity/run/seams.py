@@ -1,4 +1,4 @@
-"""What a capacity run is connected to: its load, the server beside it, and those who follow its steps."""
+"""What a capacity run is connected to: the load, the server, and the observers of its steps."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -49,9 +49,9 @@ class UsersBetween(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerAccess:
-    """How a run reaches the server beside its load: the metrics page, and the GPUs (None: there are none).
+    """How a run reads the server: the metrics page, and the GPUs (None: there are none).
 
-    `users_between` knows of the probe traffic beside the run; `other_probes` returns its requests that have ended.
+    `users_between` knows the other probe traffic during the run; `other_probes` returns its finished requests.
     """
 
     read: Callable[[], Awaitable[ServerSnapshot]]
@@ -71,7 +71,7 @@ def ignore(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepObservers:
-    """Callbacks for what happens in a run: finished requests, finished steps, and what it does now."""
+    """Callbacks of a run: finished requests, finished steps, and the current phase."""
 
     on_phase: Callable[[Phase], None] = ignore
     on_record: Callable[[RequestRecord], None] = ignore

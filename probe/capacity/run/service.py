@@ -3,8 +3,8 @@
     lock -> admit -> load plan -> workers -> CapacityRun -> on_result
 
 In: a RunRequest (what to measure), its RequestSource (what to send), the server's lock, a ServerAccess (how to reach
-it), and the three things in which callers differ: `admit` refuses the run or limits it, `interrupts` lets something
-outside stop it, RunObservers receive what it measures. Out: a CapacityResult.
+it), and three functions that differ between callers: `admit` refuses the run or limits it, `interrupts` lets something
+outside stop it, RunObservers receive its measurements. Out: a CapacityResult.
 
 Without the lock or an admission nothing is sent: LockError or RefusedError says why. Once a run is admitted, exactly
 one result is reported, while the lock is still held. The run ended by itself, was stopped (even before its workers had

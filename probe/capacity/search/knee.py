@@ -64,10 +64,10 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     an objective for as long as the budget allows. A step that the guard stopped gives no bound. Of steps with the same
     load, the longest that was judged counts: the others hardly show queues that grow slowly.
     `lower` is the throughput held. `upper`, in a closed loop, is what the broken step reached or, where throughput had
-    already collapsed there, what it could have reached at most (throughput grows no faster than concurrency); in an
+    already collapsed there, the most it could have reached (throughput grows no faster than concurrency); in an
     open loop it is the rate offered in the broken step. None where nothing broke; there is no knee then.
     Steps that are invalid for another reason are ignored. User traffic counts in all of these, so that the capacity
-    does not depend on how much of it there was during the run. Where it is unknown in the step that held, the rest is a
+    does not depend on its amount during the run. Where it is unknown in the step that held, the rest is a
     lower bound: there is no `upper`. In the step above, where cancelled requests hide it, it is taken to be the same.
     """
     ended = reasons.find_end(stopped)

@@ -33,7 +33,7 @@ _FINAL_REQUESTS = 10_000  # simulated requests: with 3,000 a knee is 1 to 2 % hi
 
 @dataclass(frozen=True, slots=True)
 class KneeEstimate:
-    """Where the twin breaks an objective. Rates are requests/s of all traffic, as if all of it were the workload's.
+    """Where the twin breaks an objective. Rates are requests/s of all traffic, converted to the workload's requests.
 
     `limiting`: the objective that breaks; `would_run`: mean requests in the batch there; `least_half`: half of the
     interval, relative, however many steps there are; `least_because`: the larger cause of that;

@@ -1,4 +1,4 @@
-"""Pulses: the first load on a server of which no step cost model is known yet. Pure.
+"""Pulses: the first load on a server before its step cost model is known. Pure.
 
 A pulse is a few requests at once, one answer each. Together they show what a step costs with that many requests, how
 fast prompts are computed, and max_num_seqs where more were sent than run. That is a first guess of the capacity, near
@@ -39,7 +39,7 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The server's room beside its users: `running` requests of theirs, and free tokens of KV cache; None: unknown."""
+    """The server's room for a pulse: users' `running` requests, and free tokens of KV cache; None: unknown."""
 
     running: float = 0.0
     kv_tokens: float | None = None

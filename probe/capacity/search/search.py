@@ -149,7 +149,7 @@ class Search:
         return model_capacity(self.state, knee, caveat)
 
     def _what_would_verify(self, knee: KneeEstimate) -> str | None:
-        """Return what a knee lacks to be verified, with the command that may do it; None if it lacks nothing."""
+        """Return why a knee is not verified, with the command that may verify it; None if it is."""
         state, plan = self.state, self._plan_at(VERIFYING_SHARE * knee.rate_rps)
         caveat = shortcoming(state, knee)
         if caveat is not None and len(state.steps) >= _USUAL.steps and steps_lacking(state, knee):

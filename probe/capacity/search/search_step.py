@@ -27,7 +27,7 @@ _MOST_REPORT = 0.9  # the share of requests for which a server that reports time
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """One load and its result. `load_rps`: requests/s of all traffic, as if all of it were the workload's."""
+    """One load and its result. `load_rps`: requests/s of all traffic, converted to the workload's requests."""
 
     load_rps: float
     summary: StepSummary

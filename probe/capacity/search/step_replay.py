@@ -171,7 +171,7 @@ def _error(predicted: ReplayPrediction | None, latency: str) -> float:
 
 
 def _pooled(offs: Sequence[_Off]) -> float:
-    """Return the weighted mean of values, drawn towards 0 by as much of it as may be chance (James and Stein, 1961)."""
+    """Return the weighted mean of values, shrunk towards 0 by its share of chance (James and Stein, 1961)."""
     weights = sum(weight for _, _, weight in offs)
     mean = sum(off * weight for off, _, weight in offs) / weights
     error = math.sqrt(sum((error * weight) ** 2 for _, error, weight in offs)) / weights

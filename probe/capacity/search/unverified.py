@@ -62,7 +62,7 @@ def assumption(state: SearchState, knee: KneeEstimate) -> str:
 
 
 def shortcoming(state: SearchState, knee: KneeEstimate) -> str | None:
-    """Return what a knee lacks to be verified: a judged load near it that held, or a narrow interval; None: nothing."""
+    """Return what is missing to verify a knee: a judged load near it that held, or a narrow interval; None: nothing."""
     if (unknown := _unknown(state, knee)) is not None:
         return unknown
     # Where a step was too short for its queue to fill, it holds on the twin as well.
@@ -126,7 +126,7 @@ def _may_show_limit(state: SearchState, knee: KneeEstimate, top_rps: float) -> b
 
 
 def advice(state: SearchState, knee: KneeEstimate, spent: Spending, step: Spending) -> str | None:
-    """Return what a knee lacks to be verified and how to get it; None if it lacks nothing.
+    """Return what is missing to verify a knee and how to get it; None if nothing is.
 
     `spent`: by this run; `step`: the cost of one more step near the knee.
     """

@@ -54,7 +54,7 @@ def find_void_reason(steps: Sequence[StepSummary], stopped: Stopped) -> str | No
 
 
 def overloaded_steps(state: SearchState) -> list[SearchStep]:
-    """Return the steps whose load was too high.
+    """Return the steps with too high a load.
 
     A step that broke is excused if the same or a higher load held, if so many misses may be chance, or if the twin
     breaks with the same requests (some are longer) although it holds the rate.

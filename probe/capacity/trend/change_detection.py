@@ -2,7 +2,7 @@
 
 Which samples are compared. Those with the fingerprint of the newest one, wherever they lie (after a roll-back the old
 baseline applies again), and of its kind: measured by load (verified, empirical) or forecast, never one with the other.
-Logarithms and medians throughout, so that no single run decides anything. A sample whose own interval reaches more than
+Logarithms and medians throughout, so that no single run decides anything. A sample with an interval of more than
 10 % to a side is coarse, as with fixed steps that double: it counts with the end of the interval that is nearer the
 baseline, so a knee that moves by one step is no shift. A sample without an upper bound is never a drop, and a baseline
 without one cannot be exceeded.

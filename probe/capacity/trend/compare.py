@@ -8,8 +8,8 @@ and, where both sides have an interval, the intervals do not overlap. Both condi
 two do not overlap by chance, and a real change may be too small to matter. Where the intervals overlap in spite of a
 larger change, the measurements cannot tell: the row is unclear. A percentile of few requests has no upper end, and so
 overlaps with all that is above it. At a step at which the base had already broken an objective nothing is worse, and
-what is better counts only if the new one broke none: beyond the knee latencies are those of a growing queue, and differ
-from run to run.
+what is better counts only if the new one broke none: beyond the knee a growing queue sets the latencies, and they
+differ from run to run.
 
 `kneewatch tune` chooses by the same rows: a value must be clearly better than the base before and after it.
 """

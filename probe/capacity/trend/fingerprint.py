@@ -78,7 +78,7 @@ def _upper_of_probes(result: CapacityResult) -> float | None:
     """Return the most that the probe traffic's knee may be, where fixed steps broke but the load of users is unknown.
 
     Throughput grows no faster than the load, so the lowest load above the one that held bounds it. Runs of such a
-    server are compared with each other: without a bound no knee of it could ever be a drop.
+    server are compared with each other: without a bound none of its knees could ever be a drop.
     """
     capacity = result.capacity
     held = [step.plan.load for step in result.steps if step.valid and step.throughput_rps == capacity.lower]

@@ -9,9 +9,9 @@ of one setup's errors over the variance between setups. On simulated servers it 
 (docs/evidence/method.md); live nights differ more, and an error that was not there costs more than one that is found a
 few nights later. One error moves the bias by less than its stated half-width.
 
-The interval is that of adaptive conformal inference (Gibbs and Candes, 2021): after each judged forecast
+The interval follows adaptive conformal inference (Gibbs and Candes, 2021): after each judged forecast
 `alpha += gamma * (0.1 - missed)`, and the next interval is the one that misses with probability alpha. The quantile
-comes from a normal distribution, of which the forecast's own interval has 90 %. A record with a few dozen errors has no
+comes from a normal distribution: the forecast's own interval holds 90 % of it. A record with a few dozen errors has no
 tail to take quantiles from.
 """
 
@@ -151,7 +151,7 @@ def prior_forecast(forecast: CapacityResult | None, run: CapacityResult) -> Prio
 def forecast_error(run: CapacityResult) -> ForecastError | None:
     """Return the error of the forecast from before a run; None unless the run measured it.
 
-    A capacity judges a forecast if its interval is within a tenth to each side, as that of every verified one is.
+    A capacity judges a forecast if its interval is within a tenth to each side, as every verified one's is.
     """
     prior, found = run.prior_forecast, run.capacity
     rps, lower, upper = found.requests_per_second, found.lower, found.upper
