@@ -21,6 +21,7 @@ from alerts.rules import Alert
 from benchmarks import engine_table, reason_tables
 from benchmarks.fault_table import rows_by_area
 from exporters.names import CHECKS
+from probe.config.workloads import PRESET_ROWS, LognormalTokens, SharedPrefix, TokenCount, WorkloadConfig
 from probe.gpu.peak_specs import NAMES, gpu
 from probe.mock_server.profiles import PROFILES
 
@@ -107,11 +108,42 @@ def profiles() -> str:
     )
 
 
+def _length(tokens: TokenCount) -> str:
+    if isinstance(tokens, LognormalTokens):
+        return f"log-normal, median {tokens.lognormal.median}, at most {tokens.lognormal.max}"
+    return f"{tokens} tokens"
+
+
+def _prompt(workload: WorkloadConfig) -> str:
+    length = _length(workload.prompt_tokens)
+    if workload.turns > 1:
+        length = f"{workload.turns} turns; each adds {length}"
+    if not isinstance(workload.prefix, SharedPrefix):
+        return length
+    shared = workload.prefix
+    sharing = "all" if shared.ratio == 1 else f"{100 * shared.ratio:g} %"
+    return f"{length}; {sharing} share the first {shared.shared_tokens}"
+
+
+def presets() -> str:
+    """Return the workloads that Kneewatch knows by name."""
+    rows = []
+    for row in PRESET_ROWS:
+        parts, total = row.workload.mixture, sum((row.workload.mixture or {}).values())
+        if parts:
+            of = ", ".join(f"{100 * weight / total:g} % `{name}`" for name, weight in parts.items())
+            rows.append((f"`{row.name}`", of, "as in these", row.shows))
+        else:
+            rows.append((f"`{row.name}`", _prompt(row.workload), _length(row.workload.output_tokens), row.shows))
+    return markdown_table(("name", "prompt", "answer", "what it shows"), rows)
+
+
 TABLES = (
     Table("docs/cross-checks.md", "cross-checks", cross_checks),
     Table("docs/engines.md", "engines", engines),
     Table("docs/reliability.md", "faults", faults),
     Table("docs/results.md", "gpus", gpus),
+    Table("docs/workloads.md", "presets", presets),
     Table("docs/mock-server.md", "profiles", profiles),
     Table("docs/alerts.md", "alerts", alert_table),
     *(

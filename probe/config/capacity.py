@@ -87,8 +87,9 @@ class ServerLimitsConfig(ConfigSection):
     """`--max-num-batched-tokens` of the server. Default: as the server or its pod shows it; otherwise 2048 is assumed.
     """
     gpu: GpuName | None = None
-    """GPU model of the server, named as by `nvidia-smi -L`, such as `NVIDIA H100 80GB HBM3`: for its hardware limits
-    ([capacity.md](capacity.md#beside-what-the-gpu-can-do), which lists the GPUs) and as a condition of each capacity.
+    """GPU model of the server, named as by `nvidia-smi -L`, such as `NVIDIA H100 80GB HBM3`; one of
+    [these](results.md#before-there-is-a-server). For its [hardware limits](capacity.md#beside-what-the-gpu-can-do),
+    and as a condition of each capacity.
     """
     parameters: Parameters | None = None
     """Parameters of the model that are active per token (of a mixture of experts, only the active ones), such as `8B`,

@@ -238,7 +238,7 @@ def _gpu(text: str) -> str:
         plain = _MAKERS.sub("", text)
         several = [name for name in NAMES if plain and name.lower().startswith(plain.lower())]
         hint = f" (which of {', '.join(several)}?)" if several else did_you_mean(plain, NAMES)
-        raise ValueError(f"expected a GPU listed in docs/capacity.md{hint}; if yours is not there, remove the key")
+        raise ValueError(f"expected a GPU listed in docs/results.md{hint}; if yours is not there, remove the key")
     return text
 
 

@@ -1,6 +1,7 @@
 """The `workloads` section: shapes of requests by name, those that exist without being configured, and its checks."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
@@ -125,31 +126,75 @@ def _varying(median: int, sigma: float, longest: int) -> LognormalTokens:
     return LognormalTokens(lognormal=Lognormal(median=median, sigma=sigma, max=longest))
 
 
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A workload that Kneewatch knows by name; `shows`: what its capacity is about."""
+
+    name: str
+    shows: str
+    workload: WorkloadConfig
+
+
 # The two with a prefix differ only in what the prefix cache has. All requests fit into a context of 4352 tokens.
-PRESETS: Mapping[str, WorkloadConfig] = {
-    "default": DEFAULT_WORKLOAD,
-    "short-chat": WorkloadConfig(prompt_tokens=256, output_tokens=128),
-    "long-prefill": WorkloadConfig(prompt_tokens=2048, output_tokens=128),
-    "long-decode": WorkloadConfig(prompt_tokens=256, output_tokens=1024),
-    "mixed": WorkloadConfig(prompt_tokens=2048, output_tokens=1024),
-    "prefix-cold": WorkloadConfig(prompt_tokens=4096, output_tokens=256),
-    "prefix-warm": WorkloadConfig(prompt_tokens=4096, output_tokens=256, prefix=SharedPrefix(shared_tokens=3840)),
-    "varied-chat": WorkloadConfig(
-        prompt_tokens=_varying(400, 0.9, 3000),
-        output_tokens=_varying(150, 0.8, 1000),
-        prefix=SharedPrefix(shared_tokens=256, ratio=0.7),
-        correlation=0.4,
+PRESET_ROWS = (
+    Preset("default", "the same as `short-chat`", DEFAULT_WORKLOAD),
+    Preset(
+        "short-chat",
+        "a balance of prefill and decode",
+        WorkloadConfig(prompt_tokens=256, output_tokens=128),
     ),
-    "conversation": WorkloadConfig(
-        prompt_tokens=_varying(80, 0.7, 300),
-        output_tokens=_varying(150, 0.6, 400),
-        prefix=SharedPrefix(shared_tokens=256),
-        turns=5,
+    Preset(
+        "long-prefill",
+        "prefill, as in retrieval and summaries: TTFT breaks first",
+        WorkloadConfig(prompt_tokens=2048, output_tokens=128),
     ),
-    "production": WorkloadConfig(
-        mixture={"varied-chat": 6.0, "conversation": 2.0, "long-prefill": 1.0, "long-decode": 1.0}
+    Preset(
+        "long-decode",
+        "decode: memory bandwidth, and a KV cache that fills while answers grow",
+        WorkloadConfig(prompt_tokens=256, output_tokens=1024),
     ),
-}
+    Preset(
+        "mixed",
+        "both: long prompts delay the tokens of answers under way",
+        WorkloadConfig(prompt_tokens=2048, output_tokens=1024),
+    ),
+    Preset(
+        "prefix-cold",
+        "long prompts that never hit the prefix cache",
+        WorkloadConfig(prompt_tokens=4096, output_tokens=256),
+    ),
+    Preset(
+        "prefix-warm",
+        "the same prompts with prefix-cache hits; the difference is the cache's gain",
+        WorkloadConfig(prompt_tokens=4096, output_tokens=256, prefix=SharedPrefix(shared_tokens=3840)),
+    ),
+    Preset(
+        "varied-chat",
+        "chat as users send it: long prompts delay short ones",
+        WorkloadConfig(
+            prompt_tokens=_varying(400, 0.9, 3000),
+            output_tokens=_varying(150, 0.8, 1000),
+            prefix=SharedPrefix(shared_tokens=256, ratio=0.7),
+            correlation=0.4,
+        ),
+    ),
+    Preset(
+        "conversation",
+        "contexts that grow, mostly from the prefix cache",
+        WorkloadConfig(
+            prompt_tokens=_varying(80, 0.7, 300),
+            output_tokens=_varying(150, 0.6, 400),
+            prefix=SharedPrefix(shared_tokens=256),
+            turns=5,
+        ),
+    ),
+    Preset(
+        "production",
+        "everything at once",
+        WorkloadConfig(mixture={"varied-chat": 6.0, "conversation": 2.0, "long-prefill": 1.0, "long-decode": 1.0}),
+    ),
+)
+PRESETS: Mapping[str, WorkloadConfig] = {row.name: row.workload for row in PRESET_ROWS}
 
 
 _MOST = 1_000_000  # tokens of a request, as for a single length

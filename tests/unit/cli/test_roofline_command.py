@@ -82,7 +82,7 @@ def _with(one: Any, workload: dict[str, object]) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--gpu", "H1000", "--params", "8B"), "--gpu H1000: expected a GPU listed in docs/capacity.md"),
+        (("--gpu", "H1000", "--params", "8B"), "--gpu H1000: expected a GPU listed in docs/results.md"),
         (("--gpu", "H100", "--params", "many"), "--params many: "),
         (("--gpu", "H100", "--params", "8B", "--layers", "3"), "expected all three"),
         (("--gpu", "H100", "--params", "8B", "--model-config", "missing.json"), "cannot be read"),
