@@ -8,6 +8,7 @@ A page has a pair of comments for each of its tables, and what is between them i
 In a YAML file they are `# generated: NAME` and `# end`, and what is between them has their indentation.
 """
 
+import json
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -138,12 +139,25 @@ def presets() -> str:
     return markdown_table(("name", "prompt", "answer", "what it shows"), rows)
 
 
+def systems() -> str:
+    """Return what worked with each gateway and server, by the newest record of benchmarks/systems.py."""
+    newest = max((ROOT / "benchmarks/results").glob("systems-*.json"))
+    rows = []
+    for row in json.loads(newest.read_text())["rows"]:
+        found = [row[part] for part in ("check", "load", "forecast", "users")]
+        cells = [each["words"] if each["works"] else f"no: {each['words']}" for each in found]
+        rows.append((row["system"], row["version"], row["date"], *cells))
+    head = ("system", "version", "run on", "`check`", "load with a guard", "`forecast`", "users' traffic")
+    return markdown_table(head, rows)
+
+
 TABLES = (
     Table("docs/cross-checks.md", "cross-checks", cross_checks),
     Table("docs/engines.md", "engines", engines),
     Table("docs/reliability.md", "faults", faults),
     Table("docs/results.md", "gpus", gpus),
     Table("docs/workloads.md", "presets", presets),
+    Table("docs/systems.md", "systems", systems),
     Table("docs/mock-server.md", "profiles", profiles),
     Table("docs/alerts.md", "alerts", alert_table),
     *(

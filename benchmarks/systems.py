@@ -1,6 +1,7 @@
-"""Which parts of Kneewatch work with gateways and servers of others: each is run, and a record and a table are written.
+"""Which parts of Kneewatch work with gateways and servers of others: each is run, and a record is written.
 
-    make systems        # installs them in .systems, runs each for about two minutes, and writes docs/systems.md
+    make systems        # installs them in .systems, runs each for about two minutes, and writes the record
+    make generate       # writes its table to docs/systems.md
     PYTHONPATH=tests/integration python -m benchmarks.systems --only 'Ray Serve;llama.cpp'
 
 Gateways stand in front of `kneewatch sim --profile tiny`, some in front of two. Asked of each: `check`; a guarded
@@ -16,7 +17,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,11 +33,8 @@ from users import Users
 from probe import __version__
 
 ROOT = Path(__file__).parents[1]
-RESULTS, PAGE = ROOT / "benchmarks/results", ROOT / "docs/systems.md"
+RESULTS = ROOT / "benchmarks/results"
 PARTS = ("check", "load", "forecast", "users")
-_TABLE = re.compile(r"^\| system \|.*\n(\|.*\n)*", re.MULTILINE)
-_COLUMNS = ("system", "version", "run on", "`check`", "load with a guard", "`forecast`", "users' traffic")
-_HEAD = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}\n"
 _LEVELS = ("--concurrency", "2,4", "--requests-per-step", "48", "--confirm-seconds", "0")
 _FORECAST_S, _WATCHED_S = 40, 15.0
 _WITHIN_S = 600.0  # a command
@@ -79,7 +76,6 @@ def main() -> int:
 def _write(rows: list[dict[str, Any]]) -> None:
     record = {"kneewatch": __version__, "python": platform.python_version(), "rows": rows}
     (RESULTS / f"systems-{datetime.now(UTC):%Y-%m-%d}.json").write_text(json.dumps(record, indent=1) + "\n")
-    PAGE.write_text(with_table(PAGE.read_text(), rows))
 
 
 def newest() -> Path:
@@ -89,19 +85,6 @@ def newest() -> Path:
 
 def _records() -> list[Path]:
     return list(RESULTS.glob("systems-*.json"))
-
-
-def with_table(page: str, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return the page with the table of these rows in place of the one that it has."""
-    lines = [
-        "| " + " | ".join([row["system"], row["version"], row["date"], *(_cell(row[part]) for part in PARTS)]) + " |\n"
-        for row in rows
-    ]
-    return _TABLE.sub(lambda _: _HEAD + "".join(lines), page, count=1)  # the other table has no rows of a record
-
-
-def _cell(finding: Mapping[str, Any]) -> str:
-    return finding["words"] if finding["works"] else f"no: {finding['words']}"
 
 
 def _row(name: str) -> dict[str, Any] | None:
