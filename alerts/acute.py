@@ -15,7 +15,8 @@ _WINDOW_S = 300.0
 # Two or three of the canaries in five minutes may be slow or fail at once, by chance or by one long prompt.
 _LEAST = 4
 # Nearly every canary misses the objective, and by far: no queue that is about to drain, and no burst.
-_MISSED, _FAR = 0.9, 10.0
+_MISSED = 0.9
+_FAR = 10.0
 _DOWN = 0.5
 # Recorded minutes in which most canaries must have failed: few, so that a new outage is not noticed later.
 _LATELY_STEPS = 2
@@ -31,7 +32,8 @@ _AGAIN_KEEP_S = 3600.0
 _TTFT_KEEP_S = 9000.0
 
 # A request with NaN in its logits is a fault of hardware or kernels, and seldom alone. increase() extrapolates.
-_CORRUPTED_S, _CORRUPTED_LEAST = 600.0, 2.5
+_CORRUPTED_S = 600.0
+_CORRUPTED_LEAST = 2.5
 _CORRUPTED_KEEP_S = 1800.0
 
 _target_down = partial(

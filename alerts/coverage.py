@@ -52,7 +52,7 @@ def _rare_beside_others(target: WatchConfig, where: str) -> Iterator[str]:
         every_s = kind.canary.every
         if shortest_s <= rarer_s < every_s <= most_s:
             yield (
-                f"{where}.{dotted(keys)}.every: {format_duration(every_s)} is too rare beside canaries every"
+                f"{where}.{dotted(keys)}.every: {format_duration(every_s)} is too rare compared with canaries every"
                 f" {format_duration(shortest_s)} for the page of the first hour, if only this kind fails; expected"
                 f" {duration(rarer_s)} or less; make it more frequent, or give it a target of its own in the same group"
             )

@@ -61,7 +61,7 @@ _gpu_missing = partial(
 # What XID errors mean and ask for, after "Analyzing Xid Errors with the Xid Catalog"
 # (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, as of October 2025).
 #
-# XIDs whose immediate action in the catalogue is a GPU reset or a node restart; the GPU does no work until then. Also
+# XIDs with a GPU reset or a node restart as immediate action in the catalogue; the GPU does no work until then. Also
 # 48, which needs a reset unless the error was contained; and 154, which newer drivers report right after any of these
 # to name the action, and which hides them, because only the last number is exported.
 FATAL_XIDS: Mapping[int, str] = {

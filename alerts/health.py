@@ -17,14 +17,15 @@ from exporters import names
 from exporters.names import PREFIX
 
 # A canary is silent after so many of its intervals and timeouts. PromQL's offsets are constants: the next of these (s).
-_INTERVALS, _TIMEOUTS = 5, 2
+_INTERVALS = 5
+_TIMEOUTS = 2
 _SILENT_S = (120.0, 300.0, 900.0, HOUR_S, 6 * HOUR_S, DAY_S, 5 * DAY_S)
 _INSTANCE_GONE_S = 1800.0
 
 _server_metrics_unreadable = partial(
     Alert,
     name="KneewatchServerMetricsUnreadable",
-    means="the server's metrics cannot be read; a page for a passive target, of which nothing else is known",
+    means="the server's metrics cannot be read; a page for a passive target, which nothing else watches",
     panels={
         links.PROBE: ["Unreadable servers", "Failed scrapes by reason", "Scrape duration"],
         links.SERVER: ["Server's metrics"],

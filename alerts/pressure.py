@@ -20,7 +20,7 @@ _MOSTLY = 0.5
 
 # Preemptions count until the window has passed them: `for` exceeds it by the length of a burst that is no ticket.
 _STORM_S, _STORM_FOR_S = 600.0, 900.0
-# Above one in ten, the 90th percentile of TPOT is that of requests computed twice.
+# Above one in ten, requests computed twice set the 90th percentile of TPOT.
 _STORM_SHARE = 0.1
 # A handful of preemptions is a long prompt or two at night, whatever their share.
 _STORM_LEAST = 10
@@ -53,9 +53,11 @@ _PREFIX_PROBE_SHARE = 0.2
 
 _TRANSFERS_S = 600.0
 # A server that is replaced fails the transfers under way. Above one in a hundred, the p99 of TTFT is theirs.
-_TRANSFERS_LEAST, _TRANSFERS_SHARE = 3, 0.01
-# Requests that wait at every moment of it, for each server of a role; its other role then has no queue at all.
-_QUEUE_S, _AT_LEAST = 300.0, 1
+_TRANSFERS_LEAST = 3
+_TRANSFERS_SHARE = 0.01
+# Requests that wait at every moment of the window, for each server of a role; the other role then has no queue at all.
+_QUEUE_S = 300.0
+_AT_LEAST = 1
 _ROOM = 0.5  # of the KV cache
 
 
@@ -115,7 +117,7 @@ def _kv_cache(scale: float) -> Alert:
         name="KneewatchKVCachePressure",
         expr=_of_users(f"{usage}\nand {too_small} > {_MOSTLY:g}", scale),
         for_s=_WINDOW_S * scale,
-        keep_s=_STORM_S * scale,  # it inhibits the preemption storm that follows from it, whose window is longer
+        keep_s=_STORM_S * scale,  # it inhibits the preemption storm that follows from it and has a longer window
         severity="ticket",
         summary="{{ $labels.target }}: the KV cache is too small for the load ({{ $value | humanizePercentage }} used)",
         description=(

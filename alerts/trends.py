@@ -21,7 +21,8 @@ WAITING = f"target:{names.SERVER_WAITING.name}:avg"
 RECORDS = (UP, BUDGET, HEADROOM, SHIFT, KV_CACHE, WAITING)
 
 # Less than 5 minutes, when a sample becomes stale. Long enough for two scrapes, also in a rehearsal.
-_EVERY_S, _AT_LEAST_S = 240.0, 15.0
+_EVERY_S = 240.0
+_AT_LEAST_S = 15.0
 _MEASURED, _FORECAST, _FOR_USERS = 'mode!="forecast"', 'mode="forecast"', f'workload="{USERS}"'
 _CAPACITIES = (f"{_FOR_USERS},{_MEASURED}", f"{_FOR_USERS},{_FORECAST}", _MEASURED, _FORECAST)
 

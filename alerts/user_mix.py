@@ -23,7 +23,7 @@ FOUND = f"target:{PREFIX}prefix_cache_hits:increase1h"
 MEAN = f"target_model:{PREFIX}users_length_tokens:mean1d"
 SHARE = f"target_model:{PREFIX}users_length_share:ratio1d"
 MISSES = f"target:{PREFIX}prefix_cache_misses:ratio1d"
-# Where a day differs from both: its mean relative to that of the week before, minus 1.
+# Where a day differs from both: its mean relative to the mean of the week before, minus 1.
 MOVED = f"target_model:{PREFIX}users_mix_moved:ratio"
 SHOWN = (REQUESTS, MEAN, MISSES)  # on dashboards
 
@@ -33,11 +33,12 @@ _HISTOGRAMS = (("prompts", names.USERS_PROMPT_TOKENS), ("answers", names.USERS_O
 # A larger change of the mean moves the knee about as much. Means of a day of log-normal lengths vary by a tenth.
 _MEAN_CHANGE = 0.3
 # Of the share of requests up to a length, at two lengths: one alone may be a bound of the histogram that many are near.
-_SHARE_CHANGE, _LENGTHS = 0.15, 2
-_MISS_CHANGE = 0.1  # of prompt tokens, beside the relative change
-_MIN_REQUESTS = 1000  # a day; fewer are few clients, whose habits vary
+_SHARE_CHANGE = 0.15
+_LENGTHS = 2
+_MISS_CHANGE = 0.1  # of prompt tokens, in addition to the relative change
+_MIN_REQUESTS = 1000  # a day; fewer are few clients with varying habits
 _COVERED = 0.8  # of the hours of a day: a part of a day has another mix than the whole
-_OF_USERS = 0.8  # of the tokens that were looked up: others are canaries, whose prompts are new each time
+_OF_USERS = 0.8  # of the tokens that were looked up: others are canaries, with new prompts each time
 _FOR_S = 3 * HOUR_S
 _KEEP_S = 6 * HOUR_S
 _AT_LEAST_S = 15.0

@@ -199,7 +199,7 @@ def _activity_and_links() -> list[PlacedPanel]:
         panels.timeseries(
             "SM activity",
             "Share of time with an active compute engine, and SM occupancy by warps, mean of the GPUs. Good: an active"
-            " engine under load; low occupancy beside it means small batches.",
+            " engine under load; low occupancy at the same time means small batches.",
             unit="percentunit",
             queries=[
                 Query(f"avg({gpu_value('PROF_GR_ENGINE_ACTIVE')})", "engine"),

@@ -14,7 +14,7 @@ NO_GPU = "no GPU metrics"  # shown instead of a value
 Steps = Sequence[tuple[float | None, str]]
 # Text instead of a number: value to (text, colour). A value such as "<=-1" stands for all up to it.
 Texts = Mapping[str, tuple[str, str]]
-# A target that was down when it was new has an error budget of -100,000 %, beside which no other is legible.
+# A target that was down when it was new has an error budget of -100,000 %, which would make all others illegible.
 OVERSPENT = -1
 OVERSPENT_TEXTS: Texts = {f"<={OVERSPENT}": (f"{OVERSPENT:.0%} or less".replace("%", " %"), RED)}
 

@@ -25,7 +25,7 @@ def largest(series: Series, selector: str = TARGET, by: str = "", function: str 
     return f"{function}{_by(by)}({series.name}{_in(selector)})"
 
 
-# The value for a server that sleeps, beside 1 for one that is up and 0 for one that is down.
+# The value for a server that sleeps; 1 is up and 0 is down.
 ASLEEP = 2
 
 

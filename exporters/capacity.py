@@ -14,11 +14,11 @@ from probe.core.shift import Shift
 from probe.core.snapshot import REPLICAS, UserLoad
 from probe.core.step import StepSummary
 
-# What `capacity_runs_total` may say beside Stopped.by: a run that a pre-flight check did not let start.
+# What `capacity_runs_total` may say besides Stopped.by: a run that a pre-flight check did not let start.
 REFUSED = "refused"
 _FORECAST = "forecast"
-# A target's capacities, each of which replaces only those of its kind: what a run measured, a forecast for the same
-# workload, and a forecast for what users send.
+# A target's capacities. Each replaces only its own kind: a run's result, a forecast for the same workload, or a
+# forecast for what users send.
 _MEASURED, _FOR_USERS = "measured", "forecast for users"
 _KINDS = (_MEASURED, _FORECAST, _FOR_USERS)
 OUTCOMES = (*(end.word for end in reasons.ENDS), REFUSED)
@@ -88,7 +88,7 @@ class CapacityExporter:
             self._trips.labels(result.target, reason).inc()
         self.restore(result)
 
-    def refused(self, target: str, reason: str) -> None:
+    def count_refusal(self, target: str, reason: str) -> None:
         """Count a run that was refused."""
         self._runs.labels(target, REFUSED).inc()
         self._refusals.labels(target, reason).inc()
@@ -102,7 +102,7 @@ class CapacityExporter:
         """
         self._show(result, _kind(result))
 
-    def for_users(self, result: CapacityResult) -> None:
+    def publish_for_users(self, result: CapacityResult) -> None:
         """Publish the forecast for what users send, in addition to the capacity for the configured workload."""
         self._show(result, _FOR_USERS)
 
@@ -141,7 +141,7 @@ class CapacityExporter:
             for name in BOTTLENECKS:
                 self._bottleneck.labels(*labels, name).set(name == found)
 
-    def live(self, target: str, users: UserLoad | None, replicas: str | None = None) -> None:
+    def publish_headroom(self, target: str, users: UserLoad | None, replicas: str | None = None) -> None:
         """Publish the headroom of each capacity. Remove it while user traffic is unknown, and while there are other
         than as many replicas as it was measured with: the server can do less than that, or more.
         """
@@ -155,7 +155,7 @@ class CapacityExporter:
             else:
                 self._headroom.remove(*labels)
 
-    def verified(self, result: CapacityResult, forecast: CapacityResult | None) -> None:
+    def publish_forecast_error(self, result: CapacityResult, forecast: CapacityResult | None) -> None:
         """Publish the error of the last forecast, if the run measured the same setup."""
         found = result.capacity
         predicted = None

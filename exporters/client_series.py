@@ -72,7 +72,7 @@ class ObjectiveBounds:
     itl: frozenset[float] = frozenset()
 
     @classmethod
-    def of(cls, objectives: Iterable[Objectives]) -> "ObjectiveBounds":
+    def from_objectives(cls, objectives: Iterable[Objectives]) -> "ObjectiveBounds":
         promised = [o.latencies() for o in objectives]
         ttft, tpot, e2e, itl = (
             frozenset(each[name].within_s for each in promised if name in each) for name in LATENCIES

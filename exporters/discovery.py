@@ -41,11 +41,11 @@ class DiscoveryExporter:
             self._least.labels(discovery).set(least)
         self._known = wanted
 
-    def found(self, discovery: str, count: int) -> None:
+    def publish_found(self, discovery: str, count: int) -> None:
         """Publish the number of servers that a discovery has found."""
         self._found.labels(discovery).set(count)
 
-    def failing(self, discovery: str, *, failing: bool) -> None:
+    def publish_failing(self, discovery: str, *, failing: bool) -> None:
         """Publish whether a discovery fails."""
         self._failing.labels(discovery).set(failing)
 

@@ -38,7 +38,7 @@ class GpuExporter:
                 lines.value(_BY_NAME[name], labels, value)
         self.relay.put(target, lines)
 
-    def failed(self, target: str) -> None:
+    def count_failure(self, target: str) -> None:
         """Count a failed scrape, and remove the previous snapshot."""
         self._errors[target] += 1
         lines = self._state(target)

@@ -50,24 +50,24 @@ class HealthExporter:
         for metric in (self._failures, self._last_success, self._interval, self._timeout, self._sharing):
             metric.forget(target)
 
-    def share(self, targets: Collection[str]) -> None:
+    def publish_shared_page(self, targets: Collection[str]) -> None:
         """Publish that these are all the targets with one server's metrics page."""
         for target in targets:
             self._sharing.labels(target).set(len(targets))
 
-    def succeeded(self, task: str, target: str, wall_s: float) -> None:
+    def record_success(self, task: str, target: str, wall_s: float) -> None:
         """Record that a task has completed."""
         self._last_success.labels(task, target).set(wall_s)
 
-    def failed(self, task: str, target: str) -> None:
+    def count_failure(self, task: str, target: str) -> None:
         """Count a task that raised, started late, or was skipped because its previous run was still going."""
         self._failures.labels(task, target).inc()
 
-    def late(self, task: str, seconds: float) -> None:
+    def observe_lateness(self, task: str, seconds: float) -> None:
         """Record how late (s) a task started."""
         self._lateness.labels(task).observe(seconds)
 
-    def configured(self, config_hash: str, wall_s: float, *, pages: str = "", grafana: str = "") -> None:
+    def publish_config(self, config_hash: str, wall_s: float, *, pages: str = "", grafana: str = "") -> None:
         """Record that a configuration was loaded, with the addresses of its pages and of Grafana, or ""."""
         self._config_hash.clear()
         self._config_hash.labels(config_hash).set(1)
@@ -77,15 +77,15 @@ class HealthExporter:
         self._config_taken.set(1)
         self._config_taken_at.set(wall_s)
 
-    def refused(self) -> None:
+    def publish_refused_config(self) -> None:
         """Record that a changed configuration file was refused."""
         self._config_taken.set(0)
 
-    def otlp_failed(self) -> None:
+    def count_otlp_failure(self) -> None:
         """Count a request to the OpenTelemetry collector that failed."""
         self._otlp_failures.inc()
 
-    def loop_lag(self, seconds: float) -> None:
+    def observe_loop_lag(self, seconds: float) -> None:
         """Record how late (s) the event loop woke up."""
         self._lag.observe(seconds)
 

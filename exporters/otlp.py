@@ -162,15 +162,17 @@ class Histograms:
 
 def traces_request(spans: Sequence[Mapping[str, Any]], resource: Attributes) -> dict[str, Any]:
     """Return the body of a request to /v1/traces."""
-    return {"resourceSpans": [{**_of(resource), "scopeSpans": [{"scope": {"name": SCOPE}, "spans": spans}]}]}
+    return {"resourceSpans": [{**_resource(resource), "scopeSpans": [{"scope": {"name": SCOPE}, "spans": spans}]}]}
 
 
 def metrics_request(metrics: Sequence[Mapping[str, Any]], resource: Attributes) -> dict[str, Any]:
     """Return the body of a request to /v1/metrics."""
-    return {"resourceMetrics": [{**_of(resource), "scopeMetrics": [{"scope": {"name": SCOPE}, "metrics": metrics}]}]}
+    return {
+        "resourceMetrics": [{**_resource(resource), "scopeMetrics": [{"scope": {"name": SCOPE}, "metrics": metrics}]}]
+    }
 
 
-def _of(resource: Attributes) -> dict[str, Any]:
+def _resource(resource: Attributes) -> dict[str, Any]:
     return {"resource": {"attributes": _encoded(resource)}}
 
 

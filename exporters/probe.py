@@ -48,7 +48,7 @@ class ProbeExporter:
         All targets have the same bounds, so that their histograms can be added up. When bounds change, a histogram
         restarts at zero; the other series keep their counts.
         """
-        bounds = ObjectiveBounds.of(objectives)
+        bounds = ObjectiveBounds.from_objectives(objectives)
         if bounds == self._bounds:
             return
         self._bounds = bounds
@@ -86,7 +86,7 @@ class ProbeExporter:
             series = self._targets[record.target]
             self.relay.put_later(record.target, partial(_current, series, series.text))
 
-    def asleep(self, target: str) -> None:
+    def remove_up(self, target: str) -> None:
         """Remove what the last canaries showed: while the server sleeps there are none."""
         if self._targets[target].forget_up():
             self._write(target)

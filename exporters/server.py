@@ -87,7 +87,7 @@ class ServerExporter:
         lines.histogram(names.SERVER_PREEMPTIONS_PER_REQUEST, [target, source], preemptions)
         self.relay.put(target, lines)
 
-    def failed(self, target: str, reason: str) -> None:
+    def count_failure(self, target: str, reason: str) -> None:
         """Count a failed scrape, and remove the previous snapshot: stale values would look current."""
         self._errors[target][reason] += 1
         lines = self._state(target)

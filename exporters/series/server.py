@@ -19,8 +19,8 @@ def _of_values(values: Iterable[Value], *labels: str) -> Mapping[str, Series]:
     }
 
 
-# The values of the server's page by their keys, and of each data-parallel engine where there are several. Those of the
-# server are of all engines together, except for the KV cache usage.
+# The values of the server's page by their keys, and of each data-parallel engine where there are several. The server's
+# values are of all engines together, except for the KV cache usage.
 SERVER = _of_values(VALUES, *TARGET)
 ENGINE = _of_values(ENGINE_VALUES, *TARGET, "engine_index")
 

@@ -61,7 +61,7 @@ class StepContents:
         self.skipped = 0
         self._limits = limits
         self._running, self._kv_tokens = 0, 0.0  # after the step before
-        self._ahead: int | None = 0  # tokens computed of a prompt whose end is still to come; None: unknown
+        self._ahead: int | None = 0  # tokens computed of an unfinished prompt; None: unknown
         self._held: list[Step] = []  # back to the beginning of that prompt
 
     def add(self, report: StepReport) -> list[Step]:

@@ -71,7 +71,7 @@ async def check_target(
         model = await served_model(client, target, load, clock)
         objectives = config.objectives_of(target)
         record = await Canary(target.name, model, client, requests(load), objectives=objectives, clock=clock).run_once()
-        question = KnownAnswer.of(target, client, clock, lambda _: nullcontext(), lambda _: None)
+        question = KnownAnswer.from_target(target, client, clock, lambda _: nullcontext(), lambda _: None)
         if question is not None and record.is_up:
             answer = await question.ask(model)
             if answer.outcome is Outcome.CORRUPT:

@@ -103,8 +103,8 @@ class _Examination:
                 tasks.create_task(self._read_for(seconds))
                 flags = tasks.create_task(StartupFlags(self._target, self._scraper).update())
                 for i in range(1, CANARIES):
-                    tasks.create_task(self._later_canary(i * seconds / CANARIES))
-                await self._canary()
+                    tasks.create_task(self._send_canary_after(i * seconds / CANARIES))
+                await self._send_canary()
         except ExceptionGroup as group:
             raise group.exceptions[0] from None  # of the first canary
         self._target = flags.result()
@@ -123,12 +123,12 @@ class _Examination:
         except TargetError as error:
             self._server, self._error = None, str(error)
 
-    async def _later_canary(self, after_s: float) -> None:
+    async def _send_canary_after(self, after_s: float) -> None:
         await asyncio.sleep(after_s)
         with suppress(TargetError):
-            await self._canary()
+            await self._send_canary()
 
-    async def _canary(self) -> None:
+    async def _send_canary(self) -> None:
         """Send a canary, and leave it out of what users send. Raise TargetError."""
         load = workload(self._target.canary.workload, self._config.workload(self._target.canary.workload))
         began_ns = self._clock.monotonic_ns()

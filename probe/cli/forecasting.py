@@ -26,7 +26,8 @@ from probe.monitor.wiring import endpoint
 from probe.observe.server_state import ServerState
 
 # How often the server is read.
-_WATCH_EVERY_S, _SCRAPE_S = 1.0, 1.0
+_WATCH_EVERY_S = 1.0
+_SCRAPE_S = 1.0
 # Longer histories would be read at intervals of more than a minute, which average away the load.
 _LONGEST_HISTORY_S = 86_400.0
 

@@ -108,7 +108,7 @@ def _last_capacity(path: Path, target: str) -> CapacityResult:
     ):
         return measured
     if forecast is None:
-        raise ConfigError(f"--target {target}: {path} has no capacity of it; expected one by `kneewatch run`")
+        raise ConfigError(f"--target {target}: {path} has no capacity of this target; expected one by `kneewatch run`")
     return forecast
 
 

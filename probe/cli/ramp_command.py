@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from probe.core.trace import NamedTrace, Trace
 
 _MAX_CONCURRENCY = 1024
-_MAX_RATE, _MAX_SPEED = 10_000.0, 1000.0
+_MAX_RATE = 10_000.0
+_MAX_SPEED = 1000.0
 _PATTERNS = ("poisson", "constant", "rising")
 _MOST_REQUESTS = 1_000_000
 

@@ -213,7 +213,7 @@ class Lengths:
     ] = None
     result: Annotated[
         Path | None,
-        typer.Option(help="File of `ramp --concurrency ... --json`: show its steps beside the bounds, at its lengths."),
+        typer.Option(help="File of `ramp --concurrency ... --json`: show its steps with the bounds, at its lengths."),
     ] = None
 
 

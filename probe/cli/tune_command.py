@@ -65,7 +65,7 @@ class TuneOptions:
     ] = Path("kneewatch-tune")
     plan_only: Annotated[
         bool,
-        typer.Option("--plan-only", help="Start and send nothing: print what is predicted, and what it would cost."),
+        typer.Option("--plan-only", help="Start and send nothing: print the predictions, and what a run would cost."),
     ] = False
     result: Annotated[
         Path | None, typer.Option(help="With --plan-only: a `ramp --json` result of the base, to predict from.")

@@ -295,7 +295,7 @@ def print_record(record: TuneRecord, folder: Path, *, as_json: bool) -> None:
         print_json(tune_json(record))
         return
     typer.echo(tune_markdown(record))
-    typer.echo(f"wrote {folder / MARKDOWN}, the results and the server's output beside it")
+    typer.echo(f"wrote {folder / MARKDOWN}, with the results and the server's output")
 
 
 def _planned(knob: KnobValues, result: CapacityResult, file: Path | None, tolerance: float | None) -> KnobDecision:

@@ -27,8 +27,10 @@ from probe.scrape.local_process import is_open_to_others
 Settings = Mapping[str, str]
 
 _PORT = "{port}"
-_LOOK_S, _ANSWER_S = 0.5, 5.0
-_LAST_LINES, _TAIL = 3, 16_384
+_LOOK_S = 0.5
+_ANSWER_S = 5.0
+_LAST_LINES = 3
+_TAIL = 16_384
 
 
 class StartError(TargetError):

@@ -15,7 +15,7 @@ from probe.core.foreign_json import size_text
 # One network read of a body: when it was noticed, the earliest time at which it can have arrived (nanoseconds,
 # monotonic), and the bytes.
 Read = tuple[int, int, bytes]
-# The memory of a read beside its bytes: a tuple, two integers, a head of the bytes.
+# The memory of a read in addition to its bytes: a tuple, two integers, a head of the bytes.
 _PER_READ = 180
 _OK = 200
 _NO_LIMIT = 2**63

@@ -217,7 +217,7 @@ class StreamReader(ABC):
         return one_line(self._hide(data), limit)
 
 
-# A token's event has some 300 bytes. Up to this size, its length bounds what it unfolds to.
+# A token's event has some 300 bytes. Up to this size, its length bounds its unfolded size.
 _SHORT = 8192
 
 

@@ -12,7 +12,7 @@ from probe.client.api_json import ANSWER, MESSAGE, REASONING, error_in, parse_ob
 from probe.client.stream_parser import StreamReader, server_times
 from probe.core.foreign_json import check_json
 
-# Up to this size, an event's length bounds what it unfolds to.
+# Up to this size, an event's length bounds its unfolded size.
 _SHORT = 8192
 _decode = msgspec.json.Decoder().decode
 _FAILURES = ("error", "response.failed")

@@ -18,7 +18,7 @@ from probe.config.schema import arms, documented_schema, resolved_schema, type_w
 
 _HEADING = re.compile(r"^## (?:`(?P<path>[^`]+)`|Top level)$", re.MULTILINE)
 _TABLE = re.compile(r"^\| key \|.*\n(\|.*\n)+", re.MULTILINE)
-# Sections with the keys of another one, whose table has them.
+# Sections with the keys of another one, and no table of their own.
 _ELSEWHERE = ("metrics_discovery",)
 _HEAD = "| key | type | default | meaning |\n|---|---|---|---|\n"
 _ID = "https://github.com/kneewatch/kneewatch/kneewatch.schema.json"

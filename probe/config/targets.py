@@ -205,7 +205,7 @@ class TargetConfig(WatchConfig, LocatedEntry):
             return " ".join(sorted(map(server_key, self.metrics_urls)))
         if self.metrics_discovery is not None:
             return self.metrics_discovery.model_dump_json()
-        # Beside the API, so that a target that names the default page shares it.
+        # On the API's host, so that a target that names the default page shares it.
         return self.server + ("/metrics" if self.connection.unix_socket is None else "")
 
 

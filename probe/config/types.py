@@ -88,7 +88,7 @@ def _proxy(text: str) -> str:
 
 
 def _external_url(text: str) -> str:
-    # Braces would be read as a template by Prometheus, in whose rules the address stands.
+    # The address is in Prometheus' rules, where braces would be a template.
     if "@" not in text and "{" not in text:
         with suppress(ValueError):
             return _url(text)

@@ -233,7 +233,7 @@ def _without_effect(workload: WorkloadConfig) -> Iterator[str]:
     if workload.mixture is not None:
         others = [key for key in _OWN if getattr(workload, key) != getattr(DEFAULT_WORKLOAD, key)]
         if others:
-            yield f"mixture: its workloads set {', '.join(others)} themselves; remove the keys beside mixture"
+            yield f"mixture: its workloads set {', '.join(others)} themselves; remove the keys set next to mixture"
         return
     if workload.turns == 1 and workload.conversations != DEFAULT_WORKLOAD.conversations:
         yield "conversations: has no effect without turns; add turns, or remove it"

@@ -11,8 +11,8 @@ from itertools import pairwise
 from probe.core.request import Outcome, RequestRecord
 
 _NS = 1e-9
-# Above this `held_back_ratio`, a TPOT would be less than half of what it was. Streams without a buffer stay far below,
-# and those held back to the end are at 1 (docs/evidence/instrument.md).
+# Above this `held_back_ratio`, a TPOT would be less than half of its true value. Streams without a buffer stay far
+# below, and ones held back to the end are at 1 (docs/evidence/instrument.md).
 HELD_BACK = 0.5
 
 

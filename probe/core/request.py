@@ -15,7 +15,7 @@ class Traffic(StrEnum):
     CANARY = "canary"
     CAPACITY = "capacity"
     ONDEMAND = "ondemand"
-    ANSWER = "answer"  # a question with a known answer, asked beside a canary
+    ANSWER = "answer"  # a question with a known answer, asked after a canary
 
 
 class Api(StrEnum):

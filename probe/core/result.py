@@ -81,7 +81,7 @@ class Capacity:
         """Return whether the server takes at least this load, and perhaps more."""
         return self.lower is not None and self.upper is None
 
-    def noted(self, note: str) -> Self:
+    def with_note(self, note: str) -> Self:
         """Return the capacity with a sentence before its others; unchanged where there is no capacity."""
         if self.requests_per_second is None:
             return self

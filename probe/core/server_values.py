@@ -19,9 +19,9 @@ class Kind(StrEnum):
 class Merge(StrEnum):
     """How the values of replicas, or of engines on one page, become one."""
 
-    SUM = "sum"  # unknown if one replica lacks it
-    LARGEST = "largest"  # unknown if one replica lacks it
-    PRESENT = "present"  # the sum over those that have it: a value that appears with its first event
+    SUM = "sum"  # unknown if it is unknown for one replica
+    LARGEST = "largest"  # unknown if it is unknown for one replica
+    PRESENT = "present"  # the sum over the replicas that have it: a value that appears with its first event
 
 
 @dataclass(frozen=True, slots=True)

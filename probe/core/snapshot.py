@@ -8,7 +8,8 @@ from probe.core.server_values import BY_KEY, Kind
 
 # In the flags of several replicas that are read together: how many there are, and what is between their values where
 # they differ.
-REPLICAS, DIFFERS = "replicas", " | "
+REPLICAS = "replicas"
+DIFFERS = " | "
 # How many are read together at most.
 MAX_REPLICAS = 32
 _NAMED = 3  # replicas that a line names

@@ -12,7 +12,8 @@ _SHOWN = (0.5, 0.95, 0.99)
 # More tokens than any request has: a foreign file may have a number that no float can hold.
 _MOST_TOKENS = 1e12
 _FEW = 24  # distinct lengths, up to which a distribution has each of them
-_PARTS, _TAIL = 64, (0.99, 0.995, 0.999)
+_PARTS = 64
+_TAIL = (0.99, 0.995, 0.999)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ _DEFAULT_PORT = 8000
 DEFAULT = "default"  # the value of max_num_seqs where the command line states none
 # Words that state max_num_seqs, which argparse takes abbreviated, or may bring it from elsewhere.
 _HIDES_LIMIT = re.compile(r"--(max[-_]num[-_]s|config\b)|.*[$`]", re.DOTALL)
-_SPECULATION = ("method", "model", "num_speculative_tokens")  # beside these there may be a token of Hugging Face
+_SPECULATION = ("method", "model", "num_speculative_tokens")  # others may hold a token of Hugging Face
 _KV_TRANSFER = ("kv_connector", "kv_role")  # what else is in --kv-transfer-config may be an address with a password
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|(\w+))")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")

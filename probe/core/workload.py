@@ -258,7 +258,7 @@ def requests(
     unique = random.Random(f"{salt}/{index}" if index else salt)
     prefixes = {part.name: _prefix(workload.api, part) for part in workload.kinds}
     for number, draw in enumerate(draws(workload.kinds, seed, workload.most_tokens)):
-        # By slot and number: the conversations of a slot go round the shards, of which there may be more than slots.
+        # By slot and number: the conversations of a slot go round the shards, which may be more than the slots.
         if (number if draw.conversation is None else sum(draw.conversation)) % count != index:
             continue
         source = unique

@@ -91,7 +91,7 @@ class FileSource:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise ValueError("it is not a regular file")
-            signature, text = _of(found), file.read(LIMITS.max_bytes + 1)
+            signature, text = _signature_from(found), file.read(LIMITS.max_bytes + 1)
         servers, left_out = groups.read(_document(path, text), self._scheme, self._path)
         problems += [f"{path}: {words}" for words in left_out]
         return signature, servers
@@ -111,10 +111,10 @@ def _signature(path: Path) -> _Signature | None:
         found = path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return _of(found) if stat.S_ISREG(found.st_mode) else None
+    return _signature_from(found) if stat.S_ISREG(found.st_mode) else None
 
 
-def _of(found: os.stat_result) -> _Signature:
+def _signature_from(found: os.stat_result) -> _Signature:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 

@@ -36,7 +36,8 @@ _UTIL_RATIO = "DCGM_FI_DEV_GPU_UTIL_RATIO"
 # DCGM's newer names, with the older name and the factor to its unit. dcgm-exporter 4.9.0 took them for 23
 # fields of its lists, 11 with another unit (its release notes, which name them by kind; the 23rd is a label). Each name
 # from DCGM's dcgm_fields.h of 4.6.0 and go-dcgm's of 4.6.1, which have the older ones as aliases or as deprecated;
-# those of 4.7 (BYTES, PER_SECOND, SECONDS, and RATIOs of DEV) from a citation of NVIDIA's Field Identifiers for 4.7.0.
+# the names of 4.7 (BYTES, PER_SECOND, SECONDS, and RATIOs of DEV) from a citation of NVIDIA's Field Identifiers for
+# 4.7.0.
 _RENAMED: Mapping[str, tuple[str, float]] = {
     "DCGM_FI_DEV_SM_CLOCK_HERTZ": ("DCGM_FI_DEV_SM_CLOCK", 1e-6),
     "DCGM_FI_DEV_MEMORY_CLOCK_HERTZ": ("DCGM_FI_DEV_MEM_CLOCK", 1e-6),
@@ -75,7 +76,8 @@ _ONLY_4_7 = frozenset(
     if name.endswith(("_BYTES", "_SECONDS_TOTAL", "_PER_SECOND")) or name == "DCGM_FI_DEV_MEMORY_UTIL_RATIO"
 )
 # Reported utilisation may be far above 100 % (dcgm-exporter #418). Profiled ratios may exceed 1 by rounding.
-_PERCENT, _RATIO = 100.0, 1.01
+_PERCENT = 100.0
+_RATIO = 1.01
 _LIMITS = {
     "DCGM_FI_DEV_GPU_UTIL": _PERCENT,
     "DCGM_FI_DEV_MEM_COPY_UTIL": _PERCENT,

@@ -305,7 +305,7 @@ class NvmlSession:
 
 def _versions(nv: ModuleType) -> dict[str, str]:
     """Return the driver's version and the newest CUDA that it runs."""
-    driver = ask(nv, lambda: nv.nvmlSystemGetDriverVersion())  # noqa: PLW0108 - an older pynvml may lack it
+    driver = ask(nv, lambda: nv.nvmlSystemGetDriverVersion())  # noqa: PLW0108 - missing in an older pynvml
     cuda = ask(nv, lambda: nv.nvmlSystemGetCudaDriverVersion_v2())  # noqa: PLW0108
     found = {"driver": str(driver or ""), "cuda": cuda_words(str(cuda or ""))}
     return {name: value for name, value in found.items() if value}

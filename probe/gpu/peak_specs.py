@@ -45,10 +45,10 @@ class GpuSpec:
 #   data sheets, as PyTorch Lightning and others cite them. RTX A6000, RTX 6000 Ada: their data sheets. RTX 3090, 4090,
 #   5090: the tables of the GA102, Ada (2.1) and RTX Blackwell whitepapers.
 # - AMD's ROCm documentation for MI300X; its product pages and brochures, as PyTorch, torchtitan and verl cite them, for
-#   MI210, MI325X, MI350X and MI355X, whose digits beyond the printed ones are CUs x clock x operations.
+#   MI210, MI325X, MI350X and MI355X (digits beyond the printed ones are CUs x clock x operations).
 # `sure=False`: H20 and L20 (no data sheet is public; NVIDIA's code and resellers differ by 1 %), A10G (made for one
-# cloud; 70 in NVIDIA's code, 125, which is A10's, in others), RTX PRO 6000 (the bandwidth is on the product pages, of
-# the throughput only FP4's: a quarter and an eighth of it).
+# cloud; 70 in NVIDIA's code, 125, which is A10's, in others), RTX PRO 6000 (the product pages have the
+# bandwidth, and only FP4's throughput: a quarter and an eighth of that).
 #
 # The first pattern that is found in a name counts, so the special ones come first. Dashes are spaces by then.
 _GPUS: tuple[tuple[str, GpuSpec], ...] = (
@@ -95,7 +95,7 @@ _GPUS: tuple[tuple[str, GpuSpec], ...] = (
 )
 # Nominal sizes, which data sheets call GB and which are about GiB; not looked up one by one. Drivers report up to 1 %
 # less (140.4 of an H200's "141 GB"), and about 6 % less of GDDR6 with ECC: T4, A10, A10G, L4, A40, L40, L40S, L20.
-# Without one: V100, which has two, and B300 and GB300, of which 270 to 288 GB are told.
+# Without one: V100, which has two, and B300 and GB300, where sources say 270 to 288 GB.
 _MEMORY_GIB = {
     "GB200": 186, "B200": 180, "GH200 144GB": 144, "GH200 96GB": 96, "H200 NVL": 141, "H200 SXM": 141, "H100 NVL": 94,
     "H100 PCIe": 80, "H100 SXM": 80, "H20 141GB": 141, "H20 96GB": 96, "A100 SXM 80GB": 80, "A100 PCIe 80GB": 80,

@@ -51,7 +51,7 @@ GONE, CONFLICT, NOT_FOUND, FORBIDDEN = 410, 409, 404, 403
 _TIMEOUT_S = 10.0
 # A hundred pods, or a change of one. A pod has 10 to 30 KB and up to two thousand values.
 _LIMITS = JsonLimits(max_bytes=16 * 2**20, max_values=1_000_000, max_depth=64)
-_SHORT = 64 * 1024  # its length bounds what it unfolds to
+_SHORT = 64 * 1024  # its length bounds its unfolded size
 _KEEP_ALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),

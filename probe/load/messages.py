@@ -26,7 +26,7 @@ class WorkerShare:
     index: int = 0
     count: int = 1
 
-    def of(self, whole: int) -> int:
+    def part_of(self, whole: int) -> int:
         """Return this worker's share of a number."""
         return whole // self.count + (self.index < whole % self.count)
 

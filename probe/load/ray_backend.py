@@ -19,7 +19,7 @@ from probe.load.local_backend import WorkerLink, start_module
 from probe.load.messages import Failed, connect, receive, send
 
 _REACH_S = 5.0
-# Ray has to be imported, joined and left, beside what the workers take to be placed.
+# To import, join and leave Ray, in addition to the time to place the workers.
 _JOIN_S = 45.0
 _LEAVE_S = 2.0
 # What a driver needs to find Python and its cluster. No other variables: they may hold proxies and secrets.

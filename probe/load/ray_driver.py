@@ -108,7 +108,7 @@ async def place(cluster: RayApi, asked: PlacementRequest, actors: list[Actor], c
     except Exception as error:  # noqa: BLE001 - Ray has many, and the controller has to know
         fix = "see its head's log ray_client_server.err"
         if not asked.address.startswith("ray://"):
-            fix = "on a machine that is no node of it, give ray://HEAD:10001 as the address"
+            fix = "on a machine outside the cluster, give ray://HEAD:10001 as the address"
         raise PlacementError(f"the Ray cluster at {asked.address} cannot be joined, {_summary(error)}; {fix}") from None
     actors += [cluster.actor() for _ in range(count)]
     starting = [asyncio.ensure_future(_awaited(actor.start)) for actor in actors]

@@ -148,7 +148,7 @@ class RequestStock:
 # parses as many as needed to stay below, but lets the worker report and hear of a stop.
 _MAX_HELD = 32 * 2**20
 _MAX_TURN_S = 0.05
-_REQUEST = 32 * 1024  # beside its response: the body of a prompt of 4000 tokens
+_REQUEST = 32 * 1024  # without its response: the body of a prompt of 4000 tokens
 
 
 class UnreadResponses:

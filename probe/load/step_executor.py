@@ -113,7 +113,7 @@ class InFlightLimit:
 
 
 # A pause after a failure: a server that refuses at once would otherwise get thousands of requests a second. A user
-# whose requests keep failing doubles the pause, up to _MAX_PAUSES times this value.
+# with only failures doubles the pause, up to _MAX_PAUSES times this value.
 _AFTER_FAILURE_S = 0.2
 _MAX_PAUSES = 10
 # Open loop: the number of requests kept prepared for bursts. More are prepared between turns.
@@ -141,8 +141,8 @@ class StepExecution:
         `lateness`: the sending client's measure of how late the loop is.
         """
         self._users = plan.concurrency  # of all workers
-        self._plan = replace(plan, concurrency=share.of(plan.concurrency))
-        self._requests = share.of(plan.requests) if plan.requests is not None else None
+        self._plan = replace(plan, concurrency=share.part_of(plan.concurrency))
+        self._requests = share.part_of(plan.requests) if plan.requests is not None else None
         self._enough = ceil(MIN_REQUESTS / share.count)
         self._share, self._seed = share, seed
         self._clock = clock

@@ -33,7 +33,7 @@ from probe.gpu.fields import use
 from probe.load.loop_lag import lag_of_most_moments
 from probe.observe import guard
 
-_PARTS = 10  # of a step: batches whose means show how exact a statistic is (Schmeiser, 1982, recommends 10 to 30)
+_PARTS = 10  # of a step: the means of these batches show how exact a statistic is (Schmeiser, 1982: 10 to 30)
 # The client may be wrong by at most this share of an objective it judges.
 MAX_ERROR_SHARE = 0.1
 

@@ -104,7 +104,7 @@ def _rows(opened: IO[bytes]) -> Records:
     try:
         for row in csv.reader(text()):
             if columns is None:
-                columns = CsvColumns.of(row)
+                columns = CsvColumns.find(row)
             elif row:
                 yield last, columns.request(row)
     except (TraceFormatError, csv.Error) as error:
@@ -210,7 +210,7 @@ class CsvColumns:
     time: int | None
 
     @classmethod
-    def of(cls, header: Sequence[str]) -> "CsvColumns":
+    def find(cls, header: Sequence[str]) -> "CsvColumns":
         """Find the columns by their names. Raises TraceFormatError."""
         names = [name.strip().lower() for name in header]
         found = {kind: next((names.index(n) for n in known if n in names), None) for kind, known in _COLUMNS.items()}
@@ -245,7 +245,7 @@ def json_request(record: object) -> TraceRequest | None:
     prompt, output = (_first(record, names) for names in (_PROMPTS, _OUTPUTS))
     text = record.get("prompt")
     if isinstance(text, str) and output is None:
-        raise TraceFormatError("expected output_tokens beside prompt; add it (vllm bench serve takes 256 without)")
+        raise TraceFormatError("expected output_tokens as well as prompt; add it (vllm bench serve takes 256 without)")
     if isinstance(text, str) and prompt is None:
         prompt = _text_tokens(text)
     if prompt is None or output is None:

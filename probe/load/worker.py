@@ -154,7 +154,7 @@ class Worker:
         """Do what can be done before the first request is due. Return when the step begins."""
         await step.prepare()
         if asked.plan.arrivals is None:
-            await client.connect_ahead(asked.share.of(asked.plan.concurrency))
+            await client.connect_ahead(asked.share.part_of(asked.plan.concurrency))
         send(self._writer, Ready())
         return await self._start
 

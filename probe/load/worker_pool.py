@@ -161,7 +161,7 @@ class WorkerPool:
             aliases=source.aliases,
             workload=source.workload,
             timeout_s=source.timeout_s,
-            seed=source.seed + (begun << 40),  # far from those of arrivals
+            seed=source.seed + (begun << 40),  # far from the arrivals' seeds
             salt=f"{self._salt}/{begun}",
             index=share[0],
             count=share[1],

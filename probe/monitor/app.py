@@ -60,7 +60,9 @@ class App:
         self._clock = clock
         numbers = (shard.index, shard.total) if shard is not None else None
         self.measurements = MetricsSink(config.store.path, clock, numbers, config.otlp)
-        self._schedule = Scheduler(clock, self._task_succeeded, self._task_failed, self.measurements.health.late)
+        self._schedule = Scheduler(
+            clock, self._task_succeeded, self._task_failed, self.measurements.health.observe_lateness
+        )
         self._tasks = TargetTasks(self._schedule, self.measurements, clock)
         self._targets = TargetSet(config, shard, clock=clock, sink=self.measurements, tasks=self._tasks)
         self._discoveries = DiscoveryManager(self._discovered, self._targets.discovery_problem)
@@ -174,11 +176,11 @@ class App:
                 failure = "was applied only in part"
                 await self._apply(config)
             except ConfigError as error:
-                self.measurements.health.refused()
+                self.measurements.health.publish_refused_config()
                 _log.error("the configuration is refused, the previous one stays in use", detail=str(error))
                 return str(error)
             except Exception as error:  # noqa: BLE001 - whatever it is: later reloads must work
-                self.measurements.health.refused()
+                self.measurements.health.publish_refused_config()
                 _log.error(f"the configuration {failure}", exc_info=error)
                 return f"{self._file}: it {failure} ({one_line(str(error) or type(error).__name__, 200)})"
             return None
@@ -197,7 +199,7 @@ class App:
         least = {name: found.min_targets for name, found in self.config.discoveries.items()}
         self.measurements.discovery.announce(least)
         links = {"pages": self.config.web_external_url or "", "grafana": self.config.grafana_url or ""}
-        self.measurements.health.configured(config_hash(self.config), self._clock.wall_s(), **links)
+        self.measurements.health.publish_config(config_hash(self.config), self._clock.wall_s(), **links)
 
     async def _discovered(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:
         async with self._one_change:
@@ -205,10 +207,10 @@ class App:
             await self._targets.reconcile()
 
     def _task_succeeded(self, task: TaskId) -> None:
-        self.measurements.health.succeeded(task.task, task.target, self._clock.wall_s())
+        self.measurements.health.record_success(task.task, task.target, self._clock.wall_s())
 
     def _task_failed(self, task: TaskId, problem: str, error: BaseException | None) -> None:
-        self.measurements.health.failed(task.task, task.target)
+        self.measurements.health.count_failure(task.task, task.target)
         if error is not None:
             _log.error("task failed", task=task.task, target=task.target, exc_info=error)
         else:
@@ -218,7 +220,7 @@ class App:
 
     async def _watch_loop(self) -> None:
         async for lag in lags(self._clock, _LAG_INTERVAL_S):
-            self.measurements.health.loop_lag(lag)
+            self.measurements.health.observe_loop_lag(lag)
 
     async def _watch_others(self) -> None:
         """Follow which servers other probers load: their traffic must not be counted as user traffic."""

@@ -59,7 +59,7 @@ class KnownAnswer:
         self._last: Outcome | None = None
 
     @classmethod
-    def of(
+    def from_target(
         cls,
         target: TargetConfig,
         client: Client,
@@ -155,7 +155,7 @@ class Canary:
     async def run_once(self) -> RequestRecord:
         """Send one request and keep its record. Return it, also of a failure: only cancellation is raised."""
         record = await self.measure()
-        self.keep(record)
+        self.add(record)
         return record
 
     async def measure(self) -> RequestRecord:
@@ -186,8 +186,8 @@ class Canary:
             self._aliases = self.model, await self._client.aliases(self.model)
         return answered in self.aliases
 
-    def keep(self, record: RequestRecord) -> None:
-        """Keep the record as the newest."""
+    def add(self, record: RequestRecord) -> None:
+        """Add the record as the newest."""
         self._recent.appendleft(record)
         self.failure_log.add(record)
         if record.outcome is not Outcome.OK:

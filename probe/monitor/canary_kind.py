@@ -45,7 +45,7 @@ class CanaryKind:
             requests(self._load),
             objectives=config.objectives_of(target),
             clock=clock,
-            known_answer=KnownAnswer.of(target, self.client, clock, observer.sending, on_record),
+            known_answer=KnownAnswer.from_target(target, self.client, clock, observer.sending, on_record),
             is_traced=config.otlp is not None,
         )
         self._startup = StartupGrace(clock, target.canary.startup_grace or 0.0)
@@ -65,7 +65,7 @@ class CanaryKind:
         if slept:
             return record
         self.canary.log_change(record)
-        self.canary.keep(record)
+        self.canary.add(record)
         return None if self._startup.is_starting(record) else record
 
     def status(self) -> CanaryStatus:

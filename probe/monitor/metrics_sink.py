@@ -142,21 +142,21 @@ class MetricsSink:
         self._server.observe(target, snapshot, seconds, page_bytes)
         self._replicas[target] = snapshot.flags.get(REPLICAS)
         if snapshot.is_asleep:
-            self._client.asleep(target)
+            self._client.remove_up(target)
 
     def scrape_failed(self, target: str, reason: str) -> None:
-        self._server.failed(target, reason)
+        self._server.count_failure(target, reason)
 
     def users(self, target: str, totals: UserTotals) -> None:
         self._users.observe(target, totals)
 
     def cross_checks(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
         self._cross_checks.observe(target, found)
-        self._capacity.live(target, users, self._replicas.get(target))
+        self._capacity.publish_headroom(target, users, self._replicas.get(target))
 
     def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
         if snapshot is None:
-            self._gpus.failed(target)
+            self._gpus.count_failure(target)
         else:
             self._gpus.observe(target, snapshot)
 
@@ -165,7 +165,7 @@ class MetricsSink:
         forecast = self._forecasts.get(result.target)
         result = replace(result, prior_forecast=prior_forecast(forecast, result))
         self.store.add(result)  # before anything that may fail
-        self._capacity.verified(result, forecast)
+        self._capacity.publish_forecast_error(result, forecast)
         self._capacity.observe(result)
         if (found := capacity_sample(result)) is not None:
             self._capacity_samples.setdefault(result.target, []).append(found)
@@ -173,7 +173,7 @@ class MetricsSink:
 
     def _not_stored(self, target: str) -> None:
         if target in self._capacity_samples:  # else it has gone since its run
-            self.health.failed("capacity", target)
+            self.health.count_failure("capacity", target)
 
     def needs_confirmation(self, result: CapacityResult) -> bool:
         return capacity_sample(result) is not None and needs_confirmation(self._capacity_samples[result.target])
@@ -188,10 +188,10 @@ class MetricsSink:
         self._forecasts[result.target] = result
 
     def forecast_for_users(self, result: CapacityResult) -> None:
-        self._capacity.for_users(result)
+        self._capacity.publish_for_users(result)
 
     def refused(self, target: str, reason: str) -> None:
-        self._capacity.refused(target, reason)
+        self._capacity.count_refusal(target, reason)
 
     def _compare(self, result: CapacityResult) -> None:
         # Compare with results of its kind: a restored measurement and a restored forecast are of different times.
@@ -204,4 +204,4 @@ class MetricsSink:
 def _otlp_export(config: OtlpConfig, clock: Clock, health: HealthExporter) -> "OtlpExport":
     from probe.monitor.otlp_export import OtlpExport  # noqa: PLC0415 - memory that only this option needs
 
-    return OtlpExport(config, clock, health.otlp_failed)
+    return OtlpExport(config, clock, health.count_otlp_failure)

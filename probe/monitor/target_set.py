@@ -54,12 +54,12 @@ class TargetSet:
         """Replace the configuration."""
         self._desired.configure(config)
         for name in config.discoveries:
-            self._sink.discovery.found(name, self._desired.count(name))
+            self._sink.discovery.publish_found(name, self._desired.count(name))
 
     def discovered(self, discovery: str, servers: tuple[DiscoveredServer, ...]) -> None:
         """Replace the servers of a discovery."""
         self._desired.discovered(discovery, servers)
-        self._sink.discovery.found(discovery, len(servers))
+        self._sink.discovery.publish_found(discovery, len(servers))
 
     def discovery_problem(self, discovery: str, problem: str | None) -> None:
         """Report why a discovery cannot be asked; None: it can be asked again."""
@@ -176,7 +176,7 @@ class TargetSet:
         for known in self._sink.add(target.config, monitor.canary_models, monitor.objectives):
             monitor.restore(known)
         self._sharing[page].add(name)
-        self._sink.health.share(self._sharing[page])
+        self._sink.health.publish_shared_page(self._sharing[page])
         self._describe(target)
         self._tasks.plan(monitor, config, position)
 
@@ -202,7 +202,7 @@ class TargetSet:
             self._sink.forget(name)
             page = self._pages.pop(name)
             self._sharing[page].discard(name)
-            self._sink.health.share(self._sharing[page])
+            self._sink.health.publish_shared_page(self._sharing[page])
             if not self._sharing[page]:
                 del self._sharing[page]
                 self._server_states.pop(page, None)
@@ -215,7 +215,7 @@ class TargetSet:
     def _report(self, discovery: str) -> None:
         """Set a discovery's series, and log its problem when that changes."""
         problem = self._poll_problems.get(discovery) or self._desired.left_out.get(discovery)
-        self._sink.discovery.failing(discovery, failing=problem is not None)
+        self._sink.discovery.publish_failing(discovery, failing=problem is not None)
         if problem == self._reported.get(discovery):
             return
         if problem is None:

@@ -73,7 +73,8 @@ _FAILURES = {
     **dict.fromkeys((Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT), reasons.SERVER_ERRORS),
 }
 # At least this many requests, answered at least this long ago (s): some servers export counters every few seconds.
-_OWN_REQUESTS, OWN_COUNTED_S = 20, 5.0
+_OWN_REQUESTS = 20
+OWN_COUNTED_S = 5.0
 # The least share of them that it counts if it is one of several servers.
 _OWN_SHARE = 0.05
 

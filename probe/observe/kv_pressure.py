@@ -25,7 +25,8 @@ _LATELY_NS = 60 * 10**9
 _BELOW_LIMIT = 0.9
 # One canary may miss by chance. Users come in bursts: ten, as in the alerts on users' objectives.
 _LEAST_CANARIES, _LEAST_USERS = 2, 10
-_LEAST_GROWTH, _GROWTH_NS = 5, 240 * 10**9
+_LEAST_GROWTH = 5
+_GROWTH_NS = 240 * 10**9
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from probe.core.server_values import VALUES
 from probe.core.snapshot import ServerSnapshot, changed_replicas
 
-_REMEMBERED, _REMEMBERED_NS = 8, 3600 * 10**9
+_REMEMBERED = 8
+_REMEMBERED_NS = 3600 * 10**9
 _FOR_NS = 600 * 10**9
 _LEAPS = 2
 _MANY = 10_000  # tokens; more than a young server generates between two snapshots

@@ -64,8 +64,8 @@ def _engines(server: ServerSnapshot) -> Iterator[tuple[str, bool, tuple[float | 
         yield "", bool(server.running or server.waiting), values
 
 
-# How long a server whose page cannot be read any more still counts as asleep. It may have died, and then its canaries
-# have to fail.
+# How long a server still counts as asleep when its page cannot be read any more. It may have died, and then its
+# canaries have to fail.
 _UNREAD_NS = 60 * 10**9
 
 
@@ -103,7 +103,8 @@ class Sleep:
 
 WINDOW_NS = 300 * 10**9
 _MIN_RATE_WINDOW_S = 10.0
-_MAX_COMPARISONS, _COMPARISON_AGE_NS = 20, 3600 * 10**9
+_MAX_COMPARISONS = 20
+_COMPARISON_AGE_NS = 3600 * 10**9
 _RECENT_HISTOGRAMS = ("ttft", "queue", "prefill")
 
 

@@ -15,13 +15,14 @@ from probe.core.objectives import BY_GAPS, Objective, Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.observe.guard import GuardLimits, GuardVerdict, denied
 
-# What a capacity lacks that was measured with this guard.
+# What remains unseen in a capacity that was measured with this guard.
 _HIDDEN = tuple(dict.fromkeys(row.unseen for row in reasons.TRIPS if row.unseen))
 UNSEEN = f"guarded by the run's own answers alone, which do not show {', '.join(_HIDDEN[:-1])} and {_HIDDEN[-1]}"
 # How many requests are sent one at a time, to see the server without load.
 UNLOADED_REQUESTS = 5
 # How many answers are judged, the newest, and how many of them must be slow.
-_RECENT, _SLOW = 10, 5
+_RECENT = 10
+_SLOW = 5
 # After an overload: a request alone may take this multiple of the unloaded latency, or this share of the objective.
 _AS_BEFORE, _EASILY = 2.0, 0.5
 

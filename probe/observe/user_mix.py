@@ -14,7 +14,7 @@ from probe.core.token_length import MeasuredLength
 from probe.core.workload import MAX_TOKENS, Workload
 
 USERS = "users"  # the workload's name, unless the configuration has one of this name
-MIN_REQUESTS = 200  # whose 95th percentile rests on ten requests
+MIN_REQUESTS = 200  # so that the 95th percentile rests on ten requests
 _PARTS = 6  # points within a bucket
 _STEEPEST = 8.0
 _ROUNDS = 30

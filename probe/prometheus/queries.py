@@ -31,7 +31,7 @@ from probe.scrape import vllm_history
 _T = TypeVar("_T")
 # The page on a dropped knee must not prevent the run that would measure whether it is back.
 KNEE_PAGE = "KneewatchKneeDropped"
-# ALERTS_FOR_STATE has when each alert's condition began to hold. Where a Prometheus lacks it, ALERTS is enough.
+# ALERTS_FOR_STATE has when each alert's condition began to hold. In a Prometheus without it, ALERTS is enough.
 _OWN = 'alertname=~"Kneewatch.+"'
 _FIRING = (
     f'(ALERTS_FOR_STATE{{{_OWN}}} and ignoring (alertstate) ALERTS{{{_OWN}, alertstate="firing"}})'
@@ -45,7 +45,8 @@ _PAST = AnswerLimits(5.0, JsonLimits(16 * 2**20, 1_000_000))
 _NO_TIME_S = 1e11
 _MAX_NAME = 256
 # A peak is the mean of this long, and the label that tells its two values apart. Weeks of samples take seconds.
-_PEAK_OVER, _OF = "5m", "of"
+_PEAK_OVER = "5m"
+_OF = "of"
 _PEAK = AnswerLimits(60.0, JsonLimits(2**16, 1000))
 # A year; Prometheus allows 11,000 steps in a query.
 _HISTORY_S, _HISTORY_STEP_S = 365 * 86400, 3600

@@ -40,7 +40,7 @@ class ReplicaPlan:
 
     @property
     def good_share(self) -> float:
-        """Share of the output tokens that count as good, at the knee and below it."""
+        """Return the share of the output tokens that count as good, at the knee and below it."""
         return good_share(self.objectives) if self.objectives is not None else 1.0
 
     @property

@@ -22,12 +22,14 @@ LookUp = Callable[[str], Sequence[Address]]
 # An answer serves all connections of these seconds; then the name is looked up again.
 _FRESH_S = 3.0
 # It serves longer, up to a minute, while a lookup takes longer than half a second or fails: the server may be well.
-_STALE_S, _PATIENCE_S = 60.0, 0.5
+_STALE_S = 60.0
+_PATIENCE_S = 0.5
 # The limit for a name without an answer. Most callers give up earlier.
 _DEADLINE_S = 10.0
-# A lookup that takes longer hangs. Names whose last lookup hung share some of the threads, so that others find one.
+# A lookup that takes longer hangs. Names with a hung last lookup share some of the threads, so that others find one.
 _HANGS_S = 1.0
-_MAX_HUNG, _MAX_THREADS = 64, 256
+_MAX_HUNG = 64
+_MAX_THREADS = 256
 # Names come from discoveries, too, and go again.
 _MAX_NAMES = 4096
 
@@ -58,7 +60,7 @@ class NameLookups:
         self._pending: dict[str, asyncio.Task[_Answer | OSError]] = {}
         self._began_s: dict[str, float] = {}
         self._running: set[str] = set()
-        self._hung: set[str] = set()  # names whose current or last lookup took too long
+        self._hung: set[str] = set()  # names with a current or last lookup that took too long
         self._changed = asyncio.Condition()
 
     async def addresses(self, host: str) -> list[Address]:

@@ -61,7 +61,7 @@ class HelperProcess:
         """Call the function "package.module:function", which is not imported here, and return its result."""
         return self._answer(_CALL, name, args)
 
-    def keep(self, name: str, *args: object) -> None:
+    def call_and_keep(self, name: str, *args: object) -> None:
         """Call the function and keep its result in the helper process, for `ask`."""
         self._answer(_KEEP, name, args)
 

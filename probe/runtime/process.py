@@ -19,7 +19,7 @@ def raise_descriptor_limit() -> None:
 
 
 # Allocations between two garbage collections. With Python's default of 700, a metrics page of two hundred targets
-# causes a hundred collections, every tenth of which scans the whole heap.
+# causes a hundred collections, and every tenth scans the whole heap.
 _GC_THRESHOLD = 10_000
 # How long a thread that renders a page may keep the event loop waiting. With Python's default of 5 ms, a token's time
 # stamp could be that late.

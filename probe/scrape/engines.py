@@ -8,7 +8,7 @@ from probe.scrape import metrics_parser as page
 from probe.scrape.reads import Engine
 from probe.scrape.vllm import RAY_DELAY_S, as_vllm, is_of_ray
 
-# vLLM first: a gateway may relay its server's page beside its own.
+# vLLM first: a gateway may relay its server's page in addition to its own.
 ENGINES = (
     vllm.ENGINE, sglang.ENGINE, tgi.ENGINE, trtllm.ENGINE, triton.ENGINE, nim.ENGINE, litellm.ENGINE, dynamo.ENGINE,
     llamacpp.ENGINE,

@@ -13,7 +13,10 @@ from probe.core.snapshot import EngineSnapshot, Histogram
 Samples = Mapping[str, list[Sample]]
 
 # Every bucket and every value of a label is one of Kneewatch's series. TGI's histograms of lengths have 101 buckets.
-_MAX_BUCKETS, MAX_VALUES, MAX_VALUE, MAX_ENGINES = 110, 20, 64, 32
+_MAX_BUCKETS = 110
+MAX_VALUES = 20
+MAX_VALUE = 64
+MAX_ENGINES = 32
 OTHER = "other"  # in place of values beyond the first MAX_VALUES
 # Nearly all lines are of this form; prometheus_client's parser takes some 15 us for one, which is 8 ms for vLLM's page.
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)"')

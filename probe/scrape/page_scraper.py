@@ -92,7 +92,9 @@ _BESIDE_BYTES = 256 * 1024
 _VERSION = JsonLimits(max_bytes=64 * 1024, max_values=1000)  # vLLM's is {"version": "..."}
 _INFO_TIMEOUT_S = 15.0  # vLLM 0.32 first lists the machine's software, which took 9 s on two busy cores
 _STOPPED_SHARE = 0.1  # of the time limit
-_MAX_VERSION, _MAX_ADDRESS, _MAX_MESSAGE = 64, 100, 300
+_MAX_VERSION = 64
+_MAX_ADDRESS = 100
+_MAX_MESSAGE = 300
 # Shorter secrets may be words of the page.
 _SHORTEST_SECRET = 8
 

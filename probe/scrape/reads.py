@@ -19,7 +19,7 @@ class Read:
 
 
 # By the key of the value in server_values.VALUES: the names of its series, today's first and then earlier versions'
-# names, of which the first that is on the page counts; or a `Read`.
+# names (the first one on the page counts); or a `Read`.
 Reads = Mapping[str, tuple[str, ...] | Read]
 
 

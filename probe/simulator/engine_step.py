@@ -18,7 +18,7 @@ class EngineRequest:
     output_tokens: int
     shared_tokens: int
     generated: int = 0
-    computed: int = 0  # tokens whose keys and values are in the cache
+    computed: int = 0  # tokens with keys and values in the cache
     since: int = 0
     blocks: int = 0  # of its own, kept while it is not decoding
     shared_blocks: int = 0  # of the common prefix

@@ -26,7 +26,8 @@ from probe.core.text import one_line
 from probe.web.monitor_protocol import Monitor
 
 # Per target: this many at once, then one per EVERY_S. A Prometheus that probes four times a minute stays within it.
-BURST, EVERY_S = 6, 5.0
+BURST = 6
+EVERY_S = 5.0
 AT_ONCE = 8  # for all targets together
 _MARGIN_S = 0.5  # before the scrape's timeout, so that the answer arrives in time
 _MAX_TIMEOUT_S = 120.0

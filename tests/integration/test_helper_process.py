@@ -29,7 +29,7 @@ def test_it_calls_a_function_elsewhere_and_with_less_priority(other: HelperProce
 
 
 def test_a_kept_object_answers_several_calls(other: HelperProcess) -> None:
-    other.keep("collections:Counter", "aab")
+    other.call_and_keep("collections:Counter", "aab")
     other.ask("update", "b")
     assert dict(other.ask("most_common")) == {"a": 2, "b": 2}
 

@@ -66,11 +66,11 @@ def find_bottleneck(
     `requests`: how many are simulated at each rate. ValueError as find_capacity().
     """
 
-    def found(changed: Twin) -> float:
+    def capacity_of(changed: Twin) -> float:
         return find_capacity(changed, objectives, near_rps, correction=correction, seeds=(0,), requests=requests)
 
-    base = found(twin)
-    gains = {name: found(relaxed) / base - 1 for name, relaxed in _relaxed(twin).items()} if base else {}
+    base = capacity_of(twin)
+    gains = {name: capacity_of(relaxed) / base - 1 for name, relaxed in _relaxed(twin).items()} if base else {}
     name = max(gains, key=lambda one: gains[one], default=None)
     return Bottleneck(name if name is not None and gains[name] >= _WORTH_NAMING else None, gains)
 

@@ -10,7 +10,9 @@ from probe.core.workload import Workload
 from probe.simulator.cost import FrontEnd, StepCost
 
 # More than any server has: what a damaged or foreign file may ask to be simulated.
-_MOST, _MOST_ENGINES, _MOST_DELAY = 1e10, 1024, 1000.0
+_MOST = 1e10
+_MOST_ENGINES = 1024
+_MOST_DELAY = 1000.0
 
 
 def fitted_server(

@@ -30,7 +30,8 @@ _UNEXPLAINED = 0.15  # median error of the step cost model
 # With an unknown max_num_seqs, how many times the most requests ever running may be assumed to run.
 _MAX_RUNNING_GROWTH = 1.7
 _MIN_SEGMENT_S = 30.0  # the arrivals of a shorter time are no load
-_Z, _FLOOR = 1.64, 0.04
+_Z = 1.64
+_FLOOR = 0.04
 _USUAL_CHUNKS = (2048, 8192)  # the likeliest values of max_num_batched_tokens, where it is unknown
 _REQUESTS = 3000
 # The result is from this many times as many: with few, the longest queues have no time to grow.

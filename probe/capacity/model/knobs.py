@@ -28,9 +28,10 @@ _ATTRIBUTES: Mapping[str, str] = {
     PREFIX_CACHE: "prefix_caching",
 }
 DOUBLED = (MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, KV_CACHE)
-_REQUESTS = 1500  # simulated at each rate; half of it for a spread
+_REQUESTS = 1500  # simulated at each rate; half as many for a spread
 _FEWEST_FITS = 3
-_Z, _FLOOR = 1.64, 0.02  # the floor: standard deviation of a ratio of two simulations, and of what no fit shows
+_Z = 1.64
+_FLOOR = 0.02  # the floor: standard deviation of a ratio of two simulations, and of what no fit shows
 _TOO_WIDE = 0.35  # half of an interval, relative
 # Between the stored capacity and the twin's, as a logarithm; above it the capacity is not the twin's.
 _MAX_DISAGREEMENT = 0.15

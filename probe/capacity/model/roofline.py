@@ -28,8 +28,8 @@ _ALONE = Batch(1, 1)
 # A step with this many prompt tokens is compute-bound: the two limits cross at some hundred tokens.
 _PROMPT_TOKENS = 2048
 _FULL = Batch(1, _PROMPT_TOKENS, pairs=_PROMPT_TOKENS**2 / 2)
-# Relative standard error of a step's duration above which it counts as unknown. Only scatter is in it: on simulated
-# servers, whose windows give means and not spreads, the cost model was off by up to four times as much.
+# Above this relative standard error, a step's duration counts as unknown. It holds scatter only: on simulated servers,
+# where windows give means and not spreads, the cost model was off by up to four times as much.
 _MAX_ERROR = 0.04
 _MIN_SEGMENT_S = 10.0  # over a shorter time, GPU use is chance
 

@@ -53,7 +53,7 @@ class ModelFit:
 class _UncorrectedFit:
     twin: Twin
     cost_model: StepCostModel
-    by_steps: bool  # by the server's own sums over its steps, whose fit has no bias
+    by_steps: bool  # fitted to the server's own sums over its steps, without bias
     prompts: Sequence[float]
 
 
@@ -325,7 +325,8 @@ _NEARLY = 0.93
 # How often as many as ever must run while others wait; one less if none ever waited while fewer ran. Once is enough of
 # an overload for a power of two, the usual limit, if none did, or with this share of them waiting: one or two wait by
 # chance, such as long prompts for a step's tokens.
-_POLLS, _MANY = 3, 0.5
+_POLLS = 3
+_MANY = 0.5
 
 
 def infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], *, overloaded: bool = False) -> int | None:

@@ -36,7 +36,8 @@ _MAX_HOLDER = 1024
 # A lock on a file that was removed between open and flock excludes no later process, so it is tried again.
 _TRIES = 5
 # `locked_by_others` itself holds the lock for some microseconds.
-_LOOKS, _LOOK_S = 3, 0.02
+_LOOKS = 3
+_LOOK_S = 0.02
 _held: set[Path] = set()  # the files that this process has locked
 
 

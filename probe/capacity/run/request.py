@@ -51,7 +51,7 @@ class SearchProcess:
         self._search = (workload, objectives, hints, budget)
 
     def begin(self) -> None:
-        self._helper.keep("probe.capacity.search.search:Search", *self._search)
+        self._helper.call_and_keep("probe.capacity.search.search:Search", *self._search)
 
     def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
         self._helper.ask("observe_idle", snapshots, baseline, beside)

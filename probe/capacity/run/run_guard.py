@@ -203,7 +203,7 @@ class RunGuard:
 
     def has_several_servers(self) -> bool:
         """Return whether several servers answer: the metrics page alternates, or does not count all requests."""
-        if self._watch.has_restarted:  # its counters began again, so they lack requests anyway
+        if self._watch.has_restarted:  # its counters began again at zero
             return self._watch.has_alternated
         return page_fault(self._answered_ns, self._watch.snapshots) is reasons.SEVERAL_SERVERS
 

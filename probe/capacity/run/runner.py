@@ -227,7 +227,7 @@ class CapacityRun:
         found = await self._compute(partial(self._plan.capacity, self._steps, self._guard.stopped()), _RESULT)
         if self._guard.stopped().reason == SERVER_UNREADABLE.word and self._watch.failure is not None:
             found = replace(found, reason="; ".join(filter(None, (self._watch.failure, found.reason))))
-        return found.noted(note) if note else found
+        return found.with_note(note) if note else found
 
     def _result(self, capacity: Capacity) -> CapacityResult:
         return CapacityResult(

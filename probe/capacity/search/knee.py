@@ -45,7 +45,8 @@ def below(plan: StepPlan) -> str:
 
 MODE = "empirical"  # measured, with no model behind it
 # A step that is shorter than this, with fewer requests too, may hold a load at which queues still grow.
-LONG_S, MANY_REQUESTS = 180.0, 1000
+LONG_S = 180.0
+MANY_REQUESTS = 1000
 _SHORT = (
     "judged by a step of {seconds:.0f} s, in which the longest queues have no time to grow: the capacity may be up to a"
     " tenth lower"

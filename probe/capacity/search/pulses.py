@@ -19,13 +19,14 @@ from probe.simulator.cost import StepCost
 MOST = 64  # requests at once: steps show what more do
 _GROWTH = 4  # a pulse has at most this many times the requests of the one before: three pulses to the most
 _WORTH = 1.5  # and at least this many times: with fewer it shows nothing new
-_MARGIN = 0.5  # of an objective: what is expected of a pulse stays below, and may be half of what it takes
+_MARGIN = 0.5  # of an objective: a pulse's expected time stays below, and may be half of the actual one
 _LONGEST_QUEUE_S = 1.2  # the guard takes a queue of three polls for an overload
 _KV_SHARE = 0.8  # of the KV cache: the rest is for users who come meanwhile
 # A request more in a step, relative to the step of a single one, until a pulse has shown it: more than on any server of
 # benchmarks/ (0.11 at most), and _MARGIN makes up for twice as much; above that a first pulse of four may miss TPOT.
 # Measured ones count as half as much again, since memory traffic and computing add up differently in a larger batch.
-_UNKNOWN_SLOPE, _SLOPE_MARGIN = 0.15, 1.5
+_UNKNOWN_SLOPE = 0.15
+_SLOPE_MARGIN = 1.5
 
 
 @dataclass(frozen=True, slots=True)

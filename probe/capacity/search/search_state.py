@@ -34,7 +34,7 @@ VERIFYING_SHARE = 0.86  # of the forecast: a step at TOP_SHARE verifies it even 
 TOP_SHARE = 0.95  # of the forecast: so near the knee that nothing unexpected lies beyond it
 SAME_RATE = 0.07  # of a rate: rates that differ by less count as the same; steps are 20 % apart, or repeated
 _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
-QUICK_REQUESTS = 1200  # of a simulation of which only a ratio or a spread is used, so that chance cancels
+QUICK_REQUESTS = 1200  # of a simulation for a ratio or a spread, in which chance cancels
 _PLANNING_REQUESTS = 2000  # simulated requests to plan the next step: a rate that is 5 % off is good enough
 _GUESS_REQUESTS = 400  # simulated requests for a first guess: pulses are rougher
 _PAIR_STEPS = 3  # the highest steps, from which the cost of attention is inferred: lower ones have few long prompts
@@ -59,7 +59,7 @@ class SearchState:
         self.fit: ModelFit | None = None  # the last one of the model
         self.twin: Twin | None = None  # the fit's, with a front end
         self.correction: dict[str, float] = {}  # factors for the twin's latencies
-        # Of all traffic, as if all of it were the workload's; None without a twin, and if no rate holds on it.
+        # Of all traffic, converted to the workload's requests; None without a twin, and if no rate holds on it.
         self.forecast_rps: float | None = None
         self.live_equivalent_rps = 0.0  # the rate of workload requests that takes as much capacity as live users do
         self.front_end_estimate = NONE

@@ -22,7 +22,7 @@ FEW = 8  # the least requests to learn something from: the mean of fewer is chan
 # A step is steady if, beyond chance, at most this many times as many requests are in flight at its end as at its
 # beginning: a batch that still fills grows by less, an endless queue by more.
 _GROWTH = 1.3
-_MOST_REPORT = 0.9  # the share of requests for which a server that reports times does so; some lack one of them
+_MOST_REPORT = 0.9  # a server that reports times does so for this share of requests; some are without one of them
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,20 @@ from probe.core.workload import Workload
 # unexpected lies beyond it. _MAX_GROWTH puts a step between them.
 _FORECAST_SHARES = (0.5, TOP_SHARE)
 # Of the guess without pulses. By the unloaded baseline alone it was 0.5 to 2.2 times the capacity of 12 simulated
-# servers whose TPOT objective was 1.15, 1.3 or 1.5 times their unloaded TPOT.
+# servers, with TPOT objectives of 1.15, 1.3 or 1.5 times their unloaded TPOT.
 _UNPULSED_SHARE = 1 / 3
-# The most by which a step's load exceeds the last that held, since the forecast may be wrong: from half of it the knee
-# is two steps away. Early, far below the forecast, it may be more.
-_MAX_GROWTH, _MAX_EARLY_GROWTH, _EARLY_SHARE = 1.45, 1.7, 0.4
+# The largest growth from the last load that held, since the forecast may be wrong: from half the forecast, the knee is
+# two steps away. Early, far below the forecast, it may be more.
+_MAX_GROWTH = 1.45
+_MAX_EARLY_GROWTH = 1.7
+_EARLY_SHARE = 0.4
 _MORE_RUNNING = 0.7  # requests at a time by which a climb without any guess rises at least: few steps from one to many
 _MIN_GROWTH = 1.2  # the least: a step nearer to it shows little new
 _MIN_INFORMATIVE = 2  # one step is enough for a step cost model, but not for its uncertainty
 # Without a model: the ratio of the lowest failed to the highest held rate at which the search is done, as narrow as a
 # verified interval, and the largest step between them, less than early growth since something failed.
-_DONE_RATIO, _MAX_GAP_GROWTH = 1.08, 1.3
+_DONE_RATIO = 1.08
+_MAX_GAP_GROWTH = 1.3
 
 
 def first_rates(state: SearchState, held_rps: float, guess_rps: float | None) -> float:

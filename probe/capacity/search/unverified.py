@@ -16,9 +16,11 @@ from probe.capacity.search.search_step import SearchStep
 # Half of an interval, relative, above which a capacity is not called verified (docs/capacity.md).
 MAX_VERIFIED_HALF = 0.08
 _MORE = 1.25  # times the most requests running in any snapshot may run as well: between polls more do
-# A search of a minute meets one speed of a server whose clocks follow the temperature. Another speed shows at any load,
-# so a step that only waits for one is as light as that allows: at 20 % of the knee too few requests run to fit a cost.
-_LEAST_SPAN_S, _STEP_S, _DRIFT_SHARE = 100.0, 30.0, 0.35
+# GPU clocks follow the temperature, and a search of a minute meets one speed. Another speed shows at any load, so a
+# step that only waits for one is light; but at 20 % of the knee too few requests run to fit a cost.
+_LEAST_SPAN_S = 100.0
+_STEP_S = 30.0
+_DRIFT_SHARE = 0.35
 _ROOM = 1.1  # seconds of a run for each second of its steps: between them the search computes
 # By how much the twin's TPOT or E2E may be off. In runs on vLLM servers of known timing, it was 13 to 24 % where the
 # capacity was more than 10 % wrong; where it was right it was mostly at most 7 %, and up to 14 %
@@ -91,7 +93,7 @@ def steps_lacking(state: SearchState, knee: KneeEstimate) -> int:
     if parts < FEWEST_PARTS:
         return FEWEST_PARTS - parts
     spread, needed = (half**2 - knee.least_half**2 for half in (_half(knee), MAX_VERIFIED_HALF))
-    # The variance of a mean falls with the number of its parts. That of few parts is itself hardly known.
+    # The variance of a mean falls with the number of its parts. With few parts it is itself hardly known.
     return min(max(math.ceil(parts * (spread / needed - 1)), 1), parts) if needed > 0 else 0
 
 

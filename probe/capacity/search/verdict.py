@@ -22,9 +22,10 @@ from probe.core.step import StepSummary
 from probe.core.token_length import mean_length
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
-# Without a model: steps up, of which two make the widest bracket for a capacity, and how many requests judge a step:
-# of so many, two miss an objective at the knee.
-CLIMB_FACTOR, ENOUGH_REQUESTS = 1.12, 40
+# Without a model: growth of a step (two steps make the widest bracket for a capacity), and how many requests judge a
+# step: of so many, two miss an objective at the knee.
+CLIMB_FACTOR = 1.12
+ENOUGH_REQUESTS = 40
 _FORESEEN = 0.9  # of an objective: the twin reaches this with the requests of a step that broke it, or nearly
 _REFUTES = 0.85  # of the forecast: a load that breaks below this share is no chance, so the model is wrong
 _CHANCE = 0.1  # probability of so many misses at a load that just holds; above it, the load has not failed

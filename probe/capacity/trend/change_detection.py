@@ -55,7 +55,8 @@ LASTS_RUNS = 14
 _DROPPED_RUNS = 3
 _RECENT = 5
 _WITNESS = 1 / 3
-_RANKS_RATIO, _RANKS_P = 0.05, 0.001
+_RANKS_RATIO = 0.05
+_RANKS_P = 0.001
 
 
 def detect_shift(history: Sequence[CapacitySample]) -> Shift | None:

@@ -16,10 +16,11 @@ MIN_BASELINE, MAX_BASELINE = 5, 28
 _MEDIAN_RATIO = 0.065
 _COARSE_RATIO = 0.1
 # The noise of one sample that is assumed at first, and the number of runs that this assumption is worth.
-_USUAL_NOISE, _USUAL_RUNS = 0.03, 10
+_USUAL_NOISE = 0.03
+_USUAL_RUNS = 10
 _NOISE_FACTOR = 2.2
 _MAD_TO_SD = 1.4826  # of a normal distribution
-# Variance of a median over that of one value: of three, exactly; of n, pi / 2n (Kenney and Keeping, 1962).
+# Variance of a median over one value's: of three, exactly; of n, pi / 2n (Kenney and Keeping, 1962).
 _MEDIAN_OF_3_VARIANCE, _MEDIAN_VARIANCE = 0.449, math.pi / 2
 
 

@@ -32,7 +32,8 @@ _MISSES = 0.1  # a stated interval holds nine of ten
 # One miss widens the interval by 17 %, ten hits narrow it by 12 %. Gibbs and Candes take 0.005 for thousands of
 # errors. A server has one a night, and theirs would take months. Above 0.1 one miss would double the interval.
 _GAMMA = 0.05
-_NO_MISSES, _MAX_ALPHA = 1e-6, 0.5
+_NO_MISSES = 1e-6
+_MAX_ALPHA = 0.5
 _NARROWEST, _WIDEST = 0.5, 3.0  # of the factor
 _JUDGES = 0.1  # the widest half-width of a capacity that judges a forecast
 _WORTH_SAYING = 0.01

@@ -109,9 +109,9 @@ def _kinds(*every: str) -> list[str]:
 def test_a_kind_of_canary_that_is_too_rare_beside_others_is_one_line() -> None:
     (line,) = _kinds("15s", "5m")
     assert line == (
-        "targets[0].canaries[1].every: 5m is too rare beside canaries every 15s for the page of the first hour, if only"
-        " this kind fails; expected 150s or less; make it more frequent, or give it a target of its own in the same"
-        " group"
+        "targets[0].canaries[1].every: 5m is too rare compared with canaries every 15s for the page of the first hour,"
+        " if only this kind fails; expected 150s or less; make it more frequent, or give it a target of its own in the"
+        " same group"
     )
     assert _kinds("15s", "2m") == _kinds("5m", "10m") == []
 

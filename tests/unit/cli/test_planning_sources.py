@@ -91,7 +91,7 @@ def test_a_store_without_a_capacity_is_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "results.db").exists()
     _stored(tmp_path)
     assert "--target a:" in (line := refused("-c", _config(tmp_path), "--target", "a", "--peak", "40"))
-    assert "has no capacity of it" in line
+    assert "has no capacity of this target" in line
     assert "store.path: is not set" in refused("-c", _config(tmp_path, has_store=False), "--peak", "40")
 
 

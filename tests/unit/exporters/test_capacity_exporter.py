@@ -29,7 +29,7 @@ def test_runs_count_from_zero_however_they_end(outcome: str) -> None:
     registry, exporter = _registry()
     assert value(registry, "kneewatch_capacity_runs_total", target="a", outcome=outcome) == 0
     if outcome == "refused":
-        exporter.refused("a", "locked")
+        exporter.count_refusal("a", "locked")
     else:
         exporter.observe(result(stopped=Stopped(outcome)))
     assert value(registry, "kneewatch_capacity_runs_total", target="a", outcome=outcome) == 1
@@ -150,7 +150,7 @@ def test_an_end_that_the_guard_did_not_cause_is_no_trip() -> None:
 def test_refusals_count_from_zero_by_their_reason(reason: str) -> None:
     registry, exporter = _registry()
     assert value(registry, "kneewatch_capacity_refusals_total", target="a", reason=reason) == 0
-    exporter.refused("a", reason)
+    exporter.count_refusal("a", reason)
     assert value(registry, "kneewatch_capacity_refusals_total", target="a", reason=reason) == 1
     assert sum(values(registry, "kneewatch_capacity_refusals_total")) == 1
 
@@ -208,7 +208,7 @@ RESIDUAL = "kneewatch_capacity_model_residual_ratio"
 def test_a_run_that_measures_says_by_how_much_the_forecast_was_off() -> None:
     registry, exporter = _registry()
     assert values(registry, RESIDUAL) == []
-    exporter.verified(result(), result(capacity=Capacity("forecast", 9.0)))
+    exporter.publish_forecast_error(result(), result(capacity=Capacity("forecast", 9.0)))
     assert value(registry, RESIDUAL, target="a", model="m", workload="short") == pytest.approx(-0.1)
 
 
@@ -228,13 +228,13 @@ def test_a_capacity_that_was_not_measured_gives_no_residual_of_a_forecast(
     measured: Capacity, forecast: Capacity | None
 ) -> None:
     registry, exporter = _registry()
-    exporter.verified(result(capacity=measured), result(capacity=forecast) if forecast else None)
+    exporter.publish_forecast_error(result(capacity=measured), result(capacity=forecast) if forecast else None)
     assert values(registry, RESIDUAL) == []
 
 
 def test_a_forecast_of_another_server_is_not_judged() -> None:
     registry, exporter = _registry()
-    exporter.verified(result(), result(model="another", capacity=Capacity("forecast", 9.0)))
+    exporter.publish_forecast_error(result(), result(model="another", capacity=Capacity("forecast", 9.0)))
     assert values(registry, RESIDUAL) == []
 
 
@@ -244,17 +244,17 @@ def _headroom(registry: CollectorRegistry, mode: str) -> float | None:
 
 def test_headroom_is_what_users_leave_of_each_capacity_now() -> None:
     registry, exporter = _registry()
-    exporter.live("a", UserLoad(4.0, None))
+    exporter.publish_headroom("a", UserLoad(4.0, None))
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []  # of nothing
     exporter.observe(result())
     forecast = Capacity(mode="forecast", requests_per_second=16.0, output_tokens_per_second=100.0)
     exporter.restore(result(capacity=forecast))
-    exporter.live("a", UserLoad(4.0, 90.0))
+    exporter.publish_headroom("a", UserLoad(4.0, 90.0))
     assert _headroom(registry, "empirical") == pytest.approx(0.6)
     assert _headroom(registry, "forecast") == pytest.approx(0.1)  # by tokens
-    exporter.live("a", UserLoad(20.0, None))
+    exporter.publish_headroom("a", UserLoad(20.0, None))
     assert _headroom(registry, "empirical") == pytest.approx(-1.0)
-    exporter.live("a", None)
+    exporter.publish_headroom("a", None)
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
 
 
@@ -265,7 +265,7 @@ def test_of_another_number_of_replicas_there_is_no_headroom() -> None:
     flags = {**measured.context.flags, "replicas": "3"}
     exporter.observe(replace(measured, context=replace(measured.context, flags=flags)))
     for now, has_headroom in (("3", True), ("2", False), ("3", True), ("4", False), (None, False)):
-        exporter.live("a", UserLoad(4.0, None), now)
+        exporter.publish_headroom("a", UserLoad(4.0, None), now)
         assert (values(registry, "kneewatch_capacity_headroom_ratio") != []) == has_headroom
 
 
@@ -273,7 +273,7 @@ def test_a_forecast_that_is_a_lower_bound_has_no_headroom() -> None:
     """It is as near to the load of users as the most requests that they had running."""
     registry, exporter = _registry()
     exporter.restore(result(capacity=Capacity("forecast", 5.0, 4.0, None)))
-    exporter.live("a", UserLoad(4.0, None))
+    exporter.publish_headroom("a", UserLoad(4.0, None))
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
 
 
@@ -287,16 +287,16 @@ def test_a_forecast_for_users_stands_beside_the_other_capacities_and_replaces_it
     name = "kneewatch_capacity_requests_per_second"
     exporter.observe(result())
     exporter.restore(result(capacity=Capacity("forecast", 9.0, 8.0, 10.0)))
-    exporter.for_users(_for_users(5.0, 5.5))
-    exporter.live("a", UserLoad(4.0, None))
+    exporter.publish_for_users(_for_users(5.0, 5.5))
+    exporter.publish_headroom("a", UserLoad(4.0, None))
     users = {**LABELS, "workload": "users", "mode": "forecast"}
     assert sorted(values(registry, name, target="a")) == [5.0, 9.0, 10.0]
     assert value(registry, "kneewatch_capacity_headroom_ratio", **users) == pytest.approx(0.2)
-    exporter.for_users(_for_users(6.0, None))
+    exporter.publish_for_users(_for_users(6.0, None))
     exporter.restore(result(capacity=Capacity("forecast", 8.0, 7.0, 9.0)))
     assert sorted(values(registry, name, target="a")) == [6.0, 8.0, 10.0]
     assert value(registry, name + "_upper", **users) is None
-    exporter.for_users(replace(_for_users(7.0, 8.0), capacity=no_knee()))
+    exporter.publish_for_users(replace(_for_users(7.0, 8.0), capacity=no_knee()))
     assert value(registry, name, **users) == 6.0
     exporter.forget("a")
     assert values(registry, name) == []
@@ -306,7 +306,7 @@ def test_a_stored_forecast_for_users_is_replaced_by_the_first_one_of_now() -> No
     """The workload of the capacity was users before the restart, and is another one now."""
     registry, exporter = _registry()
     exporter.restore(_for_users(4.0, 5.0))
-    exporter.for_users(_for_users(5.0, 5.5))
+    exporter.publish_for_users(_for_users(5.0, 5.5))
     exporter.restore(result(capacity=Capacity("forecast", 9.0, 8.0, 10.0)))
     assert sorted(values(registry, "kneewatch_capacity_requests_per_second")) == [5.0, 9.0]
 
@@ -314,10 +314,10 @@ def test_a_stored_forecast_for_users_is_replaced_by_the_first_one_of_now() -> No
 def test_headroom_of_a_capacity_that_was_replaced_is_gone() -> None:
     registry, exporter = _registry()
     exporter.observe(result())
-    exporter.live("a", UserLoad(4.0, None))
+    exporter.publish_headroom("a", UserLoad(4.0, None))
     exporter.observe(result(model="other"))
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
-    exporter.live("a", UserLoad(4.0, None))
+    exporter.publish_headroom("a", UserLoad(4.0, None))
     assert len(values(registry, "kneewatch_capacity_headroom_ratio")) == 1
 
 

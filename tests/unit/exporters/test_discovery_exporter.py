@@ -16,14 +16,14 @@ def test_a_discovery_has_series_from_its_announcement_to_its_end() -> None:
     exporter = DiscoveryExporter(registry, None)
     exporter.announce({"qwen": 2, "llama": 1})
     assert values(registry, "kneewatch_discovered_targets") == [0.0, 0.0]
-    exporter.found("qwen", 3)
-    exporter.failing("qwen", failing=True)
+    exporter.publish_found("qwen", 3)
+    exporter.publish_failing("qwen", failing=True)
     assert value(registry, "kneewatch_discovery_min_targets", discovery="qwen") == 2.0
     exporter.announce({"qwen": 0})
     assert values(registry, "kneewatch_discovery_min_targets") == [0.0], "a reload changes it"
     assert values(registry, "kneewatch_discovered_targets") == [3.0], "what goes on keeps its value"
     assert value(registry, "kneewatch_discovery_failing", discovery="qwen") == 1.0
-    exporter.failing("qwen", failing=False)
+    exporter.publish_failing("qwen", failing=False)
     assert values(registry, "kneewatch_discovery_failing") == [0.0]
 
 

@@ -35,7 +35,7 @@ def test_a_failed_gpu_scrape_removes_the_series_and_is_counted() -> None:
     assert values(exporter.relay, "kneewatch_gpu_scrape_errors_total") == [0, 0]
     for target in ("a", "b"):
         exporter.observe(target, snapshot(Gpu({}, {"DCGM_FI_DEV_GPU_UTIL": 5.0})))
-    exporter.failed("a")
+    exporter.count_failure("a")
     assert value(exporter.relay, "kneewatch_gpu_scrape_up", target="a") == 0
     assert value(exporter.relay, "kneewatch_gpu_scrape_errors_total", target="a") == 1
     assert values(exporter.relay, "DCGM_FI_DEV_GPU_UTIL", target="a") == []

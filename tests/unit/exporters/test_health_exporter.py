@@ -14,7 +14,7 @@ CANARY = {"task": "canary", "target": "a"}
 def _registry() -> tuple[CollectorRegistry, HealthExporter]:
     registry = CollectorRegistry()
     health = HealthExporter(registry, "1.2.3")
-    health.configured("abc", 900.0)
+    health.publish_config("abc", 900.0)
     return registry, health
 
 
@@ -27,12 +27,12 @@ def test_version_and_configuration_are_exported() -> None:
 def test_the_addresses_that_alerts_link_are_those_of_the_last_configuration() -> None:
     registry, health = _registry()
     assert values(registry, "kneewatch_links_info") == []
-    health.configured("def", 1000.0, pages="https://k.example")
+    health.publish_config("def", 1000.0, pages="https://k.example")
     assert value(registry, "kneewatch_links_info", pages="https://k.example", grafana="") == 1
-    health.configured("ghi", 1100.0, pages="https://k.example", grafana="https://g.example")
+    health.publish_config("ghi", 1100.0, pages="https://k.example", grafana="https://g.example")
     assert values(registry, "kneewatch_links_info") == [1.0]
     assert value(registry, "kneewatch_links_info", pages="https://k.example", grafana="https://g.example") == 1
-    health.configured("jkl", 1200.0)
+    health.publish_config("jkl", 1200.0)
     assert values(registry, "kneewatch_links_info") == []
 
 
@@ -63,9 +63,9 @@ def test_a_cron_task_is_not_late_before_its_time() -> None:
 def test_successes_move_the_time_and_failures_do_not() -> None:
     registry, health = _registry()
     health.announce_task("canary", "a", 15.0, 1000.0)
-    health.succeeded("canary", "a", 1015.0)
-    health.failed("canary", "a")
-    health.failed("canary", "a")
+    health.record_success("canary", "a", 1015.0)
+    health.count_failure("canary", "a")
+    health.count_failure("canary", "a")
     assert value(registry, "kneewatch_task_last_success_timestamp_seconds", **CANARY) == 1015.0
     assert value(registry, "kneewatch_task_failures_total", **CANARY) == 2
 
@@ -73,7 +73,7 @@ def test_successes_move_the_time_and_failures_do_not() -> None:
 def test_the_lag_of_the_loop_is_a_histogram() -> None:
     registry, health = _registry()
     for lag_s in (0.0, 0.003, 5.0):
-        health.loop_lag(lag_s)
+        health.observe_loop_lag(lag_s)
     assert value(registry, "kneewatch_event_loop_lag_seconds_bucket", le="0.005") == 2
     assert value(registry, "kneewatch_event_loop_lag_seconds_bucket", le="1.0") == 2
     assert value(registry, "kneewatch_event_loop_lag_seconds_count") == 3
@@ -82,11 +82,11 @@ def test_the_lag_of_the_loop_is_a_histogram() -> None:
 def test_the_configuration_counts_as_taken_until_a_change_of_it_is_refused() -> None:
     registry, health = _registry()
     assert values(registry, "kneewatch_config_last_reload_successful") == [1.0]
-    health.refused()
+    health.publish_refused_config()
     assert values(registry, "kneewatch_config_last_reload_successful") == [0.0]
     assert value(registry, "kneewatch_config_last_reload_success_timestamp_seconds") == 900.0
     assert value(registry, "kneewatch_config_hash_info", hash="abc") == 1
-    health.configured("def", 1000.0)
+    health.publish_config("def", 1000.0)
     assert values(registry, "kneewatch_config_last_reload_successful") == [1.0]
     assert value(registry, "kneewatch_config_last_reload_success_timestamp_seconds") == 1000.0
     assert values(registry, "kneewatch_config_hash_info") == [1.0]
@@ -97,7 +97,7 @@ def test_a_target_that_is_watched_no_more_has_no_tasks() -> None:
     registry, health = _registry()
     for target in ("a", "b"):
         health.announce_task("canary", target, 15.0, 1000.0)
-        health.failed("canary", target)
+        health.count_failure("canary", target)
     health.forget("a")
     for series in ("task_last_success_timestamp_seconds", "task_interval_seconds", "task_failures_total"):
         assert len(values(registry, f"kneewatch_{series}")) == 1, series

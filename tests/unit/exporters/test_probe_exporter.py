@@ -170,7 +170,7 @@ def test_while_a_server_sleeps_it_is_neither_up_nor_down(outcome: Outcome) -> No
         exporter.observe(record(outcome=Outcome.ABORTED), WALL_S)
         assert value(exporter.relay, "kneewatch_target_up", target="a") == (outcome is Outcome.OK)
         for _ in range(2):
-            exporter.asleep("a")
+            exporter.remove_up("a")
             assert values(exporter.relay, "kneewatch_target_up") == []
 
 

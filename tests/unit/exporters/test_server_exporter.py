@@ -61,14 +61,14 @@ def test_a_server_that_stops_answering_loses_its_values_and_is_down() -> None:
     registry, exporter = _registry("a", "b")
     exporter.read("a", whole_snapshot())
     exporter.read("b", whole_snapshot())
-    exporter.failed("a", "timeout")
+    exporter.count_failure("a", "timeout")
     of_a = {name for name, labels in samples(registry) if ("target", "a") in labels}
     assert of_a == {"kneewatch_server_scrape_up", "kneewatch_server_scrape_errors_total"}
     assert value(registry, "kneewatch_server_scrape_up", target="a") == 0
     assert value(registry, "kneewatch_server_scrape_errors_total", target="a", reason="timeout") == 1
     assert value(registry, "kneewatch_server_scrape_errors_total", target="a", reason="status") == 0
     assert value(registry, "kneewatch_server_running_requests", target="b") == 3
-    exporter.failed("a", "timeout")
+    exporter.count_failure("a", "timeout")
     assert value(registry, "kneewatch_server_scrape_errors_total", target="a", reason="timeout") == 2
     exporter.read("a", whole_snapshot())
     assert value(registry, "kneewatch_server_scrape_up", target="a") == 1

@@ -489,7 +489,7 @@ def test_shares_together_send_what_the_whole_would() -> None:
 
 @given(st.integers(1, 1024), st.integers(1, 64))
 def test_shares_add_up(whole: int, count: int) -> None:
-    shares = [WorkerShare(i, count).of(whole) for i in range(count)]
+    shares = [WorkerShare(i, count).part_of(whole) for i in range(count)]
     assert sum(shares) == whole
     assert max(shares) - min(shares) <= 1
 

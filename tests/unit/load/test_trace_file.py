@@ -155,7 +155,7 @@ def test_a_written_trace_has_no_text_and_no_hash_of_any(tmp_path: Path) -> None:
         ('{"prompt_tokens": 1e400, "output_tokens": 1}', "line 1: expected prompt_tokens to be a whole"),
         ('{"input_length": 5}', "line 1: expected output_length to be a whole number"),
         ('{"x": 1}', "line 1: expected prompt_tokens and output_tokens"),
-        ('{"prompt": "x"}', "line 1: expected output_tokens beside prompt"),
+        ('{"prompt": "x"}', "line 1: expected output_tokens as well as prompt"),
         ('{"prompt": "x", "output_tokens": 1}\n{"prompt"', "line 2: it is not JSON"),
         ('{"input_length": 5, "output_length": 1, "hash_ids": ["a"]}', "line 1: expected blocks (hash_ids)"),
         (

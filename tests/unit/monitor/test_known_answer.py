@@ -271,7 +271,7 @@ def test_a_question_without_an_answer_while_the_monitor_was_stopped_shows_nothin
             {"targets": [{"name": "a", "base_url": "http://a", "canary": {"known_answer": {}}}]}, "test"
         ).targets[0]
         client = cast(Client, Stopped())
-        question = KnownAnswer.of(target, client, VirtualClock(), lambda _: nullcontext(), recorded.append)
+        question = KnownAnswer.from_target(target, client, VirtualClock(), lambda _: nullcontext(), recorded.append)
         assert question is not None
         return await question.find_corruption("tiny")
 

@@ -70,7 +70,7 @@ class FakeSink:
     def scrape_failed(self, target: str, reason: str) -> None:
         self.snapshots.append(None)
         self.reasons.append(reason)
-        self.server.failed(target, reason)
+        self.server.count_failure(target, reason)
 
     def users(self, target: str, totals: UserTotals) -> None:
         assert target == "a"
