@@ -45,7 +45,7 @@ from probe.report.figures import number
 from probe.report.files import write_file
 from probe.report.measured_file import read_result
 from probe.report.progress import ProgressView, following
-from probe.report.result_text import capacity_words
+from probe.report.result_text import capacity_words, no_capacity_words
 from probe.report.tune_markdown import plan_words, tune_markdown
 from probe.report.tune_record import SKIPPED, KnobDecision, TuneRecord, tune_json
 from probe.runtime import event_loop
@@ -171,8 +171,9 @@ async def _measured(
         interrupts=interruption.during,
     )
     if result.stopped.by != INTERRUPTED:
-        words = capacity_words(result.capacity) or f"no capacity: {result.capacity.reason}"
-        follow.console.print(f"  {words}; {result.capacity.mode}", markup=False)
+        found = capacity_words(result.capacity)
+        words = f"{found}; {result.capacity.mode}" if found else f"no capacity: {no_capacity_words(result)}"
+        follow.console.print(f"  {words}", markup=False)
     return result
 
 

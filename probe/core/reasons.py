@@ -23,6 +23,7 @@ class Kind(StrEnum):
     VOID = "void"  # the measurements are not of one server that users get: no capacity is published
     OVERLOAD = "overload"  # too much load; a search survives it
     PRECAUTION = "precaution"  # an overload that has not broken any objective yet
+    UNLOADED = "unloaded"  # the server misses an objective without load, so less load would not help
     REFUSAL = "refusal"
     BUDGET = "budget"
     ERROR = "error"  # a fault of the load generator, never of the server
@@ -54,8 +55,8 @@ class Reason:
 
     @property
     def explained(self) -> str:
-        """Return what happened and what to do, with the word."""
-        return f"{self.why}; {self.advice} ({self.word})"
+        """Return what happened, with the word."""
+        return f"{self.why} ({self.word})"
 
 
 # Trips: why the guard stops load.
@@ -187,11 +188,18 @@ USERS_LATENCY = Reason(
 SLOW_ANSWERS = Reason(
     word="slow_answers",
     kind=Kind.OVERLOAD,
-    why="the server does not keep up, or is busy already",
+    why="the server does not keep up",
     advice="answers take more than twice an objective at this load: plan for less, or add a replica",
     condition="only [without a metrics page](#without-a-metrics-page): five of the last ten answers of a step took"
-    " more than twice an objective: TTFT, TPOT, E2E, or their longest gap (ITL); or, before any load, the median of"
-    " five requests sent one at a time missed it",
+    " more than twice an objective: TTFT, TPOT, E2E, or their longest gap (ITL)",
+)
+SLOW_UNLOADED = Reason(
+    word="slow_unloaded",
+    kind=Kind.UNLOADED,
+    why="without load the median already misses an objective",
+    advice="loosen the objective, shorten the workload, or make the server faster",
+    condition="only [without a metrics page](#without-a-metrics-page), before any load: the median of five requests"
+    " sent one at a time missed an objective, or one of them waited for its first byte as for `no_first_token`",
 )
 IN_FLIGHT_CAP = Reason(
     word="in_flight_cap",
@@ -223,20 +231,20 @@ NO_LOCK = Reason(
     kind=Kind.REFUSAL,
     why="the lock file cannot be created or is not a regular file; or the API server, or a missing Role, refuses the"
     " Lease",
-    advice="set `lock_dir`; the Role is in `deploy/kustomize/discovery`",
+    advice="set lock_dir; the Role is in deploy/kustomize/discovery",
 )
 OUTSIDE_WINDOW = Reason(
     word="outside_window",
     kind=Kind.REFUSAL,
-    why="no window of `schedule.windows` is open, or it closes before a first step could end",
-    advice="move `schedule.cron` into a window",
+    why="no window of schedule.windows is open, or it closes before a first step could end",
+    advice="move schedule.cron into a window",
 )
 BUDGET_SPENT = Reason(
     word="budget_spent",
     kind=Kind.REFUSAL,
-    why="less than a quarter of `tokens_per_run` is left of `tokens_per_day`, or what is spent is unknown because the"
+    why="less than a quarter of tokens_per_run is left of tokens_per_day, or the tokens spent are unknown because the"
     " store cannot be read",
-    advice="run less often, or raise it",
+    advice="run less often, or raise tokens_per_day",
 )
 CANARY_FAILED = Reason(
     word="canary_failed",
@@ -247,17 +255,19 @@ CANARY_FAILED = Reason(
 NO_SERVER_METRICS = Reason(
     word="no_server_metrics",
     kind=Kind.REFUSAL,
-    why="the server's metrics cannot be read"
-    " ([KneewatchServerMetricsUnreadable](runbooks/KneewatchServerMetricsUnreadable.md)), or do not report how many"
-    " requests wait",
+    why="the server's metrics cannot be read, or do not report how many requests wait",
     advice="set metrics_url (--metrics-url) to its page; without one, --stream-guard (capacity.guard: stream) guards"
     " by the run's own answers, and --no-guard not at all",
+    condition="the server's metrics cannot be read"
+    " ([KneewatchServerMetricsUnreadable](runbooks/KneewatchServerMetricsUnreadable.md)), or do not report how many"
+    " requests wait",
 )
 REFUSED_ASLEEP = Reason(
     word="asleep",
     kind=Kind.REFUSAL,
-    why="the server's metrics show it asleep ([operations.md](operations.md#servers-that-sleep))",
+    why="the server's metrics show it asleep",
     advice="run while it is awake",
+    condition="the server's metrics show it [asleep](operations.md#servers-that-sleep)",
 )
 BUSY = Reason(
     word="busy",
@@ -274,15 +284,16 @@ NO_PROMETHEUS = Reason(
 ALERT_FIRING = Reason(
     word="alert_firing",
     kind=Kind.REFUSAL,
-    why="an alert with severity `page` fires for the target",
+    why="an alert with severity page fires for the target",
     advice="follow its runbook",
 )
 REFUSED_SEVERAL_SERVERS = Reason(
     word="several_servers",
     kind=Kind.REFUSAL,
-    why="within the last ten minutes several servers answered at the address ([cross-checks.md](cross-checks.md))",
-    advice="give the page of each server ([`metrics_urls` or"
-    " `metrics_discovery`](engines.md#several-replicas-behind-one-address)), or [discover](discovery.md) them",
+    why="within the last ten minutes several servers answered at the address",
+    advice="give the page of each server (metrics_urls or metrics_discovery), or discover them",
+    condition="within the last ten minutes several servers answered at the address ([cross-checks.md](cross-checks.md))"
+    "; pages: [several replicas](engines.md#several-replicas-behind-one-address), or [discovery](discovery.md)",
 )
 ROLLOUT = Reason(
     word="rollout",
@@ -309,7 +320,7 @@ LIVE_LOAD = Reason(
 NO_USER_LENGTHS = Reason(
     word="no_user_lengths",
     kind=Kind.REFUSAL,
-    why="`capacity.workload` is `users`, and the server's metrics show the lengths of fewer than 200 requests of users"
+    why="capacity.workload is users, and the server's metrics show the lengths of fewer than 200 requests of users"
     " in the last day, or none",
     advice="wait for users, or choose another workload",
 )
@@ -339,7 +350,7 @@ OVER_OBJECTIVE_SECONDS = Reason(
     word="over_objective_seconds",
     kind=Kind.BUDGET,
     why="requests were over an objective for as long as the budget allows",
-    advice="start with less load, or raise budget.over_objective_seconds in the configuration",
+    advice="measure less load, or raise budget.over_objective_seconds in the configuration",
 )
 WINDOW = Reason(
     word="window",
@@ -414,8 +425,8 @@ DONE = Reason(
 GUARD = Reason(
     word="guard",
     kind=Kind.END,
-    why="the guard ended the run before a higher step",
-    advice="retry when the server is idle, or start with less load",
+    why="the guard ended the run",
+    advice="retry when the server is idle, or measure less load",
 )
 BUDGET = Reason(
     word="budget",
@@ -433,13 +444,13 @@ ERROR = Reason(
     word="error",
     kind=Kind.END,
     why="an error ended the run",
-    advice="measure again; `kneewatch check` shows whether the server answers",
+    advice="run kneewatch check to see whether the server answers, then measure again",
 )
 
 TRIPS = (
     SERVER_ERRORS, RATE_LIMITED, FAILED_REQUESTS, SERVER_UNREADABLE, OTHER_SERVER, SERVER_RESTARTED, SEVERAL_SERVERS,
-    REPLICAS_CHANGED, ASLEEP, PREEMPTIONS, QUEUE, KV_CACHE, NO_FIRST_TOKEN, USERS_LATENCY, SLOW_ANSWERS, IN_FLIGHT_CAP,
-    OBJECTIVE_BROKEN,
+    REPLICAS_CHANGED, ASLEEP, PREEMPTIONS, QUEUE, KV_CACHE, NO_FIRST_TOKEN, USERS_LATENCY, SLOW_ANSWERS, SLOW_UNLOADED,
+    IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
 )  # fmt: skip
 REFUSALS = (
     LOCKED, NO_LOCK, OUTSIDE_WINDOW, BUDGET_SPENT, CANARY_FAILED, NO_SERVER_METRICS, REFUSED_ASLEEP, BUSY,

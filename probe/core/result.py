@@ -68,7 +68,7 @@ class Capacity:
     limiting: str | None = None
     bottleneck: str | None = None
     reason: str | None = None
-    advice: str | None = None  # how to relieve the bottleneck
+    advice: str | None = None  # how to relieve the bottleneck, or to find a knee
     learnt_from: tuple[float, float] | None = None  # range of loads, in requests/s, that a forecast is based on
     bottleneck_gain: float | None = None  # relative gain without it, or at half its cost (capacity/model/bottleneck.py)
     roofline: Roofline | None = None

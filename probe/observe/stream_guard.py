@@ -56,7 +56,8 @@ class StreamGuard:
             if (seconds := _values(latency, records)) and (middle_s := median(seconds)) > 0:
                 self._unloaded_s[latency.name] = middle_s
                 if middle_s > latency.objective.within_s:
-                    return _slow(f"without load the median {latency.words} is {middle_s:.3g} s")
+                    words = f"without load the median {latency.words} is {middle_s:.3g} s"
+                    return denied(reasons.SLOW_UNLOADED, words)
         return None
 
     def forget_answers(self) -> None:
@@ -78,7 +79,8 @@ class StreamGuard:
                     f"{slow} of the last {len(self._recent)} answers had a {latency.words} of more than {limit_s:g} s"
                 )
                 before_s = self._unloaded_s.get(latency.name)
-                return _slow(words if before_s is None else f"{words}; without load {before_s:.3g} s")
+                detail = words if before_s is None else f"{words}; without load {before_s:.3g} s"
+                return denied(reasons.SLOW_ANSWERS, detail)
         return None
 
     def is_as_unloaded(self, records: Sequence[RequestRecord]) -> bool:
@@ -94,7 +96,3 @@ class StreamGuard:
 
 def _values(latency: _Latency, records: Sequence[RequestRecord] | deque[RequestRecord]) -> list[float]:
     return [seconds for record in records if (seconds := latency.of(record)) is not None]
-
-
-def _slow(detail: str) -> GuardVerdict:
-    return denied(reasons.SLOW_ANSWERS, detail)

@@ -28,7 +28,7 @@ from probe.report.figures import MISSING, milliseconds, number, percent, promise
 from probe.report.knee_text import knee_line, limit_words
 from probe.report.provenance_text import provenance_lines
 from probe.report.result_json import objectives_of
-from probe.report.result_text import capacity_words, result_lines
+from probe.report.result_text import capacity_words, no_capacity_words, result_lines
 from probe.report.run_charts import charts, loads
 from probe.report.steps import step_verdict
 from probe.report.workload_text import workload_words
@@ -126,6 +126,7 @@ def _filters() -> Mapping[str, Callable[..., object]]:
         "workload_words": workload_words,
         "limit": limit_words,
         "capacity": capacity_words,
+        "no_capacity": no_capacity_words,
         "lines": result_lines,
         "provenance": provenance_lines,
         "loads": loads,

@@ -106,7 +106,7 @@ def advice(result: CapacityResult) -> str:
     """Return one sentence that says what to do now."""
     capacity = result.capacity
     if capacity.requests_per_second is None:
-        return failure_advice(result) or f"{_next_run(result)}."
+        return failure_advice(result) or f"{capacity.advice or _next_run(result)}."
     if (words := _unfinished(result)) is not None:
         return words
     if capacity.mode == _FORECAST:
@@ -118,7 +118,7 @@ def advice(result: CapacityResult) -> str:
     if is_not_reached(capacity) and not capacity.limiting:
         ended = reasons.find_end(result.stopped)
         more = ended.advice if ended.kind is Kind.BUDGET else "run again with more load to find the knee"
-        return f"no objective was broken: {more}."
+        return f"no objective was broken: {capacity.advice or more}."
     trip = reasons.find(reasons.TRIPS, capacity.limiting)
     fix = capacity.advice or _FIXES.get(capacity.limiting or "") or (trip and trip.advice)
     return (
@@ -126,11 +126,14 @@ def advice(result: CapacityResult) -> str:
     )
 
 
+def no_capacity_words(result: CapacityResult) -> str:
+    """Return why a result has no capacity, and what to do now."""
+    return f"{result.capacity.reason}; {advice(result)}"
+
+
 def _next_run(result: CapacityResult) -> str:
-    """Return what to do before the next run, after one without a capacity."""
-    ended, words = reasons.find_end(result.stopped), {step.reason for step in result.steps}
-    if ended is reasons.DONE and len(words) == 1:
-        ended = reasons.find(reasons.UNJUDGED, words.pop()) or ended
+    """Return what to do before the next run, after one without a capacity and without advice of its own."""
+    ended = reasons.find_end(result.stopped)
     return reasons.GUARD.advice if ended.is_overload else ended.advice
 
 

@@ -83,6 +83,8 @@ _TOO_LONG_OLD_S = WORKER_LOST_S - _OLD_S + GUARD_S
 _CALM_S = 30.0
 # Polls in a row without a queue: what the engine had planned when the load ended may have late first tokens still.
 _CALM_POLLS = 2
+# Overloads that, without load, show a slow server.
+_SLOW = (reasons.NO_FIRST_TOKEN.word, reasons.SLOW_ANSWERS.word)
 _RESTARTED = Stopped("guard", reasons.SERVER_RESTARTED.word)
 # After a restart: if there are several servers, the old one answers again within so many polls.
 _AGAIN_POLLS = 6
@@ -102,6 +104,7 @@ class RunGuard:
         self._switch = switch
         self._limits = job.limits.promised(request.objectives)
         self._stream = StreamGuard(self._limits, request.objectives) if request.by_stream else None
+        self._is_unloaded = request.by_stream  # until the answers of the unloaded server are known
         self._failures: list[Outcome] = []
         self._is_loading = False
         self._rate_rps = 0.0  # of the step that runs, where it is known
@@ -138,6 +141,7 @@ class RunGuard:
         """Take in the answers of the unloaded server; stop the run where they are too slow already."""
         if self._stream is not None and (verdict := self._stream.observe_unloaded(run.records)) is not None:
             self._switch.stop("guard", verdict.reason)
+        self._is_unloaded = False
 
     async def wait_until_calm(self, send_one: Callable[[], Awaitable[StepRun]]) -> None:
         """Wait for the server to have no queue, and forget the overload; stop the run where it stays.
@@ -241,6 +245,8 @@ class RunGuard:
 
     def _trip(self, reason: str | None) -> None:
         """End the step for an overload, where the load plan survives one, and else the run."""
+        if self._is_unloaded and reason in _SLOW:
+            reason = reasons.SLOW_UNLOADED.word
         is_overload = reasons.is_overload(reason)
         if self._plan.survives_overload and self.is_warm and self._is_loading and is_overload:
             self.tripped = self.tripped or reason

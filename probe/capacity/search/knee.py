@@ -5,6 +5,7 @@ In: the steps' summaries and why the run ended. Out: a Capacity of mode "empiric
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from probe.core import reasons
 from probe.core.reasons import CUT_SHORT, OVER_OBJECTIVE_SECONDS, Kind
@@ -30,19 +31,33 @@ def option_of(plan: StepPlan) -> str:
     return "--speeds" if plan.arrivals.pattern is Pattern.REPLAY else "--rates"
 
 
-def below(plan: StepPlan) -> str:
-    """Return how to begin with less load than this step's."""
+class Cause(NamedTuple):
+    """Why there is no knee, or no higher step, and what to do about it: clauses without a full stop."""
+
+    why: str
+    advice: str | None = None
+
+
+def below(plan: StepPlan) -> Cause:
+    """Return that the knee is below this step's load, and how to begin with less."""
     if plan.arrivals is not None:
         now = plan.arrivals.speed if plan.arrivals.pattern is Pattern.REPLAY else plan.arrivals.rate_rps
         levels = ",".join(f"{now / by:.3g}" for by in (8, 4, 2))
-        return f"the knee is below {describe_load(plan)}; begin lower, e.g. {option_of(plan)} {levels}"
+        return Cause(f"the knee is below {describe_load(plan)}", f"begin lower, e.g. {option_of(plan)} {levels}")
     concurrency = plan.concurrency
     lower = [str(2**i) for i in range(concurrency.bit_length()) if 2**i < concurrency]
     if not lower:
-        return "one request in flight is too much already; try again when the server is calm, or loosen the objective"
-    return f"the knee is below {concurrency} requests in flight; begin lower, e.g. --concurrency {','.join(lower)}"
+        return Cause("one request in flight is too much already", f"{RETRY}, or loosen the objective")
+    levels = ",".join(lower)
+    return Cause(f"the knee is below {concurrency} requests in flight", f"begin lower, e.g. --concurrency {levels}")
 
 
+def no_capacity(mode: str, cause: Cause, limiting: str | None = None) -> Capacity:
+    """Return a capacity without a rate, for this cause."""
+    return Capacity(mode=mode, limiting=limiting, reason=cause.why, advice=cause.advice)
+
+
+RETRY = "retry when the server is idle"
 MODE = "empirical"  # measured, with no model behind it
 # A step that is shorter than this, with fewer requests too, may hold a load at which queues still grow.
 LONG_S = 180.0
@@ -73,7 +88,7 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     """
     ended = reasons.find_end(stopped)
     if ended.kind is Kind.VOID:
-        return Capacity(mode=MODE, reason=ended.explained)
+        return no_capacity(MODE, Cause(ended.explained, ended.advice))
     spent = [step for step in steps if stopped == _OVER_OBJECTIVE and step.reason == CUT_SHORT.word]
     steps = [step for step in steps if not _is_repeated(step, [*(s for s in steps if s.valid), *spent])]
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
@@ -82,7 +97,8 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     above = min((s for s in broke if best is None or _load(s) > _load(best)), key=_load, default=None)
     limiting = _limiting(above, stopped)
     if best is None:
-        return Capacity(mode=MODE, limiting=limiting, reason=_why_none(steps, stopped))
+        return no_capacity(MODE, _why_none(steps, stopped), limiting)
+    higher = _higher(steps, best, stopped) if not broke else None
     return Capacity(
         mode=MODE,
         requests_per_second=_rate(best),
@@ -91,7 +107,8 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         output_tokens_per_second=best.output_tokens_per_second + (best.users.output_tokens_per_second or 0.0),
         knee_concurrency=best.plan.concurrency if above and best.plan.arrivals is None else None,
         limiting=limiting,
-        reason="; ".join(_caveats(steps, broke, best, stopped)) or None,
+        reason="; ".join(_caveats(broke, best, higher)) or None,
+        advice=higher.advice if higher is not None else None,
     )
 
 
@@ -140,25 +157,37 @@ def _upper(best: StepSummary, above: StepSummary) -> float:
     return best.throughput_rps * above.plan.concurrency / best.plan.concurrency + (_users_rps(best) or 0.0)
 
 
-def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> str:
-    """Return a sentence: why there is no knee, and what to do about it."""
+def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> Cause:
+    """Return why there is no knee."""
     judged = min((step for step in steps if step.valid), key=_load, default=None)
     if judged is not None and judged.broken and judged.requests.ok:
         which, broke = describe_load(judged.plan), ", ".join(judged.broken)
-        lower = _voided([step for step in steps if _load(step) < _load(judged)], stopped)
-        return "; ".join([f"the lowest step judged, {which}, already broke {broke}: {below(judged.plan)}", *lower])
+        lower = _unjudged([step for step in steps if _load(step) < _load(judged)], stopped)
+        begin = below(judged.plan)
+        broken = Cause(f"the lowest step judged, {which}, already broke {broke}: {begin.why}", begin.advice)
+        return _together([broken, *lower])
     if judged is not None:
-        return f"no request was answered at {describe_load(judged.plan)}; the first failure says why"
+        return Cause(f"no request was answered at {describe_load(judged.plan)}; the first failure says why")
     if stopped.by == "guard":
-        return guarded_words(steps, stopped.reason)
+        return guarded(steps, stopped.reason)
     if stopped == _OVER_OBJECTIVE and steps:
-        first = min(steps, key=_load)
-        return f"the first step was over an objective for as long as the budget allows: {below(first.plan)}"
-    return "; ".join(_voided(steps, stopped)) or _ended(stopped)
+        begin = below(min(steps, key=_load).plan)
+        over = "the first step was over an objective for as long as the budget allows"
+        return Cause(f"{over}: {begin.why}", begin.advice)
+    if steps:
+        return _together(_unjudged(steps, stopped) or [_end(stopped)])
+    return ended_before_load(stopped)
 
 
-def guarded_words(steps: Sequence[StepSummary], reason: str | None) -> str:
-    """Return a sentence: at what the guard stopped the run, why, and what to do about it."""
+def ended_before_load(stopped: Stopped) -> Cause:
+    """Return why a run ended before its first step, where the guard did not end it."""
+    cause = _end(stopped)
+    # Requests sent alone were over the objective, so the server is slow without load.
+    return Cause(cause.why, reasons.SLOW_UNLOADED.advice) if stopped == _OVER_OBJECTIVE else cause
+
+
+def guarded(steps: Sequence[StepSummary], reason: str | None) -> Cause:
+    """Return at what the guard stopped the run, and why."""
     trip = reasons.find(reasons.TRIPS, reason) or reasons.GUARD
     cut = min((step for step in steps if step.reason == CUT_SHORT.word), key=_load, default=None)
     if cut is not None:
@@ -167,57 +196,65 @@ def guarded_words(steps: Sequence[StepSummary], reason: str | None) -> str:
         when = "the run before a step could be judged" if steps else "the run before its first step"
     stopped = f"the guard stopped {when} ({reason})"
     if not trip.is_overload:
-        return f"{stopped}: {trip.why}; {trip.advice}"
-    return f"{stopped}; try again when the server is calm" if cut is None else f"{stopped}: {below(cut.plan)}"
+        return Cause(f"{stopped}: {trip.why}", trip.advice)
+    if cut is None:
+        return Cause(f"{stopped}: {trip.why}", RETRY)
+    begin = below(cut.plan)
+    return Cause(f"{stopped}: {begin.why}", begin.advice)
 
 
-def _voided(steps: Sequence[StepSummary], stopped: Stopped) -> list[str]:
-    """Return a sentence for each reason why some of these steps were not judged."""
+def _together(causes: Sequence[Cause]) -> Cause:
+    """Return several causes as one, each clause once."""
+    whys = dict.fromkeys(cause.why for cause in causes)
+    advice = dict.fromkeys(cause.advice for cause in causes if cause.advice)
+    return Cause("; ".join(whys), "; ".join(advice) or None)
+
+
+def _unjudged(steps: Sequence[StepSummary], stopped: Stopped) -> list[Cause]:
+    """Return each cause why some of these steps were not judged."""
     words = sorted({step.reason for step in steps if step.reason})
-    return [_ended(stopped) if word == CUT_SHORT.word else unjudged_words(word) for word in words]
+    return [_end(stopped) if word == CUT_SHORT.word else unjudged(word) for word in words]
 
 
-def unjudged_words(word: str) -> str:
-    """Return a sentence: why a step was not judged, and what to do about it."""
+def unjudged(word: str) -> Cause:
+    """Return why a step was not judged."""
     reason = reasons.find(reasons.UNJUDGED, word)
-    return reason.explained if reason is not None else f"a step was not judged ({word})"
+    return Cause(reason.explained, reason.advice) if reason else Cause(f"a step was not judged ({word})")
 
 
-def _ended(stopped: Stopped) -> str:
+def _end(stopped: Stopped) -> Cause:
+    """Return why the run ended."""
     reason = reasons.find_end(stopped)
-    why = f" ({stopped.reason})" if stopped.reason else ""
-    if reason is reasons.DONE or reason.is_overload:
-        return f"{(reasons.DONE if reason is reasons.DONE else reasons.GUARD).why}{why}"
-    return f"{reason.why}; {reason.advice}{why}"
+    reason = reasons.GUARD if reason.is_overload else reason
+    word = f" ({stopped.reason})" if stopped.reason and reason is not reasons.DONE else ""
+    return Cause(f"{reason.why}{word}", reason.advice)
 
 
-def _caveats(
-    steps: Sequence[StepSummary], broke: Sequence[StepSummary], best: StepSummary, stopped: Stopped
-) -> Iterator[str]:
-    """Yield what a reader has to know about the capacity."""
+def _caveats(broke: Sequence[StepSummary], best: StepSummary, higher: Cause | None) -> Iterator[str]:
+    """Yield what a reader has to know about the capacity; `higher`: why no higher step broke, if none did."""
     below = [describe_load(step.plan) for step in broke if _load(step) <= _load(best)]
     if below:
         yield f"not monotone: {below[0]} broke an objective at or below the knee; measure again"
     elif broke and _users_rps(best) is None:
         yield "user traffic is unknown and not added, so the capacity is at least this"
-    elif not broke:
+    elif higher is not None:
         yield "no step broke an objective: the capacity is at least this"
-        yield _higher(steps, best, stopped)
+        if higher.why:
+            yield higher.why
     if not is_long(best):
         yield _SHORT.format(seconds=best.seconds)
     if best.plan.arrivals is None:
         yield _CLOSED
 
 
-def _higher(steps: Sequence[StepSummary], best: StepSummary, stopped: Stopped) -> str:
-    """Return why no step above the best one was judged, or what to do about it."""
+def _higher(steps: Sequence[StepSummary], best: StepSummary, stopped: Stopped) -> Cause:
+    """Return why no step above the best one was judged; "" where there was none."""
     cut = next((step for step in steps if step.reason == CUT_SHORT.word and _load(step) > _load(best)), None)
     if cut is not None and reasons.find_end(stopped).is_overload:
-        return f"the guard stopped {describe_load(cut.plan)} before it could be judged ({stopped.reason})"
-    higher = [step for step in steps if _load(step) > _load(best)]
-    ended = [] if stopped.by == "done" else [_ended(stopped)]
-    why = dict.fromkeys([*_voided(higher, stopped), *ended])
-    return "; ".join(why) or f"raise {option_of(best.plan)} to find the knee"
+        return Cause(f"the guard stopped {describe_load(cut.plan)} before it could be judged ({stopped.reason})")
+    above = _unjudged([step for step in steps if _load(step) > _load(best)], stopped)
+    ended = [] if stopped.by == "done" else [_end(stopped)]
+    return _together([*above, *ended] or [Cause("", f"raise {option_of(best.plan)} to find the knee")])
 
 
 class FixedSteps:

@@ -11,8 +11,8 @@ Users are those that the run reports: the server's counters less all probe traff
 neither users nor load, so that no capacity depends on them: rates are of users and load alone. Replays have each of
 them at its own time and with its own lengths, and the fit of the step cost model has their steps.
 
-`next_step` and `capacity` take some seconds of arithmetic: SearchProcess (capacity/run/plan.py) keeps that off an event
-loop.
+`next_step` and `capacity` take some seconds of arithmetic: SearchProcess (capacity/run/load_plan.py) keeps that off an
+event loop.
 """
 
 import math
@@ -22,6 +22,7 @@ from functools import partial
 from typing import NamedTuple
 
 from probe.capacity.model.hints import Hints
+from probe.capacity.search.knee import no_capacity
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
 from probe.capacity.search.pulses import Room, next_size, pulse_plan
 from probe.capacity.search.search_state import SAME_RATE, VERIFYING_SHARE, Guess, SearchState
@@ -33,7 +34,7 @@ from probe.capacity.search.verdict import (
     ceiling,
     empirical_capacity,
     find_doubt,
-    find_void_reason,
+    find_void_cause,
     highest_held_rps,
     model_capacity,
     modelless_capacity,
@@ -133,8 +134,8 @@ class Search:
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         """Return the capacity from all data so far."""
-        if (why := find_void_reason(steps, stopped)) is not None:
-            return Capacity(mode=FORECAST, reason=why)
+        if (cause := find_void_cause(steps, stopped)) is not None:
+            return no_capacity(FORECAST, cause)
         self.state.refresh()
         self._knee = knee = self._knee or self._final_knee()
         if knee is None:

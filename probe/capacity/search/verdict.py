@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from probe.capacity.model.hints import SET_MAX_NUM_SEQS
-from probe.capacity.search.knee import guarded_words, is_long, unjudged_words
+from probe.capacity.search.knee import Cause, ended_before_load, guarded, is_long, no_capacity, unjudged
 from probe.capacity.search.knee_estimate import LEAST_SPREAD, KneeEstimate
 from probe.capacity.search.search_state import QUICK_REQUESTS, TOP_SHARE, SearchState
 from probe.capacity.search.search_step import SearchStep
@@ -36,22 +36,22 @@ _SHORT_STEP = 0.17  # by which steps of 15 s find a knee too high at most, as qu
 _TOO_SHORT = "; its steps were too short for the longest queues to grow, so it may be lower"
 
 
-def find_void_reason(steps: Sequence[StepSummary], stopped: Stopped) -> str | None:
+def find_void_cause(steps: Sequence[StepSummary], stopped: Stopped) -> Cause | None:
     """Return why the run's data cannot give any capacity, or None."""
     ended = reasons.find_end(stopped)
     if ended is reasons.ERROR:
-        return f"the run failed ({stopped.reason})"
+        return Cause(f"the run failed ({stopped.reason})", ended.advice)
     if ended.kind in (Kind.ERROR, Kind.VOID):
-        return ended.explained
-    if ended.kind is Kind.FAILURE and not steps:
-        return guarded_words(steps, stopped.reason)
+        return Cause(ended.explained, ended.advice)
+    if ended.kind in (Kind.FAILURE, Kind.UNLOADED) and not steps:
+        return guarded(steps, stopped.reason)
     if any(step.requests.failed for step in steps) and not any(step.requests.ok for step in steps):
-        return "no request was answered; the first failure says why"
+        return Cause("no request was answered; the first failure says why")
     failures = [step.reason for step in steps if step.reason not in (None, TOO_FEW.word, CUT_SHORT.word)]
     # A step that this machine was late in shows nothing, and the others remain.
     is_judged = any(step.valid and not step.plan.is_pulse for step in steps)
     failure = next((reason for reason in failures if reason != CLIENT_BOUND.word or not is_judged), None)
-    return unjudged_words(failure) if failure is not None else None
+    return unjudged(failure) if failure is not None else None
 
 
 def overloaded_steps(state: SearchState) -> list[SearchStep]:
@@ -164,23 +164,28 @@ def _least_capacity_rps(held: SearchStep | None) -> float:
     return held.load_rps * (1 - (LEAST_SPREAD if is_long(held.summary) else _SHORT_STEP))
 
 
+def _cause_before_load(stopped: Stopped) -> Cause | None:
+    if stopped.by == reasons.GUARD.word:
+        return guarded((), stopped.reason)
+    return ended_before_load(stopped) if stopped.by in (reasons.BUDGET.word, reasons.INTERRUPT.word) else None
+
+
 def modelless_capacity(state: SearchState, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     """Return the capacity without a forecast: by the steps where some held and some broke, else a reason."""
-    if stopped.by == reasons.GUARD.word and not steps:
-        return Capacity(mode=FORECAST, reason=guarded_words(steps, stopped.reason))
+    if not steps and (cause := _cause_before_load(stopped)) is not None:
+        return no_capacity(FORECAST, cause)
     if state.twin is not None:
-        return Capacity(mode=FORECAST, reason="no rate holds the objectives, by the model of this server")
+        none_holds = "no rate holds the objectives, by the model of this server"
+        return no_capacity(FORECAST, Cause(none_holds, reasons.SLOW_UNLOADED.advice))
     if any(step.has_held for step in state.steps) and overloaded_steps(state):
         return empirical_capacity(state, "the server's metrics do not show what one more request costs")
     tripped = [step for step in state.steps if step.tripped is not None]
     if tripped and not any(step.has_held for step in state.steps):
         lowest = min(tripped, key=_load)
         words = f"the guard stopped every load that was tried, also {lowest.load_rps:.3g} requests/s ({lowest.tripped})"
-        return Capacity(
-            mode=FORECAST,
-            limiting=lowest.tripped,
-            reason=f"{words}; look at the server's log and metrics, `kneewatch check` says whether it answers",
-        )
+        return no_capacity(FORECAST, Cause(words, reasons.GUARD.advice), lowest.tripped)
+    if reasons.find_end(stopped).kind in (Kind.FAILURE, Kind.BLIND):
+        return no_capacity(FORECAST, guarded(steps, stopped.reason))
     highest_rps = max((step.load_rps for step in state.steps), default=state.model.live_rps)
     words = f"at up to {highest_rps:.3g} requests/s too few requests ran at a time to learn what one more costs"
     return Capacity(mode=FORECAST, reason=f"not enough evidence: {words}")

@@ -29,6 +29,8 @@ def test_every_reason_has_a_cause_and_advice_that_fits_its_kind(row: Reason) -> 
     for words in (row.why, row.advice):
         assert words
         assert not words.endswith((".", ";", " "))
+        assert "](" not in words, "a terminal shows it"
+        assert "`" not in words, "a terminal shows it"
     assert ". " not in row.advice, "it is part of one sentence"
     for words, fits in _FITS.items():
         assert not re.search(words, row.advice) or fits(row), f"{row.word}: {row.advice}"

@@ -1,16 +1,22 @@
 """What a run found, in words: the figure, what it rests on, and one sentence of what to do."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from example_records import WALL_S, no_knee, result, step
+from example_records import CHAT, WALL_S, no_knee, result, step
+from simulated_servers import CHAT as LENGTHS
 
 from probe.capacity.model.bottleneck import BOTTLENECKS
+from probe.capacity.search.knee import find_knee
+from probe.capacity.search.search import Search
 from probe.core import reasons
 from probe.core.reasons import Reason
 from probe.core.result import Capacity, CapacityResult, Correction, PriorForecast, Roofline, Stopped
 from probe.core.snapshot import UserLoad
+from probe.core.step import StepSummary
 from probe.report.forecast_text import beside_measured, forecast_words
 from probe.report.knee_text import knee_words
 from probe.report.result_text import (
@@ -131,10 +137,6 @@ def test_headroom_is_what_users_leave(users_rps: float | None, left: float | Non
         (result(capacity=VERIFIED, stopped=Stopped("interrupt", "signal")), "let a run finish"),
         (result(capacity=no_knee(), stopped=Stopped("budget", "seconds")), "--max-seconds"),
         (result(capacity=no_knee(), stopped=Stopped("done")), "--rates"),
-        (
-            result(steps=[step(4, reason="client_bound")], capacity=no_knee("client_bound"), stopped=Stopped("done")),
-            "a quieter machine",
-        ),
         (result(capacity=no_knee(), stopped=Stopped("guard", "queue")), "when the server is idle"),
         (result(capacity=no_knee(), stopped=Stopped("error", "worker_lost")), "a kill for memory"),
         (result(capacity=no_knee(), stopped=Stopped("error", "TypeError")), "measure again"),
@@ -143,7 +145,8 @@ def test_headroom_is_what_users_leave(users_rps: float | None, left: float | Non
             "was broken: raise --max-seconds",
         ),
         (result(capacity=AT_LEAST, stopped=Stopped("guard", "server_unreadable")), "--stream-guard"),
-        (result(steps=[step(4, reason="held_back")], capacity=no_knee()), "let the proxy pass streams on"),
+        (result(capacity=replace(no_knee(), advice="begin lower")), "begin lower"),
+        (result(capacity=replace(AT_LEAST, advice="raise --rates"), stopped=Stopped("done")), "broken: raise --rates"),
     ],
 )
 def test_the_advice_is_one_sentence_for_what_was_found(one: CapacityResult, words: str) -> None:
@@ -157,12 +160,35 @@ def test_the_advice_is_one_sentence_for_what_was_found(one: CapacityResult, word
 def test_the_advice_after_a_stop_by_the_guard_is_that_of_its_reason(trip: Reason) -> None:
     stopped = Stopped("guard", trip.word)
     without = advice(result(capacity=no_knee(), stopped=stopped))
-    assert without == (
-        "retry when the server is idle, or start with less load." if trip.is_overload else f"{trip.advice}."
-    )
+    assert without == (f"{reasons.GUARD.advice}." if trip.is_overload else f"{trip.advice}.")
     if trip.is_overload:
         limited = result(capacity=replace(VERIFIED, limiting=trip.word), stopped=stopped)
         assert advice(limited) == f"{trip.advice}."
+
+
+_ENDS = (
+    *(Stopped("guard", row.word) for row in reasons.TRIPS),
+    *(Stopped("budget", row.word) for row in reasons.BUDGETS),
+    *(Stopped("error", row.word) for row in reasons.ERRORS),
+    *(Stopped(row.word) for row in reasons.ENDS if row is not reasons.GUARD),
+)
+_STEPS = {"no step": (), "first step": (step(8, reason="cut_short"),), "above": (step(4), step(8, reason="cut_short"))}
+
+
+@pytest.mark.parametrize("find", [find_knee, Search(LENGTHS, CHAT).capacity], ids=["fixed", "search"])
+@pytest.mark.parametrize("steps", _STEPS.values(), ids=_STEPS)
+@pytest.mark.parametrize("stopped", _ENDS, ids=lambda one: f"{one.by}-{one.reason}")
+def test_a_run_s_text_says_why_once_and_advises_once_what_fits(
+    stopped: Stopped, steps: tuple[StepSummary, ...], find: Callable[..., Capacity]
+) -> None:
+    found = result(capacity=find(steps, stopped), steps=steps, stopped=stopped)
+    words = result_words(found)
+    for clause in advice(found).removesuffix(".").split("; "):
+        assert words.count(clause) == 1, words
+    if not steps:
+        assert not re.search("less load|lower|add a replica", advice(found)), "there was no load"
+    if stopped.by == "guard" and not reasons.find_end(stopped).is_overload:
+        assert "idle" not in words
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from probe.core.request import Outcome
 from probe.core.result import CapacityResult, Stopped
 from probe.core.step import StepPlan
 from probe.observe.stream_guard import UNLOADED_REQUESTS, UNSEEN
+from probe.report.result_text import advice
 
 pytestmark = pytest.mark.slow
 
@@ -55,13 +56,17 @@ def test_answers_that_take_more_than_twice_the_objective_end_the_load() -> None:
     assert server.in_flight == 0
 
 
-def test_a_server_that_is_slow_without_load_gets_no_load() -> None:
-    server = FakeServer(lambda _: 0.7)
+@pytest.mark.parametrize("seconds", [0.7, 1.5, 10.0])
+def test_a_server_that_is_slow_without_load_gets_no_load_and_is_not_called_busy(seconds: float) -> None:
+    """However slow it is: a request that waits for long is no overload while it is alone."""
+    server = FakeServer(lambda _: seconds)
     result = _run(server, 4, 8)
-    assert result.stopped == Stopped("guard", "slow_answers")
+    assert result.stopped == Stopped("guard", "slow_unloaded")
     assert result.steps == ()
     assert server.peak == 1
-    assert len(server.sent_s) == 1 + UNLOADED_REQUESTS
+    assert len(server.sent_s) <= 1 + UNLOADED_REQUESTS
+    assert result.capacity.limiting is None
+    assert advice(result) == "loosen the objective, shorten the workload, or make the server faster."
 
 
 def test_a_request_that_fails_ends_the_load() -> None:

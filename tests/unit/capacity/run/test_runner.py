@@ -244,7 +244,7 @@ def test_a_step_that_spends_the_budget_over_an_objective_bounds_the_knee_as_one_
     assert (result.capacity.knee_concurrency, result.capacity.limiting) == (2, "ttft")
     assert result.capacity.upper is not None
     alone = Run(_job(8, step_s=60.0, budget=Budget(10**9, 10**6, 20.0)), FakeServer(seconds=lambda _: 0.9))
-    assert "begin lower" in (alone.to_its_end().capacity.reason or "")
+    assert "begin lower" in str(alone.to_its_end().capacity.advice)
 
 
 def test_a_server_that_hangs_is_time_over_an_objective() -> None:

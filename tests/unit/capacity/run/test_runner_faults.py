@@ -174,7 +174,8 @@ def test_reports_that_are_always_late_end_the_run_as_a_fault_of_the_client() -> 
     result, took_s = _run(_job(*_closed(4, step_s=60.0)), load=_told(lambda now_s: now_s - began() < 5))
     assert result.stopped == Stopped("error", CLIENT_LATE.word)
     assert 5 + 2.5 < took_s < 5 + 3.5
-    assert "dedicated nodes (client_late)" in str(result.capacity.reason)
+    assert result.capacity.reason == "requests were reported too late for the guard (client_late)"
+    assert "dedicated nodes" in str(result.capacity.advice)
     assert result.capacity.requests_per_second is None
     assert result.capacity.limiting is None
 

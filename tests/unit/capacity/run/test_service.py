@@ -346,4 +346,4 @@ def test_an_admission_lowers_the_budget_to_what_is_left_of_the_day(
     admitted: int | None, budget: tuple[int, str]
 ) -> None:
     job = _job(snapshot(), tokens=admitted)
-    assert (job.budget.tokens, job.budget.tokens_name) == budget
+    assert (job.request.budget.tokens, job.request.budget.tokens_name) == budget

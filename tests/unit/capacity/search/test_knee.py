@@ -43,6 +43,10 @@ STEPS = st.lists(
 STOPS = st.sampled_from([DONE, GUARD, Stopped("budget", "tokens_per_run"), Stopped("interrupt"), Stopped("error", "x")])
 
 
+def _said(found: Capacity) -> str:
+    return f"{found.reason}; {found.advice}"
+
+
 def test_the_highest_step_that_held() -> None:
     found = find_knee([step(1, 1.0), step(2, 1.9), step(4, 3.0), step(8, 3.2, ["ttft"])], DONE)
     assert found == Capacity(
@@ -192,7 +196,11 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
             "the guard stopped the step at concurrency 4 (kv_cache): the knee is below 4",
         ),
         ([], Stopped("guard", "server_errors"), "before its first step (server_errors): requests got HTTP 5xx"),
-        ([], Stopped("guard", "queue"), "before its first step (queue); try again when the server is calm"),
+        (
+            [],
+            Stopped("guard", "queue"),
+            "before its first step (queue): the server does not keep up; retry when the server is idle",
+        ),
         ([step(1, reason="client_bound")], GUARD, "before a step could be judged (queue)"),
         ([step(8, 1.0, ["ttft"])], DONE, "already broke ttft: the knee is below 8 requests in flight; begin lower"),
         ([step(12, 1.0, ["ttft"])], DONE, "--concurrency 1,2,4,8"),
@@ -200,12 +208,12 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
         (
             [step(1, reason="client_bound")],
             DONE,
-            "use a quieter machine, more --workers or a looser objective (client_bound)",
+            "(client_bound); use a quieter machine, more --workers or a looser objective",
         ),
-        ([step(1, reason="too_few_requests")], DONE, "fewer than 20 requests were answered in a step; give"),
+        ([step(1, reason="too_few_requests")], DONE, "in a step (too_few_requests); give it more"),
         ([step(1, reason="too_few_requests"), step(2, 1.0, ["ttft"])], DONE, "fewer than 20 requests"),
         ([step(1, reason="cut_short")], Stopped("budget", "seconds"), "raise --max-seconds"),
-        ([], Stopped("interrupt", "signal"), "the run was interrupted; let the next one finish (signal)"),
+        ([], Stopped("interrupt", "signal"), "the run was interrupted (signal); let the next one finish"),
         ([step(1, reason="new_reason")], DONE, "(new_reason)"),
         ([step(8, 0.0)], DONE, "no request was answered at concurrency 8"),
         (
@@ -217,26 +225,26 @@ def test_a_step_in_which_nothing_was_served_is_no_capacity() -> None:
     ],
 )
 def test_no_knee_says_what_it_means_and_what_to_do(steps: list[StepSummary], stopped: Stopped, words: str) -> None:
-    assert words in str(find_knee(steps, stopped).reason)
+    assert words in _said(find_knee(steps, stopped))
 
 
 @pytest.mark.parametrize(
     ("above", "stopped", "words"),
     [
-        ([], DONE, "at least this; raise --concurrency to find the knee"),
+        ([], DONE, "; raise --concurrency to find the knee"),
         ([step(4, reason="client_bound")], DONE, "at least this; this machine was too late"),
         (
             [step(4, reason="cut_short")],
             Stopped("budget", "tokens_per_run"),
             "this; the run's tokens were spent",
         ),
-        ([], GUARD, "at least this; the guard ended the run before a higher step (queue)"),
+        ([], GUARD, "at least this; the guard ended the run (queue)"),
     ],
 )
 def test_a_lower_bound_says_how_to_find_the_knee(above: list[StepSummary], stopped: Stopped, words: str) -> None:
-    reason = str(find_knee([step(1, 1.0), step(2, 2.0), *above], stopped).reason)
-    assert words in reason
-    assert ("raise --concurrency" in reason) == (stopped == DONE and not above)
+    said = _said(find_knee([step(1, 1.0), step(2, 2.0), *above], stopped))
+    assert words in said
+    assert ("raise --concurrency" in said) == (stopped == DONE and not above)
 
 
 @examples(60)
@@ -274,40 +282,41 @@ def test_latencies_that_stopped_a_step_are_named_and_bound_nothing(reason: str) 
     found = find_knee([step(4, 4.0), step(8, 5.0, reason="cut_short")], Stopped("guard", reason))
     assert (found.requests_per_second, found.upper, found.limiting) == (4.0, None, reason)
     first = find_knee([step(8, 5.0, reason="cut_short")], Stopped("guard", reason))
-    assert "begin lower" in str(first.reason)
+    assert "begin lower" in str(first.advice)
 
 
 def test_a_server_that_restarted_has_no_knee() -> None:
     """The steps before and after would be of two servers."""
     found = find_knee([step(4, 4.0), step(8, 5.0, ["ttft"])], Stopped("guard", "server_restarted"))
-    assert found == Capacity(mode="empirical", reason=reasons.SERVER_RESTARTED.explained)
+    row = reasons.SERVER_RESTARTED
+    assert found == Capacity(mode="empirical", reason=row.explained, advice=row.advice)
 
 
 @pytest.mark.parametrize("steps", [[], [step(8, reason="cut_short")]])
 @pytest.mark.parametrize("trip", [row for row in reasons.TRIPS if not row.is_overload], ids=lambda row: row.word)
 def test_a_stop_that_is_no_overload_says_why_and_what_to_do_about_it(trip: Reason, steps: list[StepSummary]) -> None:
-    reason = str(find_knee(steps, Stopped("guard", trip.word)).reason)
-    assert trip.why in reason
-    assert trip.advice in reason
+    found = find_knee(steps, Stopped("guard", trip.word))
+    assert trip.why in str(found.reason)
+    assert found.advice == trip.advice
 
 
 def test_a_run_that_watched_another_server_has_no_knee() -> None:
     found = find_knee([step(4, 4.0), step(8, 5.0)], Stopped("guard", "other_server"))
     assert found.requests_per_second is None
-    assert "it is another server's and guards nothing; set metrics_url" in str(found.reason)
+    assert "it is another server's and guards nothing (other_server); set metrics_url" in _said(found)
 
 
 @pytest.mark.parametrize("steps", [[], [step(8, reason="cut_short")]])
 def test_a_rate_limit_is_no_knee_and_says_what_to_raise(steps: list[StepSummary]) -> None:
     found = find_knee(steps, Stopped("guard", "rate_limited"))
     assert (found.requests_per_second, found.limiting) == (None, None)
-    assert "HTTP 429, which is a rate limit or a full queue, and no knee; raise the limit" in str(found.reason)
+    assert "HTTP 429, which is a rate limit or a full queue, and no knee; raise the limit" in _said(found)
 
 
 def test_steps_that_were_held_back_have_no_knee_and_say_what_to_change() -> None:
     found = find_knee([step(4, reason="held_back")], Stopped("done"))
     assert found.requests_per_second is None
-    assert "proxy_buffering off" in str(found.reason)
+    assert "proxy_buffering off" in str(found.advice)
 
 
 # Open loop, and live traffic.
@@ -362,7 +371,7 @@ def test_a_rate_that_was_over_an_objective_for_too_long_bounds_by_what_was_plann
     ],
 )
 def test_reasons_speak_of_rates(steps: list[StepSummary], stopped: Stopped, words: str) -> None:
-    assert words in str(find_knee(steps, stopped).reason)
+    assert words in _said(find_knee(steps, stopped))
 
 
 def test_users_requests_are_part_of_the_capacity() -> None:
