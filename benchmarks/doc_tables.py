@@ -23,6 +23,7 @@ from benchmarks import engine_table, reason_tables
 from benchmarks.fault_table import rows_by_area
 from exporters.names import CHECKS
 from probe.config.workloads import PRESET_ROWS, LognormalTokens, SharedPrefix, TokenCount, WorkloadConfig
+from probe.core.reasons import BUDGETS, ERRORS, REFUSALS, TRIPS, Reason
 from probe.gpu.peak_specs import NAMES, gpu
 from probe.mock_server.profiles import PROFILES
 
@@ -151,6 +152,12 @@ def systems() -> str:
     return markdown_table(head, rows)
 
 
+def reason_table(of: Sequence[Reason]) -> str:
+    """Return what each reason means and what to do, and below the exact conditions."""
+    table = markdown_table(reason_tables.HEAD, reason_tables.rows(of))
+    return f"{table}\n{reason_tables.conditions(of)}" if any(row.condition for row in of) else table
+
+
 TABLES = (
     Table("docs/cross-checks.md", "cross-checks", cross_checks),
     Table("docs/engines.md", "engines", engines),
@@ -165,11 +172,12 @@ TABLES = (
         for file in ("alertmanager.yml", "kube-prometheus-stack.yml")
         for name, text in (("routes", alertmanager.routes), ("inhibitions", alertmanager.inhibit_rules))
     ),
-    Table("docs/guard.md", "refusals", lambda: markdown_table(*reason_tables.refusals())),
-    Table("docs/guard.md", "trips", lambda: markdown_table(*reason_tables.trips())),
+    Table("docs/guard.md", "refusals", lambda: reason_table(REFUSALS)),
+    Table("docs/guard.md", "trips", lambda: reason_table(TRIPS)),
+    Table("docs/guard.md", "overloads", reason_tables.overloads),
     Table("docs/guard.md", "seen by the stream", reason_tables.seen_by_stream),
-    Table("docs/guard.md", "budgets", lambda: markdown_table(*reason_tables.budgets())),
-    Table("docs/guard.md", "errors", lambda: markdown_table(*reason_tables.errors())),
+    Table("docs/guard.md", "budgets", lambda: reason_table(BUDGETS)),
+    Table("docs/guard.md", "errors", lambda: reason_table(ERRORS)),
 )
 
 

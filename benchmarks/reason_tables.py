@@ -1,47 +1,37 @@
 """The tables of docs/guard.md, from the rows of core/reasons.py."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from probe.core import reasons
 from probe.core.reasons import Kind, Reason
 
-Rows = tuple[Sequence[str], list[Sequence[str]]]
+HEAD = ("reason", "meaning", "what to do")
 
 
-def refusals() -> Rows:
-    """Return the head and the rows of the table of what keeps a run from beginning."""
-    return ("reason", "condition", "what to do"), [_advised(row) for row in reasons.REFUSALS]
+def rows(of: Iterable[Reason]) -> list[Sequence[str]]:
+    """Return the rows of a table of reasons."""
+    return [(f"`{row.word}`", _meaning(row), row.advice) for row in of]
 
 
-def trips() -> Rows:
-    """Return the head and the rows of the table of what stops a run."""
-    return ("reason", "kind", "condition", "meaning", "what to do"), [
-        (f"`{row.word}`", row.kind, _condition(row), _meaning(row), row.advice) for row in reasons.TRIPS
-    ]
+def conditions(of: Iterable[Reason]) -> str:
+    """Return a list of when exactly each reason applies, of those whose meaning does not say it."""
+    lines = "\n".join(f"- `{row.word}`: {row.condition}" for row in of if row.condition)
+    return f"When exactly:\n\n{lines}\n"
 
 
-def budgets() -> Rows:
-    """Return the head and the rows of the table of budgets."""
-    return ("reason", "condition", "what to do"), [_advised(row) for row in reasons.BUDGETS]
-
-
-def errors() -> Rows:
-    """Return the head and the rows of the table of what ends a run as an error."""
-    return ("reason", "condition", "what to do"), [_advised(row) for row in reasons.ERRORS]
+def overloads() -> str:
+    """Return the reasons that a search survives, as a list of words."""
+    return _words(lambda row: row.is_overload)
 
 
 def seen_by_stream() -> str:
     """Return the reasons that a run guarded by its own answers alone finds, as a list of words."""
-    words = [f"`{row.word}`" for row in reasons.TRIPS if not row.unseen]
+    return _words(lambda row: not row.unseen)
+
+
+def _words(holds: Callable[[Reason], bool]) -> str:
+    words = [f"`{row.word}`" for row in reasons.TRIPS if holds(row)]
     return f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _advised(row: Reason) -> Sequence[str]:
-    return f"`{row.word}`", _condition(row), row.advice
-
-
-def _condition(row: Reason) -> str:
-    return row.condition or row.why
 
 
 def _meaning(row: Reason) -> str:
