@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from probe.core import reasons
-from probe.core.reasons import Kind, Reason
+from probe.core.reasons import Reason, ReasonKind
 
 HEAD = ("reason", "meaning", "what to do")
 
@@ -35,4 +35,4 @@ def _words(holds: Callable[[Reason], bool]) -> str:
 
 
 def _meaning(row: Reason) -> str:
-    return f"{row.why}; no capacity is published" if row.kind is Kind.VOID else row.why
+    return f"{row.why}; no capacity is published" if row.kind is ReasonKind.VOID else row.why

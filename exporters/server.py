@@ -7,12 +7,12 @@ from exporters.names import Series
 from exporters.rendered_samples import RenderedSamples, SampleLines
 from probe.core import server_values
 from probe.core.objectives import Objectives
-from probe.core.server_values import VALUES, Kind
+from probe.core.server_values import VALUES, ValueKind
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
 from probe.observe.histogram_arithmetic import count_within
 
 _PLAIN = [value.key for value in server_values.plain() if value.series]
-_HISTOGRAMS = [value.key for value in VALUES if value.kind is Kind.HISTOGRAM and value.series]
+_HISTOGRAMS = [value.key for value in VALUES if value.kind is ValueKind.HISTOGRAM and value.series]
 _USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
     (names.USERS_TTFT, "ttft"),
     (names.USERS_TPOT, "tpot"),

@@ -10,7 +10,7 @@ from probe.core.failure_log import FailureLog
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.result import Capacity, CapacityResult, Cost, RunContext, Stopped
-from probe.core.server_values import VALUES, Kind, Value
+from probe.core.server_values import VALUES, Value, ValueKind
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot, as_fields
 from probe.core.step import Distribution, ErrorBound, RequestCounts, ServerPeaks, StepPlan, StepSummary
 from probe.core.target_status import TargetStatus
@@ -126,7 +126,7 @@ def whole_snapshot() -> ServerSnapshot:
 
 def _example(value: Value) -> Any:
     """Return a plausible value; of one that is not listed here, any."""
-    if value.kind is Kind.HISTOGRAM:
+    if value.kind is ValueKind.HISTOGRAM:
         return Histogram(buckets=((0.3, 1.0), (0.5, 2.0), (float("inf"), 3.0)), sum=1.5)
     return _EXAMPLES.get(value.key, {} if value.label else 3.0)
 

@@ -9,10 +9,11 @@ from example_records import record, snapshot
 from example_records import spec as one_spec
 from fake_request import FakeRequest, Send
 
-from probe.capacity.run.request import Budget, LoadPlan, RunJob, RunRequest
+from probe.capacity.run.load_plan import LoadPlan
+from probe.capacity.run.request import Budget, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import Load, ServerAccess, StepObservers, Think
-from probe.capacity.search.knee import FixedSteps
+from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.objectives import Objectives

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from benchmarks.capacity.cases import Case
 from benchmarks.capacity.virtual_load import VirtualLoad
-from probe.capacity.run.request import Budget, LoadPlan, RunJob, RunRequest
+from probe.capacity.run.load_plan import LoadPlan
+from probe.capacity.run.request import Budget, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, Think
 from probe.core.clock import Clock

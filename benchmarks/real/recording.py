@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from probe.capacity.run.request import LoadPlan
+from probe.capacity.run.load_plan import LoadPlan
 from probe.core.objectives import Objectives
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.result import Capacity, CapacityResult, Stopped
@@ -78,7 +78,7 @@ class Recording:
 
 
 class Recorder:
-    """A load plan that records what another one gets. Implements probe.capacity.run.request.LoadPlan."""
+    """A load plan that records what another one gets. Implements probe.capacity.run.load_plan.LoadPlan."""
 
     def __init__(self, load_plan: LoadPlan, taken: Taken) -> None:
         self._load_plan, self._taken = load_plan, taken

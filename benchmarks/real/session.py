@@ -16,10 +16,12 @@ from benchmarks.real.recording import Recorder, Taken
 from benchmarks.real.servers import Spec
 from benchmarks.real.truth import NEAR
 from probe.capacity.model.hints import Hints
-from probe.capacity.run.request import Budget, LoadPlan, RunJob, RunRequest
+from probe.capacity.run.load_plan import LoadPlan
+from probe.capacity.run.request import Budget, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
-from probe.capacity.search.knee import LONG_S, MANY_REQUESTS, FixedSteps
+from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.knee import LONG_S, MANY_REQUESTS
 from probe.capacity.search.search import Search
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock

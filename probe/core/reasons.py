@@ -15,7 +15,7 @@ from probe.core.result import Stopped
 MIN_REQUESTS = 20
 
 
-class Kind(StrEnum):
+class ReasonKind(StrEnum):
     """What a reason says of the server and of the run's measurements."""
 
     FAILURE = "failure"  # probe requests failed
@@ -41,7 +41,7 @@ class Reason:
     """
 
     word: str
-    kind: Kind
+    kind: ReasonKind
     why: str
     advice: str
     condition: str = ""
@@ -51,7 +51,7 @@ class Reason:
     @property
     def is_overload(self) -> bool:
         """Return whether less load would help: a search then goes on with less."""
-        return self.kind in (Kind.OVERLOAD, Kind.PRECAUTION)
+        return self.kind in (ReasonKind.OVERLOAD, ReasonKind.PRECAUTION)
 
     @property
     def explained(self) -> str:
@@ -63,21 +63,21 @@ class Reason:
 
 SERVER_ERRORS = Reason(
     word="server_errors",
-    kind=Kind.FAILURE,
+    kind=ReasonKind.FAILURE,
     why="requests got HTTP 5xx, no connection, or no answer in time",
     advice="look at the server's log for the first failure, and measure again once it answers",
     condition="a probe request got 5xx, no connection, or no answer within `canary.timeout`",
 )
 RATE_LIMITED = Reason(
     word="rate_limited",
-    kind=Kind.FAILURE,
+    kind=ReasonKind.FAILURE,
     why="requests were refused with HTTP 429, which is a rate limit or a full queue, and no knee",
     advice="raise the limit for Kneewatch's key, or measure behind the gateway",
     condition="a probe request got 429",
 )
 FAILED_REQUESTS = Reason(
     word="failed_requests",
-    kind=Kind.FAILURE,
+    kind=ReasonKind.FAILURE,
     why="requests were refused or answered wrongly",
     advice="change what the first failure names: the workload, model or request keys of the target, or its API key",
     condition="another failure: an incomplete stream, a wrong answer, an answer of another model, a bad request;"
@@ -85,7 +85,7 @@ FAILED_REQUESTS = Reason(
 )
 SERVER_UNREADABLE = Reason(
     word="server_unreadable",
-    kind=Kind.BLIND,
+    kind=ReasonKind.BLIND,
     why="the metrics page failed twice in a row, so the guard could not see the server",
     advice="make the page at metrics_url (--metrics-url) answer, or guard by the run's own answers alone with"
     " --stream-guard (capacity.guard: stream)",
@@ -94,7 +94,7 @@ SERVER_UNREADABLE = Reason(
 )
 OTHER_SERVER = Reason(
     word="other_server",
-    kind=Kind.VOID,
+    kind=ReasonKind.VOID,
     why="the metrics page counted none of the run's requests, so it is another server's and guards nothing",
     advice="set metrics_url to the page of the server at base_url, then measure again",
     condition="of 20 or more probe requests that were answered at least five seconds before, the metrics page has"
@@ -103,7 +103,7 @@ OTHER_SERVER = Reason(
 )
 SERVER_RESTARTED = Reason(
     word="server_restarted",
-    kind=Kind.VOID,
+    kind=ReasonKind.VOID,
     why="the server restarted during the run, so its data are of two servers",
     advice="measure again when the rollout is over; after a crash, read the server's log first",
     condition="a counter of the server fell, or its version changed: a rollout or a crash",
@@ -111,7 +111,7 @@ SERVER_RESTARTED = Reason(
 )
 SEVERAL_SERVERS = Reason(
     word="several_servers",
-    kind=Kind.VOID,
+    kind=ReasonKind.VOID,
     why="several servers answer at this address, and not all of their metrics pages are read, so the guard is blind",
     advice="give the metrics page of each server (metrics_urls, or --metrics-url for each), or measure each server at"
     " its own address",
@@ -124,7 +124,7 @@ SEVERAL_SERVERS = Reason(
 )
 REPLICAS_CHANGED = Reason(
     word="replicas_changed",
-    kind=Kind.VOID,
+    kind=ReasonKind.VOID,
     why="a replica behind the address came or went during the run, so its data are of two servers",
     advice="measure while the number of replicas does not change",
     condition="a replica that [`metrics_discovery`](engines.md#replicas-that-come-and-go) finds came or went; with or"
@@ -133,7 +133,7 @@ REPLICAS_CHANGED = Reason(
 )
 ASLEEP = Reason(
     word="asleep",
-    kind=Kind.VOID,
+    kind=ReasonKind.VOID,
     why="the server fell asleep",
     advice="wake it up, then measure again",
     condition="the server fell asleep, or was paused by `/sleep`",
@@ -141,7 +141,7 @@ ASLEEP = Reason(
 )
 PREEMPTIONS = Reason(
     word="preemptions",
-    kind=Kind.PRECAUTION,
+    kind=ReasonKind.PRECAUTION,
     why="the KV cache is the limit",
     advice="the KV cache is too small for more load: raise --gpu-memory-utilization, lower --max-num-seqs, or add a"
     " replica",
@@ -150,7 +150,7 @@ PREEMPTIONS = Reason(
 )
 QUEUE = Reason(
     word="queue",
-    kind=Kind.PRECAUTION,
+    kind=ReasonKind.PRECAUTION,
     why="the server does not keep up",
     advice="requests queue above this load: raise --max-num-seqs if KV cache is free, or add a replica",
     condition="in three scrapes in a row more than 4 requests waited; in an open loop, more than arrive within the"
@@ -159,7 +159,7 @@ QUEUE = Reason(
 )
 KV_CACHE = Reason(
     word="kv_cache",
-    kind=Kind.PRECAUTION,
+    kind=ReasonKind.PRECAUTION,
     why="preemptions are about to start",
     advice="the KV cache is too small for more load: raise --gpu-memory-utilization, shorten the context, or add a"
     " replica",
@@ -168,7 +168,7 @@ KV_CACHE = Reason(
 )
 NO_FIRST_TOKEN = Reason(
     word="no_first_token",
-    kind=Kind.OVERLOAD,
+    kind=ReasonKind.OVERLOAD,
     why="the server hangs, or its queue is long",
     advice="requests queue above this load: raise --max-num-seqs if KV cache is free, or add a replica",
     condition="three probe requests have waited for their first byte for more than twice the TTFT objective, or one"
@@ -176,7 +176,7 @@ NO_FIRST_TOKEN = Reason(
 )
 USERS_LATENCY = Reason(
     word="users_latency",
-    kind=Kind.PRECAUTION,
+    kind=ReasonKind.PRECAUTION,
     why="users wait; probe requests wait in the same queue",
     advice="user requests slowed down first: plan for less than this load, or add a replica",
     condition="over the last six scrapes, by the server's own histograms, which do not say whose requests were slow:"
@@ -187,7 +187,7 @@ USERS_LATENCY = Reason(
 )
 SLOW_ANSWERS = Reason(
     word="slow_answers",
-    kind=Kind.OVERLOAD,
+    kind=ReasonKind.OVERLOAD,
     why="the server does not keep up",
     advice="answers take more than twice an objective at this load: plan for less, or add a replica",
     condition="only [without a metrics page](#without-a-metrics-page): five of the last ten answers of a step took"
@@ -195,7 +195,7 @@ SLOW_ANSWERS = Reason(
 )
 SLOW_UNLOADED = Reason(
     word="slow_unloaded",
-    kind=Kind.UNLOADED,
+    kind=ReasonKind.UNLOADED,
     why="without load the median already misses an objective",
     advice="loosen the objective, shorten the workload, or make the server faster",
     condition="only [without a metrics page](#without-a-metrics-page), before any load: the median of five requests"
@@ -203,14 +203,14 @@ SLOW_UNLOADED = Reason(
 )
 IN_FLIGHT_CAP = Reason(
     word="in_flight_cap",
-    kind=Kind.OVERLOAD,
+    kind=ReasonKind.OVERLOAD,
     why="the server does not keep up",
     advice="requests arrive faster than they are answered: add a replica",
     condition="an open loop reached its limit of requests in flight",
 )
 OBJECTIVE_BROKEN = Reason(
     word="objective_broken",
-    kind=Kind.OVERLOAD,
+    kind=ReasonKind.OVERLOAD,
     why="this load is too much; the rest of the step would only do harm",
     advice="this load breaks an objective: plan for less, or add a replica",
     condition="in a step of a search: so many requests were late or slow that the step misses its objective whatever"
@@ -221,40 +221,40 @@ OBJECTIVE_BROKEN = Reason(
 
 LOCKED = Reason(
     word="locked",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="another Kneewatch is loading the server; the message names the process on this machine, or the holder of the"
     " Lease, where it is known",
     advice="wait, or let only one instance probe",
 )
 NO_LOCK = Reason(
     word="no_lock",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="the lock file cannot be created or is not a regular file; or the API server, or a missing Role, refuses the"
     " Lease",
     advice="set lock_dir; the Role is in deploy/kustomize/discovery",
 )
 OUTSIDE_WINDOW = Reason(
     word="outside_window",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="no window of schedule.windows is open, or it closes before a first step could end",
     advice="move schedule.cron into a window",
 )
 BUDGET_SPENT = Reason(
     word="budget_spent",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="less than a quarter of tokens_per_run is left of tokens_per_day, or the tokens spent are unknown because the"
     " store cannot be read",
     advice="run less often, or raise tokens_per_day",
 )
 CANARY_FAILED = Reason(
     word="canary_failed",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="the last canary did not succeed, or none has ended yet",
     advice="see the canary's outcome on the status page",
 )
 NO_SERVER_METRICS = Reason(
     word="no_server_metrics",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="the server's metrics cannot be read, or do not report how many requests wait",
     advice="set metrics_url (--metrics-url) to its page; without one, --stream-guard (capacity.guard: stream) guards"
     " by the run's own answers, and --no-guard not at all",
@@ -264,32 +264,32 @@ NO_SERVER_METRICS = Reason(
 )
 REFUSED_ASLEEP = Reason(
     word="asleep",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="the server's metrics show it asleep",
     advice="run while it is awake",
     condition="the server's metrics show it [asleep](operations.md#servers-that-sleep)",
 )
 BUSY = Reason(
     word="busy",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="requests wait in the server's queue, or its KV cache is more than 95 % full",
     advice="retry when the server is idle, or use --no-guard if it has no other users",
 )
 NO_PROMETHEUS = Reason(
     word="no_prometheus",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="Prometheus is configured and does not answer",
     advice="fix it, or remove prometheus from the configuration",
 )
 ALERT_FIRING = Reason(
     word="alert_firing",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="an alert with severity page fires for the target",
     advice="follow its runbook",
 )
 REFUSED_SEVERAL_SERVERS = Reason(
     word="several_servers",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="within the last ten minutes several servers answered at the address",
     advice="give the page of each server (metrics_urls or metrics_discovery), or discover them",
     condition="within the last ten minutes several servers answered at the address ([cross-checks.md](cross-checks.md))"
@@ -297,21 +297,21 @@ REFUSED_SEVERAL_SERVERS = Reason(
 )
 ROLLOUT = Reason(
     word="rollout",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="within the last five minutes a counter of the server fell, or its version changed; or discovery reports pods"
     " of two revisions, endpoints of a Service that come or go, or a server that is not ready",
     advice="nothing: the next run starts when the rollout is over",
 )
 BURN_RATE = Reason(
     word="burn_rate",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="the canaries of the last hour spent an error budget faster than its objective allows, with at least three bad"
     " ones",
     advice="find out what is slow first",
 )
 LIVE_LOAD = Reason(
     word="live_load",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="over the last five minutes, users' requests or output tokens were more than 60 % of the last known capacity"
     " (probe traffic excluded). Not checked where that capacity has no upper bound, or where user traffic is unknown:"
     " in the first seconds, or with several servers at one address",
@@ -319,7 +319,7 @@ LIVE_LOAD = Reason(
 )
 NO_USER_LENGTHS = Reason(
     word="no_user_lengths",
-    kind=Kind.REFUSAL,
+    kind=ReasonKind.REFUSAL,
     why="capacity.workload is users, and the server's metrics show the lengths of fewer than 200 requests of users"
     " in the last day, or none",
     advice="wait for users, or choose another workload",
@@ -329,32 +329,32 @@ NO_USER_LENGTHS = Reason(
 
 TOKENS_PER_RUN = Reason(
     word="tokens_per_run",
-    kind=Kind.BUDGET,
+    kind=ReasonKind.BUDGET,
     why="the run's tokens were spent",
     advice="raise --max-tokens, or budget.tokens_per_run in the configuration",
 )
 TOKENS_PER_DAY = Reason(
     word="tokens_per_day",
-    kind=Kind.BUDGET,
+    kind=ReasonKind.BUDGET,
     why="the tokens of the day were spent",
     advice="raise tokens_per_day, or measure less often",
 )
 SECONDS = Reason(
     word="seconds",
-    kind=Kind.BUDGET,
+    kind=ReasonKind.BUDGET,
     why="the run's time was spent",
     advice="raise --max-seconds, or budget.seconds in the configuration",
 )
 # The only budget that means a slow server rather than a long run.
 OVER_OBJECTIVE_SECONDS = Reason(
     word="over_objective_seconds",
-    kind=Kind.BUDGET,
+    kind=ReasonKind.BUDGET,
     why="requests were over an objective for as long as the budget allows",
     advice="measure less load, or raise budget.over_objective_seconds in the configuration",
 )
 WINDOW = Reason(
     word="window",
-    kind=Kind.BUDGET,
+    kind=ReasonKind.BUDGET,
     why="the window of the schedule closed",
     advice="let the run begin earlier, or make it shorter",
 )
@@ -363,7 +363,7 @@ WINDOW = Reason(
 
 WORKER_LOST = Reason(
     word="worker_lost",
-    kind=Kind.ERROR,
+    kind=ReasonKind.ERROR,
     why="a load worker died, or did not run for seconds, in a step",
     advice="look in this machine's log for a kill for memory or a stop",
     condition="a load worker died, or was silent for 2.5 s",
@@ -371,7 +371,7 @@ WORKER_LOST = Reason(
 )
 CLIENT_LATE = Reason(
     word="client_late",
-    kind=Kind.ERROR,
+    kind=ReasonKind.ERROR,
     why="requests were reported too late for the guard",
     advice="use a quieter machine or, with Ray, dedicated nodes",
     condition="reports of the workers on their requests arrived more than 0.5 s late, for more than two seconds."
@@ -380,27 +380,27 @@ CLIENT_LATE = Reason(
 )
 HELPER_ERROR = Reason(
     word="HelperError",
-    kind=Kind.ERROR,
+    kind=ReasonKind.ERROR,
     why="the process in which a search computes was killed, or took five minutes",
     advice="look in this machine's log for a kill for memory",
 )
 TOO_FEW = Reason(
     word="too_few_requests",
-    kind=Kind.UNJUDGED,
+    kind=ReasonKind.UNJUDGED,
     why=f"fewer than {MIN_REQUESTS} requests were answered in a step",
     advice="give it more time or requests",
     verdict="too_few",
 )
 CLIENT_BOUND = Reason(
     word="client_bound",
-    kind=Kind.UNJUDGED,
+    kind=ReasonKind.UNJUDGED,
     why="this machine was too late to judge a step",
     advice="use a quieter machine, more --workers or a looser objective",
     verdict="client_bound",
 )
 HELD_BACK = Reason(
     word="held_back",
-    kind=Kind.UNJUDGED,
+    kind=ReasonKind.UNJUDGED,
     why="the answers arrive at once instead of token by token, so TPOT and ITL cannot be judged",
     advice="let the proxy pass streams on (nginx: proxy_buffering off), measure behind it, or remove the tpot and itl"
     " objectives",
@@ -408,7 +408,7 @@ HELD_BACK = Reason(
 )
 CUT_SHORT = Reason(
     word="cut_short",
-    kind=Kind.UNJUDGED,
+    kind=ReasonKind.UNJUDGED,
     why="guard, budget or caller ended a step early",
     advice="see what ended the run",
     verdict="cut_short",
@@ -416,33 +416,33 @@ CUT_SHORT = Reason(
 
 # What kind of thing ended a run: `Stopped.by`.
 
-DONE = Reason(
+ENDED_BY_PLAN = Reason(
     word="done",
-    kind=Kind.END,
+    kind=ReasonKind.END,
     why="no step was complete",
     advice="measure steps of your choice with --concurrency or --rates",
 )
-GUARD = Reason(
+ENDED_BY_GUARD = Reason(
     word="guard",
-    kind=Kind.END,
+    kind=ReasonKind.END,
     why="the guard ended the run",
     advice="retry when the server is idle, or measure less load",
 )
-BUDGET = Reason(
+ENDED_BY_BUDGET = Reason(
     word="budget",
-    kind=Kind.END,
+    kind=ReasonKind.END,
     why="the budget ran out",
     advice="raise the budget that ran out: --max-seconds, --max-tokens, or budget in the configuration",
 )
-INTERRUPT = Reason(
+ENDED_BY_INTERRUPT = Reason(
     word="interrupt",
-    kind=Kind.END,
+    kind=ReasonKind.END,
     why="the run was interrupted",
     advice="let the next one finish",
 )
-ERROR = Reason(
+ENDED_BY_ERROR = Reason(
     word="error",
-    kind=Kind.END,
+    kind=ReasonKind.END,
     why="an error ended the run",
     advice="run kneewatch check to see whether the server answers, then measure again",
 )
@@ -459,9 +459,9 @@ REFUSALS = (
 BUDGETS = (TOKENS_PER_RUN, TOKENS_PER_DAY, SECONDS, OVER_OBJECTIVE_SECONDS, WINDOW)
 ERRORS = (WORKER_LOST, CLIENT_LATE, HELPER_ERROR)
 UNJUDGED = (CLIENT_BOUND, TOO_FEW, HELD_BACK, CUT_SHORT, WORKER_LOST)
-ENDS = (DONE, GUARD, BUDGET, INTERRUPT, ERROR)
+ENDS = (ENDED_BY_PLAN, ENDED_BY_GUARD, ENDED_BY_BUDGET, ENDED_BY_INTERRUPT, ENDED_BY_ERROR)
 
-_OF_END = {GUARD.word: TRIPS, BUDGET.word: BUDGETS, ERROR.word: ERRORS}
+_OF_END = {ENDED_BY_GUARD.word: TRIPS, ENDED_BY_BUDGET.word: BUDGETS, ENDED_BY_ERROR.word: ERRORS}
 
 
 def find(rows: Sequence[Reason], word: str | None) -> Reason | None:
@@ -471,7 +471,7 @@ def find(rows: Sequence[Reason], word: str | None) -> Reason | None:
 
 def find_end(stopped: Stopped) -> Reason:
     """Return why a run ended: the kind of its end where the reason is free text, or of another version."""
-    return find(_OF_END.get(stopped.by, ()), stopped.reason) or find(ENDS, stopped.by) or DONE
+    return find(_OF_END.get(stopped.by, ()), stopped.reason) or find(ENDS, stopped.by) or ENDED_BY_PLAN
 
 
 def is_overload(trip: str | None) -> bool:
@@ -481,4 +481,4 @@ def is_overload(trip: str | None) -> bool:
 
 def is_precaution(trip: str | None) -> bool:
     """Return whether the guard stopped load before it broke an objective."""
-    return (row := find(TRIPS, trip)) is not None and row.kind is Kind.PRECAUTION
+    return (row := find(TRIPS, trip)) is not None and row.kind is ReasonKind.PRECAUTION

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """What a value is, in Prometheus' words."""
 
     GAUGE = "gauge"
@@ -33,7 +33,7 @@ class Value:
     """
 
     key: str
-    kind: Kind
+    kind: ValueKind
     series: str = ""
     help: str = ""
     merge: Merge = Merge.SUM
@@ -41,7 +41,7 @@ class Value:
     shows_restart: bool = False
 
 
-_G, _C, _H = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
+_G, _C, _H = ValueKind.GAUGE, ValueKind.COUNTER, ValueKind.HISTOGRAM
 VALUES: tuple[Value, ...] = (
     Value("running", _G, "running_requests", "Running requests in the server's batch"),
     Value("waiting", _G),
@@ -115,9 +115,9 @@ ENGINE_VALUES: tuple[Value, ...] = (
 
 def plain(values: tuple[Value, ...] = VALUES) -> tuple[Value, ...]:
     """Return the rows with a single number as value."""
-    return tuple(value for value in values if value.kind is not Kind.HISTOGRAM and not value.label)
+    return tuple(value for value in values if value.kind is not ValueKind.HISTOGRAM and not value.label)
 
 
 def plain_counters(values: tuple[Value, ...] = VALUES) -> tuple[str, ...]:
     """Return the keys of the counters that are one number each."""
-    return tuple(value.key for value in plain(values) if value.kind is Kind.COUNTER)
+    return tuple(value.key for value in plain(values) if value.kind is ValueKind.COUNTER)

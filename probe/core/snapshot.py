@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from probe.core.server_values import BY_KEY, Kind
+from probe.core.server_values import BY_KEY, ValueKind
 
 # In the flags of several replicas that are read together: how many there are, and what is between their values where
 # they differ.
@@ -119,7 +119,7 @@ def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return values by their keys, some of them None, as arguments of ServerSnapshot."""
     known = {key: value for key, value in values.items() if value is not None}
     found: dict[str, Any] = {key: known.pop(key) for key in TYPED & known.keys()}
-    histograms = {key: known.pop(key) for key in [*known] if BY_KEY[key].kind is Kind.HISTOGRAM}
+    histograms = {key: known.pop(key) for key in [*known] if BY_KEY[key].kind is ValueKind.HISTOGRAM}
     return found | {"histograms": histograms, "others": known}
 
 

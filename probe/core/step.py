@@ -7,6 +7,9 @@ from enum import StrEnum
 from probe.core.request import RequestRecord
 from probe.core.snapshot import UserLoad
 
+# A timed step that has sent too few requests to be judged is extended, at most by this many times its length.
+MAX_EXTENSION = 2
+
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:

@@ -23,13 +23,10 @@ from probe.core.arrivals import due_ns
 from probe.core.clock import Clock
 from probe.core.reasons import MIN_REQUESTS
 from probe.core.request import Outcome, RequestRecord
-from probe.core.step import Arrivals, StepPlan, StepRun
+from probe.core.step import MAX_EXTENSION, Arrivals, StepPlan, StepRun
 from probe.load.loop_lag import watch_lag
 from probe.load.messages import WHOLE, WorkerShare
 from probe.load.sent_request import RequestStock, SendableRequest, SentRequest, UnreadResponses, pack
-
-# A timed step that has sent too few requests to be judged is extended, at most by this many times its length.
-_MAX_EXTENSION = 2
 
 
 class SendingWindow:
@@ -63,7 +60,7 @@ class SendingWindow:
         """
         if self._total is not None:
             return self.sent < self._total
-        longest_ns = self._end_ns + _MAX_EXTENSION * (self._end_ns - self.opens_ns)
+        longest_ns = self._end_ns + MAX_EXTENSION * (self._end_ns - self.opens_ns)
         inside = at_ns < self._end_ns or (self._sent_inside < self._enough and at_ns < longest_ns)
         if not inside and self._over_ns is None:
             self._over_ns = at_ns

@@ -20,11 +20,11 @@ _HIDDEN = tuple(dict.fromkeys(row.unseen for row in reasons.TRIPS if row.unseen)
 UNSEEN = f"guarded by the run's own answers alone, which do not show {', '.join(_HIDDEN[:-1])} and {_HIDDEN[-1]}"
 # How many requests are sent one at a time, to see the server without load.
 UNLOADED_REQUESTS = 5
-# How many answers are judged, the newest, and how many of them must be slow.
-_RECENT = 10
-_SLOW = 5
-# After an overload: a request alone may take this multiple of the unloaded latency, or this share of the objective.
-_AS_BEFORE, _EASILY = 2.0, 0.5
+_RECENT = 10  # answers are judged, the newest
+_SLOW = 5  # of them are too many slow ones
+# After an overload a request alone may take as long as either allows.
+_AS_BEFORE = 2.0  # times the unloaded latency
+_EASILY = 0.5  # of the objective
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from math import isclose
 from probe.capacity.trend.headroom import headroom as left_of
 from probe.capacity.trend.headroom import largest_share
 from probe.core import reasons
-from probe.core.reasons import Kind
+from probe.core.reasons import ReasonKind
 from probe.core.result import Capacity, CapacityResult, Roofline
 from probe.core.snapshot import differing_flags
 from probe.core.text import one_line
@@ -117,7 +117,7 @@ def advice(result: CapacityResult) -> str:
         return before_peak if left >= 0 else f"{over_capacity(left)}: add a replica now."
     if is_not_reached(capacity) and not capacity.limiting:
         ended = reasons.find_end(result.stopped)
-        more = ended.advice if ended.kind is Kind.BUDGET else "run again with more load to find the knee"
+        more = ended.advice if ended.kind is ReasonKind.BUDGET else "run again with more load to find the knee"
         return f"no objective was broken: {capacity.advice or more}."
     trip = reasons.find(reasons.TRIPS, capacity.limiting)
     fix = capacity.advice or _FIXES.get(capacity.limiting or "") or (trip and trip.advice)
@@ -134,15 +134,15 @@ def no_capacity_words(result: CapacityResult) -> str:
 def _next_run(result: CapacityResult) -> str:
     """Return what to do before the next run, after one without a capacity and without advice of its own."""
     ended = reasons.find_end(result.stopped)
-    return reasons.GUARD.advice if ended.is_overload else ended.advice
+    return reasons.ENDED_BY_GUARD.advice if ended.is_overload else ended.advice
 
 
 def _unfinished(result: CapacityResult) -> str | None:
     """Return what to do after a run that ended too early for its capacity to be relied on; None if it did not."""
     ended = reasons.find_end(result.stopped)
-    if ended.kind in (Kind.FAILURE, Kind.BLIND):
+    if ended.kind in (ReasonKind.FAILURE, ReasonKind.BLIND):
         return failure_advice(result) or f"{ended.advice}."
-    is_broken = ended in (reasons.INTERRUPT, reasons.ERROR) or ended.kind is Kind.ERROR
+    is_broken = ended in (reasons.ENDED_BY_INTERRUPT, reasons.ENDED_BY_ERROR) or ended.kind is ReasonKind.ERROR
     return "let a run finish before you plan with this." if is_broken else None
 
 

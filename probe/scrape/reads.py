@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from probe.core.server_values import BY_KEY, Kind, Merge
+from probe.core.server_values import BY_KEY, Merge, ValueKind
 from probe.core.snapshot import ServerSnapshot, as_fields
 from probe.scrape.metrics_parser import Samples, by_label, histogram, largest, parts, total
 
@@ -75,7 +75,7 @@ class Engine:
         """Return the names of all series that are read."""
         found = {*self.also}
         for key, source in self.reads.items():
-            is_histogram = BY_KEY[key].kind is Kind.HISTOGRAM and not isinstance(source, Read)
+            is_histogram = BY_KEY[key].kind is ValueKind.HISTOGRAM and not isinstance(source, Read)
             found.update(parts(names(self.reads, key)) if is_histogram else names(self.reads, key))
         return frozenset(found)
 
@@ -112,6 +112,6 @@ def _value(found: Samples, key: str, source: tuple[str, ...] | Read) -> Any:  # 
     if isinstance(source, Read):
         return source.value(found)
     row = BY_KEY[key]
-    if row.kind is Kind.HISTOGRAM:
+    if row.kind is ValueKind.HISTOGRAM:
         return histogram(found, *source)
     return (largest if row.merge is Merge.LARGEST else total)(found, *source)

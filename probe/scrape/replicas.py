@@ -7,7 +7,7 @@ requests. What needs each page by itself, such as the detection of a restart, fi
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from probe.core.server_values import ENGINE_VALUES, VALUES, Kind, Merge, Value
+from probe.core.server_values import ENGINE_VALUES, VALUES, Merge, Value, ValueKind
 from probe.core.snapshot import DIFFERS, REPLICAS, EngineSnapshot, Histogram, ServerSnapshot, StepSums, as_fields
 from probe.scrape.metrics_parser import MAX_ENGINES, MAX_VALUES, OTHER, added
 
@@ -55,7 +55,7 @@ def _check_one_engine(replicas: Mapping[str, ServerSnapshot]) -> None:
 
 
 def _merged(value: Value, each: Sequence[ServerSnapshot]) -> Any:  # noqa: ANN401 - a value of any kind
-    if value.kind is Kind.HISTOGRAM:
+    if value.kind is ValueKind.HISTOGRAM:
         return _histogram([one.histograms.get(value.key) for one in each])
     if value.label:
         parts: list[Mapping[str, float]] = [getattr(one, value.key) for one in each]

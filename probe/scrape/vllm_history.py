@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from prometheus_client.samples import Sample
 
-from probe.core.server_values import BY_KEY, Kind
+from probe.core.server_values import BY_KEY, ValueKind
 from probe.core.snapshot import ServerSnapshot
 from probe.scrape import vllm
 from probe.scrape.metrics_parser import first
@@ -19,7 +19,7 @@ _FORECAST_VALUES = (
     "running", "waiting", "kv_cache_usage", "preemptions", "prompt_tokens", "generation_tokens", "prefix_cache_hits",
     "kv_cache_tokens", "estimated_flops", "estimated_read_bytes", "estimated_write_bytes",
 )  # fmt: skip
-_HISTOGRAMS = {name for key in vllm.READS if BY_KEY[key].kind is Kind.HISTOGRAM for name in names(vllm.READS, key)}
+_HISTOGRAMS = {name for key in vllm.READS if BY_KEY[key].kind is ValueKind.HISTOGRAM for name in names(vllm.READS, key)}
 HISTORY = (
     *(name for key in _FORECAST_VALUES for name in names(vllm.READS, key)), *vllm.STEP_SERIES,
     *(name + part for key in _FORECAST_HISTOGRAMS for name in names(vllm.READS, key) for part in ("_sum", "_count")),

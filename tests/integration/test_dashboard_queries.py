@@ -28,7 +28,7 @@ from dashboards.build import annotations, queries, substitute
 from exporters import names
 from probe.capacity.trend.fingerprint import capacity_sample
 from probe.core.result import CapacityResult
-from probe.core.server_values import VALUES, Kind, plain
+from probe.core.server_values import VALUES, ValueKind, plain
 from probe.mock_server.metrics import Metrics
 from probe.mock_server.profiles import PROFILES
 from probe.monitor.store import Store
@@ -46,7 +46,9 @@ WORKS, TELLS, GONE = "mock-server", "page", "gone"
 # What the first cannot tell, and the target that can: values that the mock server's page lacks.
 _OF_MOCK = engines.parse(Metrics(PROFILES["prefix"], "m").page(SimulatedEngine(PROFILES["prefix"])).decode(), 0, 0.0)
 _LACKING = [value.key for value in plain() if _OF_MOCK.value(value.key) is None]
-_LACKING += [value.key for value in VALUES if value.kind is Kind.HISTOGRAM and value.key not in _OF_MOCK.histograms]
+_LACKING += [
+    value.key for value in VALUES if value.kind is ValueKind.HISTOGRAM and value.key not in _OF_MOCK.histograms
+]
 ELSEWHERE = {
     **{names.SERVER[key]: TELLS for key in _LACKING if key in names.SERVER},
     **dict.fromkeys(names.ENGINE.values(), TELLS),  # the mock server is one engine

@@ -16,7 +16,7 @@ from probe.capacity.run.lease_lock import LOST, KubernetesLease
 from probe.capacity.run.request import Budget, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
-from probe.capacity.search.knee import FixedSteps
+from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.core.clock import SystemClock
 from probe.core.errors import LockError

@@ -8,7 +8,7 @@ from simulated_servers import CHAT as LENGTHS
 from simulated_servers import FAST, profile, watched
 
 from probe.capacity.model.hints import Hints
-from probe.capacity.run.request import LoadPlan, SearchProcess
+from probe.capacity.run.load_plan import LoadPlan, SearchProcess
 from probe.capacity.search.search import Search
 from probe.capacity.search.unverified import UNLIMITED
 from probe.core.result import Capacity, Stopped

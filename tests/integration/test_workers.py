@@ -17,10 +17,11 @@ from mock_servers import MockServer, mock_server
 from starlette.types import Message, Receive, Scope
 from starlette.types import Send as AsgiSend
 
-from probe.capacity.run.request import Budget, Replay, RunJob, RunRequest, replay_steps
+from probe.capacity.run.load_plan import replay_steps
+from probe.capacity.run.request import Budget, Replay, RunJob, RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
-from probe.capacity.search.knee import FixedSteps
+from probe.capacity.search.fixed_steps import FixedSteps
 from probe.client.endpoint import Endpoint
 from probe.client.secrets import AuthHeader, Secrets
 from probe.core.clock import SystemClock

@@ -11,7 +11,7 @@ from benchmarks.capacity.play import play
 from benchmarks.real.recording import Recorder, Recording, Step, Taken, read, stitched, write
 from benchmarks.real.truth import light, scored, truth
 from probe.capacity.run.request import Budget
-from probe.capacity.search.knee import FixedSteps
+from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.objectives import Objective
 from probe.core.step import Arrivals, StepPlan
 

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.capacity.cases import CASES, Case
 from benchmarks.capacity.play import Played, play
 from probe.capacity.run.request import Budget
-from probe.capacity.search.knee import FixedSteps
+from probe.capacity.search.fixed_steps import FixedSteps
 from probe.config.capacity import BudgetConfig, CapacityConfig
 from probe.config.workloads import PRESETS
 from probe.core.objectives import Objective, Objectives

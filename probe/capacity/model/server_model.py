@@ -16,7 +16,8 @@ from probe.capacity.model.fit_bias import Segments, estimate_bias, without_bias
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.lengths import different_lengths, prompt_lengths, without_probes
 from probe.capacity.model.roofline import compute_roofline, prefill_rate
-from probe.capacity.model.step_cost_fit import StepCostModel, fit
+from probe.capacity.model.step_cost_fit import StepCostModel
+from probe.capacity.model.step_cost_fit import fit as fit_step_cost
 from probe.capacity.model.step_sums_fit import fit_steps
 from probe.capacity.model.twin import BLOCK_SIZE, ENDLESS_KV, UNLIMITED_SEQS, Twin
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
@@ -228,7 +229,7 @@ class ServerModel:
         cached = traffic.cached_tokens / (traffic.prompt_tokens or 1.0)
         prompts = prompt_lengths(self.workload, cached_ratio=cached)
         by_steps = fit_steps([self._snapshots[part] for part in parts], prompts, pair_s)
-        cost_model = by_steps or fit(segments, chunk_tokens, prompts, pair_s, plans_ahead=plans_ahead)
+        cost_model = by_steps or fit_step_cost(segments, chunk_tokens, prompts, pair_s, plans_ahead=plans_ahead)
         if cost_model is None:
             return None
         twin = self._uncorrected_twin(cost_model, measured, traffic, chunk_tokens, has_prefix_hits=cached > 0)
@@ -237,7 +238,7 @@ class ServerModel:
     def _fit_again(self, first: _UncorrectedFit, simulated: Segments) -> StepCost | None:
         """Fit a simulated server as the real one was fitted."""
         ahead = first.cost_model.plans_ahead
-        found = fit(simulated, self.chunk_tokens, first.prompts, self.pair_s, plans_ahead=ahead)
+        found = fit_step_cost(simulated, self.chunk_tokens, first.prompts, self.pair_s, plans_ahead=ahead)
         return found.cost if found is not None else None
 
     def guessed_twin(self, cost: StepCost) -> Twin:
@@ -323,10 +324,9 @@ def engine_shares(snapshots: Sequence[ServerSnapshot]) -> tuple[float, ...]:
 _KV_ROOM = 0.9  # with more of the cache in use, requests may wait for memory
 _NEARLY = 0.93
 # How often as many as ever must run while others wait; one less if none ever waited while fewer ran. Once is enough of
-# an overload for a power of two, the usual limit, if none did, or with this share of them waiting: one or two wait by
-# chance, such as long prompts for a step's tokens.
+# an overload for a power of two, the usual limit, if none did, or with _MANY of them waiting.
 _POLLS = 3
-_MANY = 0.5
+_MANY = 0.5  # of those that run: one or two wait by chance, such as long prompts for a step's tokens
 
 
 def infer_max_num_seqs(snapshots: Sequence[ServerSnapshot], *, overloaded: bool = False) -> int | None:

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
-from probe.capacity.run.request import GUARD_S, LoadPlan, RunJob
+from probe.capacity.run.load_plan import LoadPlan
+from probe.capacity.run.request import GUARD_S, RunJob
 from probe.capacity.run.seams import Load
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
 from probe.core import objectives as slo

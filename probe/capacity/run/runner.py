@@ -14,11 +14,13 @@ from functools import partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from probe.capacity.run.request import GUARD_S, LoadPlan, RunJob, RunRequest
+from probe.capacity.run.load_plan import LoadPlan
+from probe.capacity.run.request import GUARD_S, RunJob, RunRequest
 from probe.capacity.run.run_guard import RunGuard, StopSwitch
 from probe.capacity.run.seams import Load, ServerAccess, StepObservers, Think, unread
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
-from probe.capacity.search.knee import MODE, TOGETHER, describe_load
+from probe.capacity.search.knee import MODE, TOGETHER
+from probe.capacity.search.load_words import describe_load
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.clock import Clock

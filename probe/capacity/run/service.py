@@ -21,14 +21,15 @@ from socket import gethostname
 
 from probe import __version__
 from probe.capacity.run.admission import Admission
+from probe.capacity.run.load_plan import load_plan
 from probe.capacity.run.locks import Lock
-from probe.capacity.run.request import RunJob, RunRequest, context_of, load_plan
+from probe.capacity.run.request import RunJob, RunRequest, context_of
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, StepObservers, ignore
-from probe.capacity.search.knee import FixedSteps
+from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.clock import Clock
 from probe.core.provenance import Provenance, version_facts
-from probe.core.reasons import BUDGET, TOKENS_PER_DAY, WINDOW
+from probe.core.reasons import ENDED_BY_BUDGET, TOKENS_PER_DAY, WINDOW
 from probe.core.result import CapacityResult
 from probe.load.request_source import RequestSource
 from probe.load.worker_pool import WorkerPool, workers_of
@@ -137,7 +138,7 @@ def _stopped_after(seconds: float | None, run: CapacityRun) -> Iterator[None]:
     """Stop the run when its window closes. None: it may take as long as it needs."""
     closing = None
     if seconds is not None:
-        closing = asyncio.get_running_loop().call_later(seconds, run.stop, BUDGET.word, WINDOW.word)
+        closing = asyncio.get_running_loop().call_later(seconds, run.stop, ENDED_BY_BUDGET.word, WINDOW.word)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Fixed steps: their load plan, and their knee, all closed-loop or all open-loop. Pure.
+"""The knee of fixed steps, all closed-loop or all open-loop, and why there is none. Pure.
 
 In: the steps' summaries and why the run ended. Out: a Capacity of mode "empirical", or the reason why there is none.
 """
@@ -7,28 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from probe.capacity.search.load_words import describe_load, option_of
 from probe.core import reasons
-from probe.core.reasons import CUT_SHORT, OVER_OBJECTIVE_SECONDS, Kind
+from probe.core.reasons import CUT_SHORT, OVER_OBJECTIVE_SECONDS, ReasonKind
 from probe.core.result import Capacity, Stopped
-from probe.core.snapshot import ServerSnapshot
-from probe.core.step import Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
-
-
-def describe_load(plan: StepPlan) -> str:
-    """Return a step's load as text: "concurrency 8", "4 requests at once", or "12.5 requests/s"."""
-    if plan.is_pulse:
-        return f"{plan.concurrency} request{'s' if plan.concurrency != 1 else ''} at once"
-    if plan.arrivals is None:
-        return f"concurrency {plan.concurrency}"
-    speed = f" (the trace at speed {plan.arrivals.speed:g})" if plan.arrivals.pattern is Pattern.REPLAY else ""
-    return f"{plan.arrivals.rate_rps:.4g} requests/s{speed}"
-
-
-def option_of(plan: StepPlan) -> str:
-    """Return the option that sets such a load."""
-    if plan.arrivals is None:
-        return "--concurrency"
-    return "--speeds" if plan.arrivals.pattern is Pattern.REPLAY else "--rates"
+from probe.core.step import Pattern, StepPlan, StepSummary
 
 
 class Cause(NamedTuple):
@@ -87,7 +70,7 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     lower bound: there is no `upper`. In the step above, where cancelled requests hide it, it is taken to be the same.
     """
     ended = reasons.find_end(stopped)
-    if ended.kind is Kind.VOID:
+    if ended.kind is ReasonKind.VOID:
         return no_capacity(MODE, Cause(ended.explained, ended.advice))
     spent = [step for step in steps if stopped == _OVER_OBJECTIVE and step.reason == CUT_SHORT.word]
     steps = [step for step in steps if not _is_repeated(step, [*(s for s in steps if s.valid), *spent])]
@@ -188,7 +171,7 @@ def ended_before_load(stopped: Stopped) -> Cause:
 
 def guarded(steps: Sequence[StepSummary], reason: str | None) -> Cause:
     """Return at what the guard stopped the run, and why."""
-    trip = reasons.find(reasons.TRIPS, reason) or reasons.GUARD
+    trip = reasons.find(reasons.TRIPS, reason) or reasons.ENDED_BY_GUARD
     cut = min((step for step in steps if step.reason == CUT_SHORT.word), key=_load, default=None)
     if cut is not None:
         when = "the first step" if len(steps) == 1 else f"the step at {describe_load(cut.plan)}"
@@ -225,8 +208,8 @@ def unjudged(word: str) -> Cause:
 def _end(stopped: Stopped) -> Cause:
     """Return why the run ended."""
     reason = reasons.find_end(stopped)
-    reason = reasons.GUARD if reason.is_overload else reason
-    word = f" ({stopped.reason})" if stopped.reason and reason is not reasons.DONE else ""
+    reason = reasons.ENDED_BY_GUARD if reason.is_overload else reason
+    word = f" ({stopped.reason})" if stopped.reason and reason is not reasons.ENDED_BY_PLAN else ""
     return Cause(f"{reason.why}{word}", reason.advice)
 
 
@@ -255,61 +238,3 @@ def _higher(steps: Sequence[StepSummary], best: StepSummary, stopped: Stopped) -
     above = _unjudged([step for step in steps if _load(step) > _load(best)], stopped)
     ended = [] if stopped.by == "done" else [_end(stopped)]
     return _together([*above, *ended] or [Cause("", f"raise {option_of(best.plan)} to find the knee")])
-
-
-class FixedSteps:
-    """The steps in their order. `to_the_end`: continue after a step that broke an objective.
-
-    `confirm_s`: how long the highest load that held is repeated, or until 1000 requests. Not
-    where it lasted as long already.
-    """
-
-    observe_s = 0.0
-    survives_overload = False
-
-    def __init__(self, plans: Sequence[StepPlan], *, to_the_end: bool = False, confirm_s: float = 0.0) -> None:
-        self._plans: Iterator[StepPlan] = iter(plans)
-        self._to_the_end = to_the_end
-        self._confirm_s = confirm_s
-        self._judged: dict[float, StepSummary] = {}  # by load; of a load's steps the last
-        self._repeated: set[float] = set()
-        self._ended: str | None = None
-
-    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
-        """Ignore the unloaded baseline: the steps are given."""
-
-    def next_step(self) -> StepPlan | None:
-        plan = None if self._ended else next(self._plans, None)
-        return self._repetition() if plan is None else plan
-
-    def step_finished(
-        self,
-        step: StepSummary,
-        run: StepRun,  # noqa: ARG002
-        snapshots: Sequence[ServerSnapshot],  # noqa: ARG002
-        tripped: str | None,  # noqa: ARG002
-    ) -> None:
-        if step.valid:
-            self._judged[step.plan.load] = step
-        if step.valid and step.broken and not self._to_the_end and not self._ended:
-            self._ended = f"{describe_load(step.plan)} broke {', '.join(step.broken)}"
-
-    def end_reason(self) -> str | None:
-        return self._ended
-
-    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
-        return find_knee(steps, stopped)
-
-    def _repetition(self) -> StepPlan | None:
-        """Return the highest load that held, to be judged for longer, unless it was."""
-        held = [load for load, step in self._judged.items() if not step.broken and step.throughput_rps > 0]
-        best = self._judged[max(held)] if held else None
-        if best is None or best.plan.load in self._repeated or is_long(best):
-            return None
-        if (best.plan.seconds if best.plan.requests is None else best.seconds) >= self._confirm_s:
-            return None
-        self._repeated.add(best.plan.load)
-        seconds = min(self._confirm_s, MANY_REQUESTS / best.throughput_rps)
-        if best.plan.requests is None:
-            return replace(best.plan, seconds=max(seconds, best.plan.seconds))
-        return replace(best.plan, requests=max(round(seconds * best.throughput_rps), best.plan.requests))

@@ -63,7 +63,7 @@ _USUAL = _Limits(steps=9, broken=2)
 _TO_NARROW = _Limits(steps=13, broken=4)
 # Where none has held yet, and at half of the load at least _MIN_RUNNING requests run: the guess was too high.
 _AFTER_GUESS = _Limits(steps=9, broken=4)
-_MIN_RUNNING = 1.0
+_MIN_RUNNING = 1.0  # requests at a time
 _OF_THE_SERVER = (None, TOO_FEW.word, CUT_SHORT.word)  # reasons of a step that the client did not spoil
 _MAX_LATE = 2  # repeated steps in which this machine was late: a third is no coincidence any more
 _MAX_STEPS_WITHOUT_MODEL = 7  # without a model: so many steps of CLIMB_FACTOR double the load

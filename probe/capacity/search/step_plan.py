@@ -9,7 +9,7 @@ from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, Searc
 from probe.capacity.search.unverified import Spending
 from probe.capacity.search.verdict import CLIMB_FACTOR, ENOUGH_REQUESTS
 from probe.core.reasons import MIN_REQUESTS
-from probe.core.step import Arrivals, Pattern, StepPlan
+from probe.core.step import MAX_EXTENSION, Arrivals, Pattern, StepPlan
 from probe.core.token_length import mean_length
 from probe.core.workload import Workload
 
@@ -19,18 +19,17 @@ _FORECAST_SHARES = (0.5, TOP_SHARE)
 # Of the guess without pulses. By the unloaded baseline alone it was 0.5 to 2.2 times the capacity of 12 simulated
 # servers, with TPOT objectives of 1.15, 1.3 or 1.5 times their unloaded TPOT.
 _UNPULSED_SHARE = 1 / 3
-# The largest growth from the last load that held, since the forecast may be wrong: from half the forecast, the knee is
-# two steps away. Early, far below the forecast, it may be more.
+# The most by which a step's load exceeds the last that held, since the forecast may be wrong: from half of it the knee
+# is two steps away.
 _MAX_GROWTH = 1.45
-_MAX_EARLY_GROWTH = 1.7
-_EARLY_SHARE = 0.4
+_MAX_EARLY_GROWTH = 1.7  # the same far below the forecast
+_EARLY_SHARE = 0.4  # of the forecast: below it is early
 _MORE_RUNNING = 0.7  # requests at a time by which a climb without any guess rises at least: few steps from one to many
 _MIN_GROWTH = 1.2  # the least: a step nearer to it shows little new
 _MIN_INFORMATIVE = 2  # one step is enough for a step cost model, but not for its uncertainty
-# Without a model: the ratio of the lowest failed to the highest held rate at which the search is done, as narrow as a
-# verified interval, and the largest step between them, less than early growth since something failed.
+# Without a model the search is done at this ratio of the lowest failed to the highest held rate: a verified interval.
 _DONE_RATIO = 1.08
-_MAX_GAP_GROWTH = 1.3
+_MAX_GAP_GROWTH = 1.3  # without a model, between the two: less than early growth, since something failed
 
 
 def first_rates(state: SearchState, held_rps: float, guess_rps: float | None) -> float:
@@ -70,8 +69,9 @@ def climb(held_rps: float, failed_rps: float) -> float | None:
 
 # A step lasts long enough for its batch to fill and its queue to show: in mean request durations. At least as long as
 # ten polls of the server, more than the windows that a fit needs; at most a tenth of the usual budget.
-_WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0
-_MIN_WARM_S, _MAX_WARM_S, _MIN_S, _MAX_S = 2.0, 15.0, 10.0, 30.0
+_WARM_RESIDENCES, _RESIDENCES = 1.0, 2.0  # of the warm-up, and of what is judged
+_MIN_WARM_S, _MAX_WARM_S = 2.0, 15.0
+_MIN_S, _MAX_S = 10.0, 30.0
 _TOP_STEP_FACTOR = 1.3  # a step near the knee is longer by this: its queue takes longer to show
 _MAX_RARE_S = 90.0  # the longest step, if requests are rare: three of them fit in the usual budget
 
@@ -97,8 +97,8 @@ def plan_step(state: SearchState, rate_rps: float, *, has_model: bool, wanted_s:
         loop="open",
         warm_up_s=warm_up_s,
         # If chance sent a fifth more requests than planned, users would wait longer than intended. A step with too
-        # few requests goes on for at most twice its length.
-        arrivals=Arrivals(Pattern.POISSON, own, counted_s=(warm_up_s, seconds, seconds, seconds)),
+        # few requests is extended.
+        arrivals=Arrivals(Pattern.POISSON, own, counted_s=(warm_up_s, seconds, *[seconds] * (1 + MAX_EXTENSION))),
     )
 
 

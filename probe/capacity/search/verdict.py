@@ -16,16 +16,14 @@ from probe.capacity.search.search_step import SearchStep
 from probe.capacity.search.unverified import MAX_VERIFIED_HALF, assumption, is_crowded
 from probe.core import objectives as slo
 from probe.core import reasons
-from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, TOO_FEW, Kind
+from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, TOO_FEW, ReasonKind
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
 from probe.core.token_length import mean_length
 
 FORECAST, VERIFIED, EMPIRICAL = "forecast", "verified", "empirical"
-# Without a model: growth of a step (two steps make the widest bracket for a capacity), and how many requests judge a
-# step: of so many, two miss an objective at the knee.
-CLIMB_FACTOR = 1.12
-ENOUGH_REQUESTS = 40
+CLIMB_FACTOR = 1.12  # without a model: of a step up; two of them are the widest bracket for a capacity
+ENOUGH_REQUESTS = 40  # judge a step without a model: of so many, two miss an objective at the knee
 _FORESEEN = 0.9  # of an objective: the twin reaches this with the requests of a step that broke it, or nearly
 _REFUTES = 0.85  # of the forecast: a load that breaks below this share is no chance, so the model is wrong
 _CHANCE = 0.1  # probability of so many misses at a load that just holds; above it, the load has not failed
@@ -39,11 +37,11 @@ _TOO_SHORT = "; its steps were too short for the longest queues to grow, so it m
 def find_void_cause(steps: Sequence[StepSummary], stopped: Stopped) -> Cause | None:
     """Return why the run's data cannot give any capacity, or None."""
     ended = reasons.find_end(stopped)
-    if ended is reasons.ERROR:
+    if ended is reasons.ENDED_BY_ERROR:
         return Cause(f"the run failed ({stopped.reason})", ended.advice)
-    if ended.kind in (Kind.ERROR, Kind.VOID):
+    if ended.kind in (ReasonKind.ERROR, ReasonKind.VOID):
         return Cause(ended.explained, ended.advice)
-    if ended.kind in (Kind.FAILURE, Kind.UNLOADED) and not steps:
+    if ended.kind in (ReasonKind.FAILURE, ReasonKind.UNLOADED) and not steps:
         return guarded(steps, stopped.reason)
     if any(step.requests.failed for step in steps) and not any(step.requests.ok for step in steps):
         return Cause("no request was answered; the first failure says why")
@@ -165,9 +163,13 @@ def _least_capacity_rps(held: SearchStep | None) -> float:
 
 
 def _cause_before_load(stopped: Stopped) -> Cause | None:
-    if stopped.by == reasons.GUARD.word:
+    if stopped.by == reasons.ENDED_BY_GUARD.word:
         return guarded((), stopped.reason)
-    return ended_before_load(stopped) if stopped.by in (reasons.BUDGET.word, reasons.INTERRUPT.word) else None
+    return (
+        ended_before_load(stopped)
+        if stopped.by in (reasons.ENDED_BY_BUDGET.word, reasons.ENDED_BY_INTERRUPT.word)
+        else None
+    )
 
 
 def modelless_capacity(state: SearchState, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
@@ -183,8 +185,8 @@ def modelless_capacity(state: SearchState, steps: Sequence[StepSummary], stopped
     if tripped and not any(step.has_held for step in state.steps):
         lowest = min(tripped, key=_load)
         words = f"the guard stopped every load that was tried, also {lowest.load_rps:.3g} requests/s ({lowest.tripped})"
-        return no_capacity(FORECAST, Cause(words, reasons.GUARD.advice), lowest.tripped)
-    if reasons.find_end(stopped).kind in (Kind.FAILURE, Kind.BLIND):
+        return no_capacity(FORECAST, Cause(words, reasons.ENDED_BY_GUARD.advice), lowest.tripped)
+    if reasons.find_end(stopped).kind in (ReasonKind.FAILURE, ReasonKind.BLIND):
         return no_capacity(FORECAST, guarded(steps, stopped.reason))
     highest_rps = max((step.load_rps for step in state.steps), default=state.model.live_rps)
     words = f"at up to {highest_rps:.3g} requests/s too few requests ran at a time to learn what one more costs"

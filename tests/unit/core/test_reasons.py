@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from probe.core import reasons
-from probe.core.reasons import Kind, Reason
+from probe.core.reasons import Reason, ReasonKind
 from probe.core.result import Stopped
 
 TUPLES = (reasons.TRIPS, reasons.REFUSALS, reasons.BUDGETS, reasons.ERRORS, reasons.UNJUDGED, reasons.ENDS)
@@ -14,13 +14,13 @@ ROWS = tuple(dict.fromkeys(row for rows in TUPLES for row in rows))
 # Words of advice, and whom they fit.
 _FITS = {
     r"less load|plan for less|is idle": lambda row: (
-        row.is_overload or row in (reasons.OVER_OBJECTIVE_SECONDS, reasons.BUSY, reasons.GUARD)
+        row.is_overload or row in (reasons.OVER_OBJECTIVE_SECONDS, reasons.BUSY, reasons.ENDED_BY_GUARD)
     ),
-    "first failure": lambda row: row.kind is Kind.FAILURE,
-    "server's log": lambda row: row.kind is Kind.FAILURE or row is reasons.SERVER_RESTARTED,
-    "this machine's log": lambda row: row.kind is Kind.ERROR,
+    "first failure": lambda row: row.kind is ReasonKind.FAILURE,
+    "server's log": lambda row: row.kind is ReasonKind.FAILURE or row is reasons.SERVER_RESTARTED,
+    "this machine's log": lambda row: row.kind is ReasonKind.ERROR,
     "add a replica": lambda row: row.is_overload,
-    "metrics": lambda row: row.kind in (Kind.BLIND, Kind.VOID, Kind.REFUSAL),
+    "metrics": lambda row: row.kind in (ReasonKind.BLIND, ReasonKind.VOID, ReasonKind.REFUSAL),
 }
 
 
@@ -47,7 +47,7 @@ def test_every_row_is_listed_once_and_no_word_means_two_things_in_one_list() -> 
 
 def test_a_reason_of_another_version_is_known_by_what_ended_the_run() -> None:
     assert reasons.find_end(Stopped("guard", "queue")) is reasons.QUEUE
-    assert reasons.find_end(Stopped("guard", "of a later version")) is reasons.GUARD
-    assert reasons.find_end(Stopped("budget", "queue")) is reasons.BUDGET
-    assert reasons.find_end(Stopped("interrupt", "lost the Lease")) is reasons.INTERRUPT
-    assert reasons.find_end(Stopped("something new")) is reasons.DONE
+    assert reasons.find_end(Stopped("guard", "of a later version")) is reasons.ENDED_BY_GUARD
+    assert reasons.find_end(Stopped("budget", "queue")) is reasons.ENDED_BY_BUDGET
+    assert reasons.find_end(Stopped("interrupt", "lost the Lease")) is reasons.ENDED_BY_INTERRUPT
+    assert reasons.find_end(Stopped("something new")) is reasons.ENDED_BY_PLAN

@@ -5,7 +5,7 @@ from dataclasses import fields
 from typing import get_type_hints
 
 from probe.core import server_values
-from probe.core.server_values import BY_KEY, ENGINE_VALUES, VALUES, Kind
+from probe.core.server_values import BY_KEY, ENGINE_VALUES, VALUES, ValueKind
 from probe.core.snapshot import TYPED, EngineSnapshot, ServerSnapshot, as_fields
 
 _NOT_ON_A_PAGE = {"started_s"}
@@ -25,7 +25,7 @@ def test_each_row_is_there_once_and_can_be_a_series() -> None:
     assert len(BY_KEY) == len(VALUES)
     for value in VALUES:
         assert bool(value.series) == bool(value.help), value.key
-        assert value.series.endswith("_total") == (value.kind is Kind.COUNTER and bool(value.series)), value.key
+        assert value.series.endswith("_total") == (value.kind is ValueKind.COUNTER and bool(value.series)), value.key
 
 
 def test_each_value_is_found_by_its_key() -> None:

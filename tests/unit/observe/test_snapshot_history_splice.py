@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.capacity.model.windows import windows
-from probe.core.server_values import Kind, plain
+from probe.core.server_values import ValueKind, plain
 from probe.core.snapshot import Histogram, ServerSnapshot, StepSums, as_fields
 from probe.observe.snapshot_history import spliced
 
@@ -100,7 +100,7 @@ def test_sums_over_engine_steps_are_those_of_the_series() -> None:
 def test_every_counter_of_a_snapshot_is_spliced() -> None:
     """A new one that is not would leap over hours, and look like work that was never done."""
     whole = _read(100.0)
-    counted = {value.key: whole.value(value.key) or 0.0 for value in plain() if value.kind is Kind.COUNTER}
+    counted = {value.key: whole.value(value.key) or 0.0 for value in plain() if value.kind is ValueKind.COUNTER}
     grown = as_fields({key: count + 1000.0 for key, count in counted.items()} | dict(whole.histograms))
     joined = spliced([[whole], [replace(whole, at_ns=200 * S, wall_s=whole.wall_s + 100, **grown)]])
     assert {key: joined[1].value(key) for key in counted} == counted

@@ -160,7 +160,7 @@ def test_the_advice_is_one_sentence_for_what_was_found(one: CapacityResult, word
 def test_the_advice_after_a_stop_by_the_guard_is_that_of_its_reason(trip: Reason) -> None:
     stopped = Stopped("guard", trip.word)
     without = advice(result(capacity=no_knee(), stopped=stopped))
-    assert without == (f"{reasons.GUARD.advice}." if trip.is_overload else f"{trip.advice}.")
+    assert without == (f"{reasons.ENDED_BY_GUARD.advice}." if trip.is_overload else f"{trip.advice}.")
     if trip.is_overload:
         limited = result(capacity=replace(VERIFIED, limiting=trip.word), stopped=stopped)
         assert advice(limited) == f"{trip.advice}."
@@ -170,7 +170,7 @@ _ENDS = (
     *(Stopped("guard", row.word) for row in reasons.TRIPS),
     *(Stopped("budget", row.word) for row in reasons.BUDGETS),
     *(Stopped("error", row.word) for row in reasons.ERRORS),
-    *(Stopped(row.word) for row in reasons.ENDS if row is not reasons.GUARD),
+    *(Stopped(row.word) for row in reasons.ENDS if row is not reasons.ENDED_BY_GUARD),
 )
 _STEPS = {"no step": (), "first step": (step(8, reason="cut_short"),), "above": (step(4), step(8, reason="cut_short"))}
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.core.server_values import BY_KEY, Kind
+from probe.core.server_values import BY_KEY, ValueKind
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.scrape import engines, vllm, vllm_history
 
@@ -91,7 +91,7 @@ def test_the_recorded_page() -> None:
     assert (page.prefix_cache_queries, page.prefix_cache_hits) == (18, 0)
     assert page.kv_cache_tokens == 64 * 32
     opt_in = {"kv_block_lifetime", "kv_block_idle", "kv_block_reuse_gap"}
-    assert set(page.histograms) == {key for key in vllm.READS if BY_KEY[key].kind is Kind.HISTOGRAM} - opt_in
+    assert set(page.histograms) == {key for key in vllm.READS if BY_KEY[key].kind is ValueKind.HISTOGRAM} - opt_in
     assert page.by_engine == {}, "it is one"
     assert page.models == ("tiny",)
     assert page.progress == 7 + 7, "tokens and steps"

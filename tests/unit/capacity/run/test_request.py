@@ -9,17 +9,9 @@ from example_records import CHAT, snapshot
 
 from probe.capacity.model.hints import Hints, ModelSize
 from probe.capacity.run.admission import preflight
-from probe.capacity.run.request import (
-    Budget,
-    Replay,
-    RunRequest,
-    StepSettings,
-    hints_of,
-    load_plan,
-    replay_steps,
-    steps_of,
-)
-from probe.capacity.search.knee import FixedSteps
+from probe.capacity.run.load_plan import load_plan, replay_steps
+from probe.capacity.run.request import Budget, Replay, RunRequest, StepSettings, hints_of, steps_of
+from probe.capacity.search.fixed_steps import FixedSteps
 from probe.capacity.search.unverified import Spending
 from probe.cli.ramp_command import RampOptions, check_budget, steps
 from probe.config.capacity import CapacityConfig, ServerLimitsConfig

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from plain_records import step as plain_step
 from property_examples import examples
 
-from probe.capacity.search.knee import FixedSteps, find_knee
+from probe.capacity.search.fixed_steps import FixedSteps
+from probe.capacity.search.knee import find_knee
 from probe.core import reasons
 from probe.core.reasons import Reason
 from probe.core.result import Capacity, Stopped

@@ -1,0 +1,68 @@
+"""The load plan of steps that are given, all closed-loop or all open-loop. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from probe.capacity.search.knee import MANY_REQUESTS, find_knee, is_long
+from probe.capacity.search.load_words import describe_load
+from probe.core.result import Capacity, Stopped
+from probe.core.snapshot import ServerSnapshot
+from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
+
+
+class FixedSteps:
+    """The steps in their order. `to_the_end`: continue after a step that broke an objective.
+
+    `confirm_s`: how long the highest load that held is repeated, or until 1000 requests. Not
+    where it lasted as long already.
+    """
+
+    observe_s = 0.0
+    survives_overload = False
+
+    def __init__(self, plans: Sequence[StepPlan], *, to_the_end: bool = False, confirm_s: float = 0.0) -> None:
+        self._plans: Iterator[StepPlan] = iter(plans)
+        self._to_the_end = to_the_end
+        self._confirm_s = confirm_s
+        self._judged: dict[float, StepSummary] = {}  # by load; of a load's steps the last
+        self._repeated: set[float] = set()
+        self._ended: str | None = None
+
+    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
+        """Ignore the unloaded baseline: the steps are given."""
+
+    def next_step(self) -> StepPlan | None:
+        plan = None if self._ended else next(self._plans, None)
+        return self._repetition() if plan is None else plan
+
+    def step_finished(
+        self,
+        step: StepSummary,
+        run: StepRun,  # noqa: ARG002
+        snapshots: Sequence[ServerSnapshot],  # noqa: ARG002
+        tripped: str | None,  # noqa: ARG002
+    ) -> None:
+        if step.valid:
+            self._judged[step.plan.load] = step
+        if step.valid and step.broken and not self._to_the_end and not self._ended:
+            self._ended = f"{describe_load(step.plan)} broke {', '.join(step.broken)}"
+
+    def end_reason(self) -> str | None:
+        return self._ended
+
+    def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
+        return find_knee(steps, stopped)
+
+    def _repetition(self) -> StepPlan | None:
+        """Return the highest load that held, to be judged for longer, unless it was."""
+        held = [load for load, step in self._judged.items() if not step.broken and step.throughput_rps > 0]
+        best = self._judged[max(held)] if held else None
+        if best is None or best.plan.load in self._repeated or is_long(best):
+            return None
+        if (best.plan.seconds if best.plan.requests is None else best.seconds) >= self._confirm_s:
+            return None
+        self._repeated.add(best.plan.load)
+        seconds = min(self._confirm_s, MANY_REQUESTS / best.throughput_rps)
+        if best.plan.requests is None:
+            return replace(best.plan, seconds=max(seconds, best.plan.seconds))
+        return replace(best.plan, requests=max(round(seconds * best.throughput_rps), best.plan.requests))
