@@ -59,12 +59,6 @@ _EVERY = (*sli.CANARIES, *sli.USERS)
 _ALL = ("Burn rate, last hour", "Error budget left", "Good requests against the objective")
 _GOOD_USERS, _BOUNDS = "Good user requests against the objective", "Histogram bounds for user objectives"
 
-_TAKES = {
-    "ttft": "to the first token",
-    "tpot": "per output token",
-    "e2e": "to the last token",
-    "itl": "between two tokens",
-}
 _TOP = 3  # reasons that are listed
 _MATCHER = f"{{{OF_TARGET}}}"
 _WORKLOAD = "$workload"  # a variable of the template
@@ -77,6 +71,7 @@ class _Burn:
     name: str
     means: str
     panels: Sequence[str]  # of the Target dashboard
+    takes: str = ""  # of a latency: a request "takes over 500 ms ..."
     fleet: Sequence[str] = ("Burning",)
     silenced_by: tuple[Inhibition, ...] = (ENGINE_STALLED,)
     finds: tuple[FaultKind, ...] = ()
@@ -97,6 +92,7 @@ _BURNS: Mapping[str, _Burn] = {
     "ttft": _Burn(
         "TTFT",
         "canaries or users wait too long for the first token, and spend the error budget too fast",
+        takes="to the first token",
         panels=(*_ALL, "TTFT", "TTFT of canaries", "User TTFT", _GOOD_USERS, _BOUNDS),
         silenced_by=(ENGINE_STALLED, TTFT_COLLAPSE),
         finds=(FaultKind.QUEUE, FaultKind.KV),
@@ -105,6 +101,7 @@ _BURNS: Mapping[str, _Burn] = {
     "tpot": _Burn(
         "TPOT",
         "tokens of canaries or users come too slowly, and spend the error budget too fast",
+        takes="per output token",
         panels=(*_ALL, "TPOT", "User TPOT", _GOOD_USERS, _BOUNDS),
         finds=(FaultKind.SLOW, FaultKind.KV),
         follows=(FaultKind.STALL,),
@@ -112,6 +109,7 @@ _BURNS: Mapping[str, _Burn] = {
     "e2e": _Burn(
         "E2E",
         "whole answers to canaries or users take too long, and spend the error budget too fast",
+        takes="to the last token",
         panels=(*_ALL, "E2E, server and client", _GOOD_USERS, _BOUNDS),
         silenced_by=(ENGINE_STALLED, TTFT_COLLAPSE),
         unseen="the targets have no objective for E2E",
@@ -119,6 +117,7 @@ _BURNS: Mapping[str, _Burn] = {
     "itl": _Burn(
         "ITL",
         "gaps between tokens of canaries are too long, and spend the error budget too fast; users are not measured",
+        takes="between two tokens",
         panels=(*_ALL, "ITL of canaries"),
         unseen="the targets have no objective for ITL",
     ),
@@ -226,7 +225,7 @@ def _who(judged: Sequence[Sli], severity: str, scale: float) -> str:
 def _what(objective: str) -> str:
     if objective == slo.AVAILABILITY:
         return "fail"
-    return f"take over {_within(objective)} {_TAKES[objective]}"
+    return f"take over {_within(objective)} {_BURNS[objective].takes}"
 
 
 def _within(objective: str) -> str:

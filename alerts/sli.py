@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from alerts.alert_labels import by, on
 from exporters import names
 from exporters.names import PREFIX, Series
+from probe.core.objectives import LATENCIES
 
 Counter = tuple[str, str]  # a series' name and its label matchers
 # As long as Prometheus takes a sample for the newest. A range also bridges scrapes that failed.
@@ -126,17 +127,11 @@ USERS_AVAILABILITY = Sli(
     is_zero_if_missing=False,
 )
 AVAILABILITY = _of_canaries("availability", 'outcome!="aborted"')
-TTFT = _of_canaries("ttft", 'outcome="ok"')
-TPOT = _of_canaries("tpot", 'outcome="ok"')
-E2E = _of_canaries("e2e", 'outcome="ok"', is_usual=False)
-ITL = _of_canaries("itl", 'outcome="ok"', is_usual=False)
-USERS_TTFT = _of_users_latency("ttft", names.USERS_TTFT)
-USERS_TPOT = _of_users_latency("tpot", names.USERS_TPOT)
-USERS_E2E = _of_users_latency("e2e", names.USERS_E2E)
-USUAL, UNUSUAL = (AVAILABILITY, TTFT, TPOT), (E2E, ITL)
-CANARIES = (*USUAL, *UNUSUAL)
-# Without ITL: a server counts gaps, and does not say which was a request's longest.
-USERS = (USERS_AVAILABILITY, USERS_TTFT, USERS_TPOT, USERS_E2E)
+CANARIES = (
+    AVAILABILITY,
+    *(_of_canaries(name, 'outcome="ok"', is_usual=bool(row.usual)) for name, row in LATENCIES.items()),
+)
+USERS = (USERS_AVAILABILITY, *(_of_users_latency(name, series) for name, series in names.USERS_LATENCIES.items()))
 ALL = CANARIES  # the SLIs of a target with canaries
 
 

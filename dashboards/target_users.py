@@ -36,7 +36,8 @@ def _distributions() -> list[PlacedPanel]:
 
 def _objectives() -> list[PlacedPanel]:
     met = [Query(f"min({one.good_ratio('15m', TARGET)})", one.objective) for one in sli.USERS]
-    ratio = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"availability|ttft|tpot|e2e"}})'
+    judged = "|".join(one.objective for one in sli.USERS)
+    ratio = f'max by (objective) ({names.OBJECTIVE_RATIO.name}{{{TARGET},objective=~"{judged}"}})'
     return [
         panels.timeseries(
             "Good user requests against the objective",
@@ -54,9 +55,7 @@ def _objectives() -> list[PlacedPanel]:
             unit="s",
             queries=[
                 Query(largest(names.USERS_OBJECTIVE_SECONDS, by="objective"), "{{objective}}"),
-                objective("ttft", legend="objective ttft"),
-                objective("tpot", legend="objective tpot"),
-                objective("e2e", legend="objective e2e"),
+                *(objective(name, legend=f"objective {name}") for name in names.USERS_LATENCIES),
             ],
             no_value="the server has no such histogram",
         ),

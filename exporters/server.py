@@ -6,7 +6,7 @@ from exporters import names
 from exporters.names import Series
 from exporters.rendered_samples import RenderedSamples, SampleLines
 from probe.core import server_values
-from probe.core.objectives import Objectives
+from probe.core.objectives import LATENCIES, Objectives
 from probe.core.server_values import VALUES, ValueKind
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
 from probe.observe.histogram_arithmetic import count_within
@@ -14,9 +14,7 @@ from probe.observe.histogram_arithmetic import count_within
 _PLAIN = [value.key for value in server_values.plain() if value.series]
 _HISTOGRAMS = [value.key for value in VALUES if value.kind is ValueKind.HISTOGRAM and value.series]
 _USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
-    (names.USERS_TTFT, "ttft"),
-    (names.USERS_TPOT, "tpot"),
-    (names.USERS_E2E, "e2e"),
+    *((series, name) for name, series in names.USERS_LATENCIES.items()),
     (names.USERS_PROMPT_TOKENS, "prompt_length"),
     (names.USERS_OUTPUT_TOKENS, "output_length"),
 )
@@ -128,15 +126,16 @@ class UserTrafficExporter:
         lines.value(names.USERS_TOKENS, [target, "prompt"], totals.prompt_tokens)
         lines.value(names.USERS_TOKENS, [target, "output"], totals.output_tokens)
         objectives = self._objectives[target]
+        limits = objectives.latencies()
         for series, key in _USERS_HISTOGRAMS:
-            # Twenty series that only this objective needs.
-            if key != "e2e" or objectives.e2e is not None:
+            # Of an unusual latency, twenty series that only its objective needs.
+            if key not in LATENCIES or LATENCIES[key].usual or key in limits:
                 lines.histogram(series, [target], totals.histograms.get(key))
         if objectives.availability is not None and "failed" in totals.outcomes:
             lines.value(names.USERS_GOOD, [target, "availability"], totals.outcomes.get("ok", 0.0))
-        for name, objective in objectives.latencies().items():
-            if name == "itl":
-                continue  # the server's histogram has gaps, and not the longest one of each request
+        for name, objective in limits.items():
+            if name not in names.USERS_LATENCIES:
+                continue
             bound_s, good = count_within(totals.histograms.get(name), objective.within_s)
             lines.value(names.USERS_OBJECTIVE_SECONDS, [target, name], bound_s)
             lines.value(names.USERS_GOOD, [target, name], good)

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from benchmarks.real.recording import Recording, Step
-from probe.core import latency
-from probe.core.objectives import Objectives
+from probe.core.objectives import LATENCIES, Objectives
 from probe.core.percentiles import percentile
 from probe.core.request import Outcome
 
@@ -102,7 +101,7 @@ def _over(step: Step, objectives: Objectives) -> dict[str, float]:
     judged = [r for r in step.run.records if begin <= r.scheduled_ns <= end and r.outcome is Outcome.OK]
     found = {}
     for name, objective in objectives.latencies().items():
-        measured = sorted(value for r in judged if (value := latency.PROMISED[name](r)) is not None)
+        measured = sorted(value for r in judged if (value := LATENCIES[name].of_request(r)) is not None)
         found[name] = percentile(measured, objective.ratio) / objective.within_s
     return found
 

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from exporters.series.declaration import LAG_BUCKETS, declare
+from exporters.series.declaration import LAG_BUCKETS, OBJECTIVES, declare
 
 # From 1 ms to 1 minute in factors of about 1.5 to 2.5; the objectives' thresholds are added (with_bounds).
 _LATENCY_BUCKETS = (
@@ -23,7 +23,7 @@ REQUESTS = _declare(
 GOOD_REQUESTS = _declare(
     "counter",
     "good_requests_total",
-    "Kneewatch's own requests that met an objective: availability, ttft, tpot, e2e, itl or all",
+    f"Kneewatch's own requests that met an objective: {OBJECTIVES}",
     (*_REQUEST, "objective"),
 )
 TTFT = _declare(

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from probe.core import objectives as slo
 from probe.core.reasons import UNJUDGED
 from probe.scrape import engines
 
@@ -40,6 +41,7 @@ SOURCES: Mapping[str, str] = {
     "capacity": "capacity runs and forecasts: the knee, by the last one that found it",
     "monitor": "Kneewatch itself",
 }
+OBJECTIVES = f"{', '.join((slo.AVAILABILITY, *slo.LATENCIES))} or {slo.ALL}"
 _UNJUDGED = [row.verdict for row in UNJUDGED]
 # Meanings of the labels. There are no others; each has few values.
 LABELS: Mapping[str, str] = {
@@ -48,7 +50,7 @@ LABELS: Mapping[str, str] = {
     "workload": "the workload's name in the configuration, or users: what they send",
     "traffic": "why a request was sent: canary, capacity, ondemand or answer (to a question with a known answer)",
     "outcome": "the outcome of a request or a capacity run",
-    "objective": "availability, ttft, tpot, e2e, itl or all",
+    "objective": OBJECTIVES,
     "slo": "the name of the target's objectives in the configuration",
     "verdict": f"valid, or why a step is not judged: {', '.join(_UNJUDGED[:-1])} or {_UNJUDGED[-1]}",
     "bottleneck": "max_num_seqs, kv_cache, front_end, prefill, memory_bandwidth, host or client",

@@ -131,6 +131,8 @@ USERS_E2E = _declare_users(
     "E2E of user requests, measured by the server; for targets with an E2E objective",
     TARGET,
 )
+# By the objective that judges them. Without ITL: a server counts gaps, and does not say which was a request's longest.
+USERS_LATENCIES = {"ttft": USERS_TTFT, "tpot": USERS_TPOT, "e2e": USERS_E2E}
 USERS_PROMPT_TOKENS = _declare_users(
     "histogram", "users_prompt_tokens", "Prompt tokens of a user request, counted when it ends", TARGET
 )

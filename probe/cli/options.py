@@ -155,7 +155,7 @@ def _has_no_tokens(server: ServerOptions) -> bool:
 
 def _check_without_tokens(server: ServerOptions, lengths: LengthOptions, objectives: ObjectiveOptions) -> None:
     """Raise ConfigError for an option about tokens, since the API generates none."""
-    tokens = ("--output-tokens", "--ttft", "--tpot", "--itl")
+    tokens = ("--output-tokens", *(f"--{name}" for name, row in LATENCIES.items() if row.tokens))
     if given := [name for name in given_options(lengths, objectives) if name in tokens]:
         raise ConfigError(
             f"{', '.join(given)}: --api {server.api} generates no tokens; remove it, and set --e2e for an objective"

@@ -17,6 +17,7 @@ from probe.config.path_checks import authorities_problem, file_problem, folder_p
 from probe.config.targets import AnyTarget, TemplateConfig, WatchConfig
 from probe.config.web_file import web_problems
 from probe.config.workloads import PRESETS, USERS, workload_problems
+from probe.core.objectives import LATENCIES
 
 # The names that exist without being configured.
 _BUILT_IN: Mapping[str, Sequence[str]] = {"objectives": ("default",), "workloads": (*PRESETS, USERS)}
@@ -196,7 +197,7 @@ def _result_problems(where: str, kind: WatchConfig, config: Config) -> Iterator[
     if api.generates:
         return
     objectives = config.objectives_of(kind)
-    limits = [name for name in objectives.latencies() if name != "e2e"]
+    limits = [name for name in objectives.latencies() if LATENCIES[name].tokens]
     if limits:
         yield (
             f"{where}.workload: its api, {api.value}, generates no tokens, and objectives {kind.objectives} promise"

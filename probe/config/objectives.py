@@ -44,7 +44,6 @@ USUAL_RATIO = 0.95
 # The objectives of `--base-url` with an API that generates no tokens.
 RESULT_OBJECTIVES = ObjectivesConfig(e2e=LatencyObjective.model_validate({"ratio": USUAL_RATIO, "within": "500ms"}))
 # The objectives of `--base-url`, and of targets without `objectives`: an interactive chat.
-DEFAULT_OBJECTIVES = ObjectivesConfig(
-    ttft=LatencyObjective.model_validate({"ratio": USUAL_RATIO, "within": "500ms"}),
-    tpot=LatencyObjective.model_validate({"ratio": USUAL_RATIO, "within": "50ms"}),
+DEFAULT_OBJECTIVES = ObjectivesConfig.model_validate(
+    {name: {"ratio": USUAL_RATIO, "within": row.usual} for name, row in LATENCIES.items() if row.usual}
 )

@@ -5,7 +5,7 @@ good sample.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from probe.core.request import Outcome, RequestRecord
@@ -83,15 +83,6 @@ def itl_s(record: RequestRecord) -> Iterator[float]:
 def stall_s(record: RequestRecord) -> float | None:
     """Return the longest gap between two token events; None if there are fewer than two."""
     return max(itl_s(record), default=None)
-
-
-# The latencies that objectives can limit, by name. ITL has many values in a request: its objective is for the longest.
-PROMISED: Mapping[str, Callable[[RequestRecord], float | None]] = {
-    "ttft": ttft_s,
-    "tpot": tpot_s,
-    "e2e": e2e_s,
-    "itl": stall_s,
-}
 
 
 def ttft_error_s(record: RequestRecord) -> float | None:

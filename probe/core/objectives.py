@@ -4,20 +4,102 @@ Availability judges every request that Kneewatch did not cancel. A latency objec
 that an outage spends only the availability budget.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from probe.core import latency
 from probe.core.request import Outcome, RequestRecord
+from probe.core.step import Distribution, StepSummary
 
 AVAILABILITY = "availability"
 ALL = "all"  # every objective met: what goodput counts
-# The latency objectives, in this order everywhere. What each judges is in docs/numbers.md.
-LATENCIES = ("ttft", "tpot", "e2e", "itl")
-BY_GAPS = ("tpot", "itl")  # undefined for one token event, unknown for a stream that was held back
 # A client that did not run for less than this share of a request's time has not caused its failure.
 _STOPPED_SHARE = 0.1
 _UNREAD_S = 1.0  # a server gives up on a client that reads nothing for longer
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """A latency that can have an objective.
+
+    `tokens`: the fewest output tokens of an answer that has one. `usual`: its limit where no objectives are configured;
+    empty: it has none, and is shown only with an objective. `of_request`: what is judged, None where undefined.
+    `client_error_s`: by how much the client may have lengthened it, with how late the operating system ran the process.
+    `advice`: what raises a capacity that it limits. `which`: the one judged, where a request has several.
+    """
+
+    name: str
+    tokens: int
+    usual: str
+    of_request: Callable[[RequestRecord], float | None]
+    of_step: Callable[[StepSummary], Distribution]
+    client_error_s: Callable[[RequestRecord, float], float]
+    advice: str
+    which: str = ""
+
+    @property
+    def title(self) -> str:
+        """Return the name as texts write it."""
+        return self.name.upper()
+
+
+def _last_error_s(record: RequestRecord, waking_s: float) -> float:
+    """Return by how much the client may have delayed the last token."""
+    late_ns = record.events.late_ns
+    return (late_ns[-1] * 1e-9 if len(late_ns) else 0.0) + waking_s
+
+
+# By name, in this order everywhere. What each judges is in docs/numbers.md.
+LATENCIES: Mapping[str, Latency] = {
+    row.name: row
+    for row in (
+        Latency(
+            "ttft",
+            tokens=1,
+            usual="500ms",
+            of_request=latency.ttft_s,
+            of_step=lambda step: step.ttft_s,
+            client_error_s=lambda record, waking_s: (latency.ttft_error_s(record) or 0.0) + waking_s,
+            advice="to raise capacity, shorten the wait for the first token: add a replica, shorten the prompts, or"
+            " share a prefix that the server can cache",
+        ),
+        Latency(
+            "tpot",
+            tokens=2,
+            usual="50ms",
+            of_request=latency.tpot_s,
+            of_step=lambda step: step.tpot_s,
+            client_error_s=lambda record, waking_s: _last_error_s(record, waking_s) / max(record.output_tokens - 1, 1),
+            advice="to raise capacity, make each step cheaper: add a replica, lower --max-num-seqs, or quantise the"
+            " weights",
+        ),
+        Latency(
+            "e2e",
+            tokens=0,
+            usual="",
+            of_request=latency.e2e_s,
+            of_step=lambda step: step.e2e_s,
+            client_error_s=lambda record, waking_s: (
+                max(latency.schedule_lag_s(record), 0.0) + _last_error_s(record, waking_s)
+            ),
+            advice="to raise capacity, finish answers sooner: add a replica, shorten prompts or answers, or see which"
+            " of TTFT and TPOT grew and shorten that",
+        ),
+        Latency(
+            "itl",
+            tokens=2,
+            usual="",
+            of_request=latency.stall_s,
+            of_step=lambda step: step.stall_s,
+            client_error_s=lambda record, waking_s: latency.stall_error_s(record) + waking_s,
+            advice="to raise capacity, let prompts hold up the tokens of others for less long: lower"
+            " --max-num-batched-tokens, keep chunked prefill on, or add a replica",
+            which="longest gap",
+        ),
+    )
+}
+# Undefined for one token event, unknown for a stream that was held back.
+BY_GAPS = tuple(name for name, row in LATENCIES.items() if row.tokens > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +124,12 @@ class Objectives:
 
     def latencies(self) -> Mapping[str, Objective]:
         """Return the latency objectives that are set, by name, in the order of LATENCIES."""
-        each = (self.ttft, self.tpot, self.e2e, self.itl)
-        return {name: one for name, one in zip(LATENCIES, each, strict=True) if one is not None}
+        return {name: one for name in LATENCIES if (one := getattr(self, name)) is not None}
 
     @property
     def judges_gaps(self) -> bool:
         """Return whether an objective needs the times between tokens, which a held-back stream does not show."""
-        return self.tpot is not None or self.itl is not None
+        return any(name in BY_GAPS for name in self.latencies())
 
 
 def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
@@ -65,7 +146,7 @@ def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
     verdict = {AVAILABILITY: record.outcome is Outcome.OK}
     if record.outcome is Outcome.OK:
         for name, objective in objectives.latencies().items():
-            value = latency.PROMISED[name](record)
+            value = LATENCIES[name].of_request(record)
             if name not in BY_GAPS or not latency.is_held_back(record):
                 verdict[name] = value <= objective.within_s if value is not None else name in BY_GAPS
     return {**verdict, ALL: all(verdict.values())}
@@ -82,22 +163,10 @@ def may_be_client_delay(record: RequestRecord, objectives: Objectives, waking_s:
     good, limits = met(record, objectives), objectives.latencies()
     missed = [name for name in limits if not good.get(name, True)]
     return bool(missed) and all(
-        (latency.PROMISED[name](record) or 0.0) - _client_error_s(name, record, waking_s) <= limits[name].within_s
+        (LATENCIES[name].of_request(record) or 0.0) - LATENCIES[name].client_error_s(record, waking_s)
+        <= limits[name].within_s
         for name in missed
     )
-
-
-def _client_error_s(name: str, record: RequestRecord, waking_s: float) -> float:
-    """Return by how much the client may have lengthened a latency of a request."""
-    late_ns = record.events.late_ns
-    last_s = (late_ns[-1] * 1e-9 if len(late_ns) else 0.0) + waking_s
-    if name == "ttft":
-        return (latency.ttft_error_s(record) or 0.0) + waking_s
-    if name == "e2e":
-        return max(latency.schedule_lag_s(record), 0.0) + last_s
-    if name == "tpot":
-        return last_s / max(record.output_tokens - 1, 1)
-    return latency.stall_error_s(record) + waking_s
 
 
 def may_be_client_stop(record: RequestRecord, waking_s: float) -> bool:

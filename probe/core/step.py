@@ -209,9 +209,8 @@ class ErrorBound:
 class StepSummary:
     """The summary of a step. An invalid step has a `reason` and is not judged.
 
-    Rates count probe requests; `users` is the user traffic meanwhile. `good_ratio`: per objective
-    (availability, ttft, tpot, e2e, itl), the ratio of requests that met it. `broken`: the objectives with too low
-    a ratio.
+    Rates count probe requests; `users` is the user traffic meanwhile. `good_ratio`: per objective, the ratio
+    of requests that met it. `broken`: the objectives with too low a ratio.
     """
 
     plan: StepPlan

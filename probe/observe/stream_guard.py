@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from probe.core import reasons
-from probe.core.latency import PROMISED, is_held_back
-from probe.core.objectives import BY_GAPS, Objective, Objectives
+from probe.core.latency import is_held_back
+from probe.core.objectives import BY_GAPS, LATENCIES, Objective, Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.observe.guard import GuardLimits, GuardVerdict, denied
 
@@ -34,11 +34,11 @@ class _Latency:
 
     def of(self, record: RequestRecord) -> float | None:
         """Return the latency of a request; None where it is undefined, or hidden by a stream that was held back."""
-        return None if self.name in BY_GAPS and is_held_back(record) else PROMISED[self.name](record)
+        return None if self.name in BY_GAPS and is_held_back(record) else LATENCIES[self.name].of_request(record)
 
     @property
     def words(self) -> str:
-        return "longest gap" if self.name == "itl" else self.name.upper()
+        return LATENCIES[self.name].which or LATENCIES[self.name].title
 
 
 class StreamGuard:

@@ -6,6 +6,7 @@ from math import isclose
 from probe.capacity.trend.headroom import headroom as left_of
 from probe.capacity.trend.headroom import largest_share
 from probe.core import reasons
+from probe.core.objectives import AVAILABILITY, LATENCIES
 from probe.core.reasons import ReasonKind
 from probe.core.result import Capacity, CapacityResult, Roofline
 from probe.core.snapshot import differing_flags
@@ -24,14 +25,8 @@ _EMPIRICAL, _FORECAST = "empirical", "forecast"
 _LITTLE_HEADROOM = 0.25
 # How to raise a limit that is an objective. Reasons of the guard have their own advice.
 _FIXES = {
-    "ttft": "to raise capacity, shorten the wait for the first token: add a replica, shorten the prompts, or share a"
-    " prefix that the server can cache",
-    "tpot": "to raise capacity, make each step cheaper: add a replica, lower --max-num-seqs, or quantise the weights",
-    "e2e": "to raise capacity, finish answers sooner: add a replica, shorten prompts or answers, or see which of TTFT"
-    " and TPOT grew and shorten that",
-    "itl": "to raise capacity, let prompts hold up the tokens of others for less long: lower --max-num-batched-tokens,"
-    " keep chunked prefill on, or add a replica",
-    "availability": "requests fail under load: read the server's log before you add load",
+    **{name: row.advice for name, row in LATENCIES.items()},
+    AVAILABILITY: "requests fail under load: read the server's log before you add load",
 }
 # The change that `bottleneck_gain` assumes; for any other bottleneck, half its cost.
 _ASSUMED_CHANGE = {

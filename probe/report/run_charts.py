@@ -15,14 +15,7 @@ from probe.report.knee_text import is_not_reached, is_predicted
 Json = dict[str, Any]
 _SECONDS, _RATE, _SHARE, _COUNT = "s", "req/s", "share", "count"
 _DIGITS = 6
-_NAMES = {slo.AVAILABILITY: "available", **{name: name.upper() for name in slo.LATENCIES}}
-_LATENCIES: Mapping[str, tuple[str, Callable[[StepSummary], Distribution]]] = {
-    "ttft": ("TTFT", lambda step: step.ttft_s),
-    "tpot": ("TPOT", lambda step: step.tpot_s),
-    "e2e": ("E2E", lambda step: step.e2e_s),
-    "itl": ("ITL, longest gap of a request", lambda step: step.stall_s),
-}
-_ALWAYS = ("ttft", "tpot")  # drawn without an objective, too
+_NAMES = {slo.AVAILABILITY: "available", **{name: row.title for name, row in slo.LATENCIES.items()}}
 
 
 def charts(result: CapacityResult) -> list[Json]:
@@ -108,14 +101,14 @@ def _rates(result: CapacityResult, steps: Sequence[StepSummary]) -> Json:
 
 
 def _latencies(result: CapacityResult, steps: Sequence[StepSummary]) -> Iterator[Json]:
-    for name, (title, of) in _LATENCIES.items():
-        if name not in _ALWAYS and _promise(result, name) is None:
+    for name, row in slo.LATENCIES.items():
+        if not row.usual and _promise(result, name) is None:
             continue
         yield _chart(
             result,
-            title,
+            f"{row.title}, {row.which} of a request" if row.which else row.title,
             _SECONDS,
-            [_percentile(result, steps, of, percentile) for percentile in ("p50", "p95", "p99")],
+            [_percentile(result, steps, row.of_step, percentile) for percentile in ("p50", "p95", "p99")],
             limit=_limit(result, name, "within_s"),
         )
 

@@ -11,7 +11,7 @@ from probe.capacity.model.front_end_delay import DelaySample
 from probe.capacity.model.replay import ReplayPrediction, SentRequest, UserArrivals
 from probe.capacity.model.windows import MetricsWindow
 from probe.core import latency
-from probe.core.objectives import Objectives
+from probe.core.objectives import LATENCIES, Objectives
 from probe.core.percentiles import percentile
 from probe.core.reasons import TOO_FEW, is_precaution
 from probe.core.request import Outcome, RequestRecord
@@ -79,7 +79,7 @@ def tail_latencies(run: StepRun, objectives: Objectives) -> dict[str, float]:
     judged = _judged(run)
     found = {}
     for name, objective in objectives.latencies().items():
-        values = sorted(value for r in judged if (value := latency.PROMISED[name](r)) is not None)
+        values = sorted(value for r in judged if (value := LATENCIES[name].of_request(r)) is not None)
         if len(values) >= FEW:
             found[name] = percentile(values, objective.ratio)
     return found

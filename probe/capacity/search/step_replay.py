@@ -14,7 +14,7 @@ from probe.capacity.model.replay import ReplayPrediction, replay, replay_once, w
 from probe.capacity.model.server_model import ServerModel
 from probe.capacity.model.twin import Twin
 from probe.capacity.search.search_step import SearchStep, sent_requests
-from probe.core.objectives import Objectives
+from probe.core.objectives import LATENCIES, Objectives
 from probe.core.step import Distribution
 from probe.observe.guard import GuardLimits
 from probe.simulator.cost import scaled
@@ -136,8 +136,7 @@ def unexplained_tail(step: SearchStep, by: dict[str, float], objectives: Objecti
 
 
 def _measured(step: SearchStep, name: str) -> Distribution:
-    summary = step.summary
-    return {"ttft": summary.ttft_s, "tpot": summary.tpot_s, "e2e": summary.e2e_s, "itl": summary.stall_s}[name]
+    return LATENCIES[name].of_step(step.summary)
 
 
 def _at(predicted: ReplayPrediction | None, name: str) -> float:

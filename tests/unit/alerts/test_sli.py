@@ -6,6 +6,8 @@ from alerts import sli
 from benchmarks.backfill import Line
 from benchmarks.promql.evaluate import Engine
 
+CANARIES, USERS = ({one.objective: one for one in kept} for kept in (sli.CANARIES, sli.USERS))
+
 
 @pytest.mark.parametrize("one", [*sli.CANARIES, *sli.USERS], ids=lambda one: f"{one.who}-{one.objective}")
 def test_every_expression_is_promql(one: sli.Sli) -> None:
@@ -21,12 +23,12 @@ def test_aborted_requests_count_neither_as_good_nor_bad() -> None:
 
 
 def test_latency_judges_the_requests_that_succeeded() -> None:
-    assert all('outcome="ok"' in one.total_grown("1m") for one in (sli.TTFT, sli.TPOT, sli.E2E, sli.ITL))
+    assert all('outcome="ok"' in one.total_grown("1m") for one in sli.CANARIES if one is not sli.AVAILABILITY)
 
 
 def test_a_selector_narrows_good_and_all_requests_alike() -> None:
     selector = 'target="a"'
-    assert sli.TTFT.good_ratio("5m", selector).count(selector) == 3
+    assert CANARIES["ttft"].good_ratio("5m", selector).count(selector) == 3
 
 
 def test_users_are_judged_without_a_bound_in_the_rule_and_by_target_alone() -> None:
@@ -36,17 +38,17 @@ def test_users_are_judged_without_a_bound_in_the_rule_and_by_target_alone() -> N
 
 
 def test_good_ones_without_a_series_are_none_of_usual_objectives_and_not_known_of_others() -> None:
-    for expr in (sli.TTFT.good_ratio("5m"), sli.TTFT.bad_grown("1m")):
+    for expr in (CANARIES["ttft"].good_ratio("5m"), CANARIES["ttft"].bad_grown("1m")):
         assert "or 0 * " in expr
-    for one in (sli.USERS_TTFT, sli.E2E, sli.ITL):  # without the objective there is nothing to record
+    for one in (USERS["ttft"], CANARIES["e2e"], CANARIES["itl"]):  # without the objective there is nothing to record
         for expr in (one.good_ratio("5m"), one.bad_grown("1m")):
             assert "or 0 * " not in expr
 
 
 def test_recorded_names_say_level_metric_and_operation() -> None:
-    assert sli.TTFT.budget_record == "target_workload:kneewatch_canary_ttft_budget:left_ratio"
-    assert sli.USERS_TTFT.budget_record == "target:kneewatch_users_ttft_budget:left_ratio"
-    assert sli.USERS_TPOT.error_record("5m") == "target:kneewatch_users_tpot_errors:ratio_rate5m"
+    assert CANARIES["ttft"].budget_record == "target_workload:kneewatch_canary_ttft_budget:left_ratio"
+    assert USERS["ttft"].budget_record == "target:kneewatch_users_ttft_budget:left_ratio"
+    assert USERS["tpot"].error_record("5m") == "target:kneewatch_users_tpot_errors:ratio_rate5m"
 
 
 @pytest.mark.parametrize("phase_s", [0.0, 0.4, 11.0])

@@ -1,17 +1,26 @@
 """Objectives applied to requests."""
 
 from dataclasses import replace
+from typing import get_type_hints
 
 import pytest
 from example_records import token_events
 from hypothesis import given
 from hypothesis import strategies as st
 from plain_records import MS, PROMISED, failure, record
+from simulated_servers import workload
 
+from probe.capacity.model.twin import Prediction
+from probe.capacity.run.runner import over_objective
+from probe.capacity.search.pulses import Pulse, Room, is_safe
+from probe.cli.options import configuration
+from probe.cli.parameters import ObjectiveOptions
+from probe.cli.tune_command import TuneOptions
 from probe.core.objectives import (
     ALL,
     AVAILABILITY,
     LATENCIES,
+    Latency,
     Objective,
     Objectives,
     broken,
@@ -20,6 +29,8 @@ from probe.core.objectives import (
     met,
 )
 from probe.core.request import UP, Outcome, RequestRecord
+from probe.core.step import StepPlan, StepRun
+from probe.load.step_summary import summarize
 
 RECORDS = st.lists(
     st.builds(
@@ -200,3 +211,23 @@ def test_a_stream_that_was_held_back_neither_meets_nor_misses_what_is_judged_by_
     assert met(record(gap_ms=0, ttft_ms=501), PROMISED) == {AVAILABILITY: True, "ttft": False, ALL: False}
     assert good_ratio([record(gap_ms=0), record(gap_ms=51)], PROMISED)["tpot"] == 0.0
     assert not may_be_client_delay(record(gap_ms=0), PROMISED, 1.0)
+
+
+@pytest.mark.parametrize("row", LATENCIES.values(), ids=list(LATENCIES))
+def test_a_latency_is_known_wherever_its_row_is_not_read(row: Latency) -> None:
+    """Options, keys, predictions, and what computes each latency in its own way: a run, a step and a pulse."""
+    asked = configuration(None, "http://127.0.0.1:9", objectives=ObjectiveOptions(**{row.name: "1s"}))
+    assert asked.objectives_of(asked.targets[0]).latencies()[row.name].within_s == 1.0
+    for options in (ObjectiveOptions, TuneOptions):
+        option = get_type_hints(options, include_extras=True).get(row.name)
+        assert option is None or f"Default: {row.usual or 'none'}." in option.__metadata__[0].help
+    assert f"{row.name}_p50_s" in Prediction.__dataclass_fields__
+
+    strict = Objectives("strict", **{row.name: Objective(0.9, 1e-3)})
+    assert list(over_objective(record(), strict))
+    pulse, lengths = [Pulse(1, 0.05, 0.01)], workload(8, 3)
+    assert [is_safe(1, pulse, lengths, each, Room()) for each in (Objectives("none"), strict)] == [True, False]
+    run = StepRun(StepPlan(1, 15.0), (record(),) * 50, (0, 15_000 * MS), (0.0,), is_cut_short=False)
+    summary = summarize(run, strict)
+    assert summary.broken == (row.name,)
+    assert row.of_step(summary).p50 == pytest.approx(row.of_request(record()))

@@ -16,7 +16,12 @@ ROOT = Path(__file__).parents[3]
 
 
 # Their exporters follow from the rows.
-OF_ROWS = {*names.SERVER.values(), *names.ENGINE.values(), *(check.series for check in names.CHECKS)}
+OF_ROWS = {
+    *names.SERVER.values(),
+    *names.ENGINE.values(),
+    *names.USERS_LATENCIES.values(),
+    *(check.series for check in names.CHECKS),
+}
 DECLARED = {value: name for name, value in vars(names).items() if isinstance(value, Series) and value not in OF_ROWS}
 OURS = [series for series in names.ALL if series not in (*names.GPU, *names.STANDARD_PROCESS)]
 
