@@ -103,6 +103,11 @@ class Pattern(StrEnum):
     RISING = "rising"  # Poisson, at a rate that rises at first
     REPLAY = "replay"  # recorded times
 
+    @classmethod
+    def _missing_(cls, value: object) -> "Pattern | None":
+        """Return the pattern that older results name otherwise, so that they stay readable."""
+        return cls.RISING if value == "ramp" else None
+
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:

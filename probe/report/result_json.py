@@ -4,6 +4,7 @@ The records' own shape is the format of results (schema kneewatch.result/1).
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
@@ -13,6 +14,7 @@ from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
+from probe.core.step import Pattern
 from probe.core.workload import Workload
 from probe.report.figures import iso
 
@@ -28,7 +30,15 @@ def dumps(result: CapacityResult, indent: int | None = None) -> str:
 
 def loads(text: str | bytes) -> CapacityResult:
     """Return the result from JSON. Raises pydantic's ValidationError."""
-    return _ADAPTER.validate_json(text)
+    return _renamed(_ADAPTER.validate_json(text))
+
+
+def _renamed(result: CapacityResult) -> CapacityResult:
+    """Return the result with today's name of rising arrivals: a condition by another name would begin a new baseline."""
+    if result.context.workload.get("arrivals") != "ramp":
+        return result
+    workload = {**result.context.workload, "arrivals": Pattern("ramp").value}
+    return replace(result, context=replace(result.context, workload=workload))
 
 
 def workload_of(stored: Mapping[str, object]) -> Workload:

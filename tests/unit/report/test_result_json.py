@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from probe.core.errors import TargetError
 from probe.core.request import Outcome
 from probe.core.result import Capacity, Cost, Roofline, Stopped
-from probe.core.step import Distribution, ServerPeaks
+from probe.core.step import Arrivals, Distribution, Pattern, ServerPeaks, StepPlan
 from probe.report.result_json import dumps, loads, record_json, unmeasured_json
 
 _NUMBERS = st.none() | st.floats(allow_nan=False, allow_infinity=False)
@@ -81,6 +81,15 @@ def test_a_result_from_before_there_were_flags_second_runs_and_rooflines_still_l
     del old["confirms"], old["context"]["flags"]
     del old["capacity"]["bottleneck_gain"], old["capacity"]["roofline"]
     assert loads(json.dumps(old)) == result()
+
+
+def test_a_result_that_calls_rising_arrivals_ramp_loads_and_keeps_its_baseline() -> None:
+    today = replace(step(), plan=StepPlan(512, 15.0, loop="open", arrivals=Arrivals(Pattern.RISING, 2.0)))
+    one = result(steps=[today])
+    one = replace(one, context=replace(one.context, workload={**one.context.workload, "arrivals": "rising"}))
+    older = dumps(one).replace('"rising"', '"ramp"')
+    assert older.count('"ramp"') == 2
+    assert loads(older) == one
 
 
 def test_latencies_in_seconds_and_what_the_server_counted() -> None:
