@@ -34,7 +34,7 @@ def loads(text: str | bytes) -> CapacityResult:
 
 
 def _renamed(result: CapacityResult) -> CapacityResult:
-    """Return the result with today's name of rising arrivals: a condition by another name would begin a new baseline."""
+    """Return the result with today's name of rising arrivals: under another name a condition begins a new baseline."""
     if result.context.workload.get("arrivals") != "ramp":
         return result
     workload = {**result.context.workload, "arrivals": Pattern("ramp").value}

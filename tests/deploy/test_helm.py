@@ -161,6 +161,38 @@ def test_one_pod_has_a_volume_and_is_gone_before_the_next(chart: helm_python.Cha
     assert resources["limits"] == {"memory": "384Mi"}, "a CPU limit would be taken for the server's delay"
 
 
+def test_the_pod_is_asked_about_itself_and_found_by_the_annotations(chart: helm_python.Chart, tmp_path: Path) -> None:
+    found = rendered(chart, {})
+    template = checks.named(found, "Deployment")["spec"]["template"]
+    (mine,) = template["spec"]["containers"]
+    assert {key: mine[key]["httpGet"]["path"] for key in mine if key.endswith("Probe")} == {
+        "startupProbe": "/-/healthy",
+        "livenessProbe": "/-/healthy",
+        "readinessProbe": "/-/ready",
+    }
+    annotations = {
+        key: template["metadata"]["annotations"][f"prometheus.io/{key}"] for key in ("scrape", "port", "path")
+    }
+    assert annotations == {"scrape": "true", "port": "9876", "path": "/metrics"}
+    assert mine["image"] == f"kneewatch:{__version__}"
+    store = checks.configuration(found, tmp_path).store.path
+    assert store is not None
+    assert {"name": "store", "mountPath": str(store.parent)} in mine["volumeMounts"]
+    assert template["spec"]["securityContext"]["fsGroup"] == 65532, "the volume is written to without root"
+
+
+@pytest.mark.parametrize("shape", ["default", "fleet"])
+def test_a_changed_configuration_replaces_no_pod(chart: helm_python.Chart, shape: str) -> None:
+    """Kneewatch reloads it."""
+    config = SHAPES[shape].get("config", {})
+    before, after = (
+        rendered(chart, {**SHAPES[shape], "config": {**config, "grafana_url": f"https://{name}.example"}})
+        for name in ("one", "other")
+    )
+    changed = [one["kind"] for one, other in zip(before, after, strict=True) if one != other]
+    assert changed == ["ConfigMap"]
+
+
 @pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "bare"])
 def test_a_token_is_there_only_with_rights_that_need_one(shaped: Manifests, shape: str) -> None:
     found = shaped(shape)

@@ -148,6 +148,7 @@ def test_the_sidecar_watches_the_server_in_its_pod(manifests: Render, deploy: Pa
     assert "securityContext" not in pod, "Kneewatch's user is its container's, never vLLM's"
     (config_map,) = checks.of(found, "ConfigMap")
     assert config_map["metadata"]["name"] in {v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v}
+    assert config_map["metadata"]["name"] == "kneewatch-sidecar", "no digest: a changed configuration restarts no vLLM"
 
 
 @pytest.mark.kubectl
