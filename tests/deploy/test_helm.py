@@ -201,6 +201,8 @@ def test_a_token_is_there_only_with_rights_that_need_one(shaped: Manifests, shap
     tokens = {workload["kind"]: pod["automountServiceAccountToken"] for workload, pod in checks.pods(found)}
     assert tokens.pop("Job", False) is False
     assert set(tokens.values()) == (set() if "sidecar" in shape or "alone" in shape else {bool(needs)})
+    assert not any(account["automountServiceAccountToken"] for account in checks.of(found, "ServiceAccount"))
+    assert not checks.of(found, "ClusterRole"), "rights in the named namespaces only"
 
 
 def test_the_rights_follow_the_configuration(chart: helm_python.Chart) -> None:
