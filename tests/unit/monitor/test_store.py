@@ -318,7 +318,9 @@ def test_a_result_is_read_before_it_is_written_and_written_once_the_file_is_free
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             store.add(result(result_id="new", target="b"))
-            await asyncio.sleep(0.05)
+            async with asyncio.timeout(10):
+                while not failed:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             assert [each.id for each in store.latest("b")] == ["new"]
             assert store.get("new") is not None
             assert store.tokens_since("b", 0.0) == 57_600
