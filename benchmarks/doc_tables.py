@@ -22,6 +22,7 @@ from alerts.rules import Alert
 from benchmarks import engine_table, reason_tables
 from benchmarks.fault_table import rows_by_area
 from exporters.names import CHECKS
+from probe.capacity.model.bottleneck import LIMITS
 from probe.config.workloads import PRESET_ROWS, LognormalTokens, SharedPrefix, TokenCount, WorkloadConfig
 from probe.core.reasons import BUDGETS, ERRORS, REFUSALS, TRIPS, Reason
 from probe.gpu.peak_specs import NAMES, gpu
@@ -158,11 +159,18 @@ def reason_table(of: Sequence[Reason]) -> str:
     return f"{table}\n{reason_tables.conditions(of)}" if any(row.condition for row in of) else table
 
 
+def bottlenecks() -> str:
+    """Return what may limit a server, and what to do about each limit."""
+    rows = [(f"`{limit.name}`", limit.removed or "-", limit.advice) for limit in LIMITS]
+    return markdown_table(("bottleneck", "what is removed", "what to do"), rows)
+
+
 TABLES = (
     Table("docs/cross-checks.md", "cross-checks", cross_checks),
     Table("docs/engines.md", "engines", engines),
     Table("docs/reliability.md", "faults", faults),
     Table("docs/results.md", "gpus", gpus),
+    Table("docs/capacity.md", "bottlenecks", bottlenecks),
     Table("docs/workloads.md", "presets", presets),
     Table("docs/systems.md", "systems", systems),
     Table("docs/mock-server.md", "profiles", profiles),

@@ -11,28 +11,63 @@ from probe.capacity.model.twin import UNLIMITED_SEQS, Twin, find_capacity
 from probe.core.objectives import Objectives
 from probe.simulator.cost import FrontEnd
 
-# In the order of preference between equal gains: limits that a flag can change come first.
 MAX_NUM_SEQS, KV_CACHE, FRONT_END = "max_num_seqs", "kv_cache", "front_end"
 PREFILL, MEMORY_BANDWIDTH, HOST = "prefill", "memory_bandwidth", "host"
 CLIENT = "client"  # the probe itself: a run that it limited publishes no capacity
-BOTTLENECKS = (MAX_NUM_SEQS, KV_CACHE, FRONT_END, PREFILL, MEMORY_BANDWIDTH, HOST, CLIENT)
 _HALF = 0.5
 _QUICK = 1200
 _WORTH_NAMING = 0.03  # gain, below which nothing is a bottleneck
 
-_ADVICE: Mapping[str, str] = {
-    MAX_NUM_SEQS: "requests wait because max_num_seqs are running: raise --max-num-seqs, as far as TPOT allows",
-    KV_CACHE: "requests wait for KV-cache memory or lose it: raise --gpu-memory-utilization, store the cache in 8 bits"
-    " (--kv-cache-dtype fp8), or spread the model over more GPUs (--tensor-parallel-size)",
-    FRONT_END: "the API server is slower than the engine: raise --api-server-count, or give it a faster CPU",
-    PREFILL: "prompts take the time: prefix caching if prompts have a common prefix, a smaller"
-    " --max-num-batched-tokens if TPOT suffers and a larger one if TTFT does, or more FLOP/s",
-    MEMORY_BANDWIDTH: "a step lasts as long as reading weights and cache: quantise the model, decode speculatively, or"
-    " take a GPU with more bandwidth",
-    HOST: "the host takes a fixed time for each step: CUDA graphs (no --enforce-eager), asynchronous scheduling, or a"
-    " faster CPU",
-    CLIENT: "the probe's machine was too late to judge: use a quieter one, or more --workers",
-}
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What may limit a server; `removed`: what the twin is simulated without; `advice`: how to raise the limit."""
+
+    name: str
+    removed: str
+    advice: str
+
+
+# In the order of preference between equal gains: limits that a flag can change come first.
+LIMITS = (
+    Limit(
+        MAX_NUM_SEQS,
+        "the limit",
+        "requests wait because max_num_seqs are running: raise --max-num-seqs, as far as TPOT allows",
+    ),
+    Limit(
+        KV_CACHE,
+        "half of its shortage: the cache is twice as large",
+        "requests wait for KV-cache memory or lose it: raise --gpu-memory-utilization, store the cache in 8 bits"
+        " (--kv-cache-dtype fp8), or spread the model over more GPUs (--tensor-parallel-size)",
+    ),
+    Limit(
+        FRONT_END,
+        "its time for a request",
+        "the API server is slower than the engine: raise --api-server-count, or give it a faster CPU",
+    ),
+    Limit(
+        PREFILL,
+        "half of the time for a token",
+        "prompts take the time: prefix caching if prompts have a common prefix, a smaller"
+        " --max-num-batched-tokens if TPOT suffers and a larger one if TTFT does, or more FLOP/s",
+    ),
+    Limit(
+        MEMORY_BANDWIDTH,
+        "half of the time for weights and cache",
+        "a step lasts as long as reading weights and cache: quantise the model, decode speculatively, or"
+        " take a GPU with more bandwidth",
+    ),
+    Limit(
+        HOST,
+        "half of the fixed time of a step",
+        "the host takes a fixed time for each step: CUDA graphs (no --enforce-eager), asynchronous scheduling, or a"
+        " faster CPU",
+    ),
+    Limit(CLIENT, "", "the probe's machine was too late to judge: use a quieter one, or more --workers"),
+)
+BOTTLENECKS = tuple(limit.name for limit in LIMITS)
+_ADVICE = {limit.name: limit.advice for limit in LIMITS}
 
 
 @dataclass(frozen=True, slots=True)
