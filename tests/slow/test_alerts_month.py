@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from alerts.rules import FaultKind
 from alerts.windows import DAY_S, HOUR_S
 from benchmarks.alerts import month
-from benchmarks.alerts.faults import COUNTS, Kind, plan
+from benchmarks.alerts.faults import COUNTS, plan
 from benchmarks.alerts.month import END_S, START_S, Month
 from benchmarks.backfill import STALE, Line
 
@@ -23,7 +24,7 @@ def test_a_plan_has_twenty_faults_apart_from_one_another_and_from_capacity_runs(
         assert (sum(fault.counts for fault in mine), len(mine)) == (large, large + small)
     assert sum(fault.counts for fault in faults) == 20
     assert all(START_S < fault.start_s < fault.end_s < END_S for fault in faults)
-    short = [fault for fault in faults if fault.kind is not Kind.KNEE]
+    short = [fault for fault in faults if fault.kind is not FaultKind.KNEE]
     assert not any(fault.start_s < run < fault.end_s for fault in short for run in runs)
     for one, next_one in ((a, b) for a in short for b in short if a.target == b.target and a.start_s < b.start_s):
         assert next_one.start_s - one.end_s >= 10 * HOUR_S
@@ -34,12 +35,13 @@ def test_faults_that_count_are_of_the_documented_size_and_the_others_below_it() 
         for fault in plan(seed, TARGETS, START_S, END_S, []):
             lasts = fault.end_s - fault.start_s
             large = {
-                Kind.SLOW: (fault.size >= 0.9 and lasts >= HOUR_S) or (fault.size >= 0.45 and lasts >= 5 * HOUR_S),
-                Kind.QUEUE: (fault.size >= 0.9 and lasts >= HOUR_S) or (fault.size >= 0.45 and lasts >= 5 * HOUR_S),
-                Kind.KV: fault.size >= 0.2 and lasts >= 1200,
-                Kind.STALL: lasts >= 360,
-                Kind.DEAD: lasts >= 240,
-                Kind.KNEE: fault.size >= 0.1 and lasts >= (4 if fault.size >= 0.2 else 6) * DAY_S,
+                FaultKind.SLOW: (fault.size >= 0.9 and lasts >= HOUR_S) or (fault.size >= 0.45 and lasts >= 5 * HOUR_S),
+                FaultKind.QUEUE: (fault.size >= 0.9 and lasts >= HOUR_S)
+                or (fault.size >= 0.45 and lasts >= 5 * HOUR_S),
+                FaultKind.KV: fault.size >= 0.2 and lasts >= 1200,
+                FaultKind.STALL: lasts >= 360,
+                FaultKind.DEAD: lasts >= 240,
+                FaultKind.KNEE: fault.size >= 0.1 and lasts >= (4 if fault.size >= 0.2 else 6) * DAY_S,
             }
             assert large[fault.kind] == fault.counts, fault
 
@@ -78,8 +80,8 @@ def growth(line: Line, start_s: float, end_s: float) -> float:
 def test_a_fault_shows_in_the_telemetry_as_large_as_it_is_said_to_be(
     made: Month, lines: dict[tuple[str, ...], Line]
 ) -> None:
-    faults = {kind: [f for f in made.faults if f.kind is kind and f.counts] for kind in Kind}
-    for kind, objective in ((Kind.SLOW, "tpot"), (Kind.QUEUE, "ttft")):
+    faults = {kind: [f for f in made.faults if f.kind is kind and f.counts] for kind in FaultKind}
+    for kind, objective in ((FaultKind.SLOW, "tpot"), (FaultKind.QUEUE, "ttft")):
         for fault in faults[kind]:
             canary = ("", "canary")
             ok = growth(
@@ -91,17 +93,17 @@ def test_a_fault_shows_in_the_telemetry_as_large_as_it_is_said_to_be(
                 fault.end_s,
             )
             assert 1 - good / ok == pytest.approx(fault.size, abs=0.08)
-    for fault in faults[Kind.DEAD]:
+    for fault in faults[FaultKind.DEAD]:
         up = lines["kneewatch_server_scrape_up", fault.target, "", "", "", "", ""]
         inside = (up.times > fault.start_s + 60) & (up.times < fault.end_s - 60)
         assert not up.values[inside].any()
         running = lines["kneewatch_server_running_requests", fault.target, "", "", "", "", ""]
         assert not ((running.times > fault.start_s + 90) & (running.times < fault.end_s - 60)).any()
-    for fault in faults[Kind.STALL]:
+    for fault in faults[FaultKind.STALL]:
         stalled = lines["kneewatch_server_stalled_seconds", fault.target, "", "", "", "", ""]
         inside = (stalled.times > fault.start_s) & (stalled.times < fault.end_s)
         assert stalled.values[inside].max() == pytest.approx(fault.end_s - fault.start_s, abs=75)
-    for fault in faults[Kind.KNEE]:
+    for fault in faults[FaultKind.KNEE]:
         shifted = [
             lines[key] for key in lines if key[:2] == ("kneewatch_knee_shifted", fault.target) and key[4] != "rise"
         ]

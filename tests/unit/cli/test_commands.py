@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from mock_servers import MockServer, mock_server
 from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp
 
-from probe.capacity.run.request import Budget, RunRequest, StepSettings
+from probe.capacity.run.request import Budget, RunRequest, StepSettings, configured_run
 from probe.cli.check import check_target
 from probe.cli.forecasting import forecast_target
 from probe.cli.ramp import ramp_target
@@ -61,7 +62,7 @@ def _config(url: str, *, prometheus: str | None = None, **target: Any) -> Config
 def _asked(config: Config, **values: Any) -> RunRequest:
     target, steps = config.targets[0], StepSettings(concurrency=(1, 2), requests=25)
     plain = {"budget": Budget(10**6, 60.0, 60.0), "steps": steps, "workload": "short"}
-    return RunRequest(target.name, config.objectives_of(target), **{**plain, **values})
+    return replace(configured_run(target, config.objectives_of(target), None), **{**plain, **values})
 
 
 async def _ramp(config: Config, **values: Any) -> tuple[CapacityResult, list[StepSummary]]:
@@ -170,7 +171,7 @@ def test_a_run_has_the_words_of_its_first_failed_request(
     assert json.loads(dumps(result))["first_failure"] == result.first_failure
     assert f"Failure:     {result.first_failure}" in words
     assert "shorten the workload" in words
-    assert "the first failure says why" in words
+    assert "requests were refused or answered wrongly" in words
     for misleading in ("calm", "idle", "kneewatch check", "not enough evidence"):
         assert misleading not in words
 
@@ -304,7 +305,7 @@ def test_nothing_is_sent_to_a_server_that_sleeps(host: tuple[asyncio.Runner, Moc
 def test_without_a_metrics_page_the_own_answers_guard_a_ramp(host: tuple[asyncio.Runner, MockServer]) -> None:
     runner, server = host
     server.instead["/metrics"] = PlainTextResponse("no such page", status_code=404)
-    with pytest.raises(TargetError, match=r"no_server_metrics.*--stream-guard guards by the run's own answers"):
+    with pytest.raises(TargetError, match=r"no_server_metrics.*--stream-guard .*guards by the run's own answers"):
         runner.run(_ramp(_config(server.url)))
     result, steps = runner.run(_ramp(_config(server.url), by_stream=True))
     assert result.stopped == Stopped("done")

@@ -20,7 +20,9 @@ ANNOTATIONS_BYTES = 256 * 1024
 
 def test_the_committed_examples_are_what_the_generator_makes() -> None:
     generated = ROOT / "dashboards/generated"
-    assert {path.name: path.read_text() for path in generated.glob("*.json")} == build.render(CONFIG), "run `make generate`"
+    assert {path.name: path.read_text() for path in generated.glob("*.json")} == build.render(CONFIG), (
+        "run `make generate`"
+    )
 
 
 def test_a_file_is_named_by_the_uid_of_its_dashboard() -> None:
