@@ -165,7 +165,7 @@ def test_without_steps_the_knee_is_searched_with_what_is_known_of_the_server(mon
     kept: list[tuple[Any, ...]] = []
     monkeypatch.setattr(HelperProcess, "__init__", lambda _: None)
     monkeypatch.setattr(HelperProcess, "__exit__", lambda *_: None)
-    monkeypatch.setattr(HelperProcess, "keep", lambda _, *what: kept.append(what))
+    monkeypatch.setattr(HelperProcess, "call_and_keep", lambda _, *what: kept.append(what))
 
     async def ask() -> None:
         flags = {"max_num_seqs": 8, "max_num_batched_tokens": 512}
