@@ -6,12 +6,15 @@ Every ConfigError names its option.
 import re
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from alerts.alert_labels import AlertLabels
 from alerts.links import DASHBOARDS, FLEET
-from alerts.rules import Manifest
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
+
+if TYPE_CHECKING:
+    from alerts.rules import Manifest
 
 _UID_LENGTH = 40  # Grafana's limit
 # Kubernetes' own rules for names (RFC 1123) and labels.
@@ -71,9 +74,11 @@ def check_window_scale(scale: float) -> float:
     return scale
 
 
-def prometheus_rule(written: RulesFormat, namespace: str | None, labels: Sequence[str]) -> Manifest | None:
+def prometheus_rule(written: RulesFormat, namespace: str | None, labels: Sequence[str]) -> "Manifest | None":
     """Return the metadata of the PrometheusRules, or None for a plain file. Raises ConfigError."""
     if written is RulesFormat.OPERATOR:
+        from alerts.rules import Manifest  # noqa: PLC0415 - it imports yaml, which --help does without
+
         return Manifest(_namespace(namespace) if namespace is not None else "", _labels(labels))
     for option, given in (("--namespace", namespace), ("--label", labels)):
         if given:
