@@ -162,7 +162,7 @@ def _ttft(scale: float) -> Alert:
 def _corrupted(scale: float) -> Alert:
     """Alert on requests with NaN in their logits, which only a vLLM that looks for them reports."""
     window = duration(_CORRUPTED_S * scale)
-    increase = f"sum {by('target', 'job', 'instance')} (increase({names.SERVER_CORRUPTED.name}[{window}]))"
+    increase = f"sum {by('target', 'job', 'instance')} (increase({names.SERVER['corrupted'].name}[{window}]))"
     return Alert(
         name="KneewatchCorruptedRequests",
         expr=f"round(max {by('target')} ({increase}) > {_CORRUPTED_LEAST:g})",

@@ -97,7 +97,7 @@ def _increase(series: str, window: str) -> str:
 
 def waiting(matchers: str = "") -> str:
     # "deferred" requests wait for something else: a LoRA budget or a KV transfer.
-    return f'{names.SERVER_WAITING.name}{{{matchers}reason!="deferred"}}'
+    return f'{names.SERVER["waiting_by_reason"].name}{{{matchers}reason!="deferred"}}'
 
 
 def _waiting_now() -> str:
@@ -107,11 +107,11 @@ def _waiting_now() -> str:
 def _kv_cache(scale: float) -> Alert:
     """Alert on a KV cache that is too small. A full one alone is good use of memory, and a queue may be intended."""
     window = duration(_WINDOW_S * scale)
-    usage = f"max {by('target')} (avg_over_time({names.SERVER_KV.name}[{window}]))"
+    usage = f"max {by('target')} (avg_over_time({names.SERVER['kv_cache_usage'].name}[{window}]))"
     too_small = f"max {by('target')} (avg_over_time({names.KV_TOO_SMALL.name}[{window}]))"
     preempted, refused = (
         value_of(f"round({_of_one_server(f'increase({series.name}{{{OF_TARGET}}}[{window}])')})")
-        for series in (names.SERVER_PREEMPTIONS, names.SERVER_REJECTIONS)
+        for series in (names.SERVER["preemptions"], names.SERVER["rejections"])
     )
     return Alert(
         name="KneewatchKVCachePressure",
@@ -142,7 +142,7 @@ def _kv_cache(scale: float) -> Alert:
 
 def _preemptions(scale: float) -> Alert:
     window = duration(_STORM_S * scale)
-    preempted = f"round({_increase(names.SERVER_PREEMPTIONS.name, window)})"
+    preempted = f"round({_increase(names.SERVER['preemptions'].name, window)})"
     finished = f"{names.SERVER_PREEMPTIONS_PER_REQUEST.name}_count"
     ended = _increase(finished, window)
     # If an engine thrashes, no request finishes: any number of preemptions then exceeds the share.
@@ -177,7 +177,7 @@ def _queue(scale: float) -> Alert:
     slope = f"deriv({waiting()}[{growth}])"
     grown = f"{of_server(slope)} * {_GROWTH_S * scale:g}"
     mean = of_server(f"avg_over_time({waiting()}[{growth}])")
-    queue = names.SERVER_QUEUE.name
+    queue = names.SERVER["queue"].name
     wait = f"{_increase(queue + '_sum', window)} / ({_increase(queue + '_count', window)} > 0)"
     objective = f'min {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
     much = f"clamp_min({_GROWTH_SHARE:g} * {mean}, {_STANDING})"
@@ -220,7 +220,7 @@ def _stalled(scale: float) -> Alert:
     """Alert on a stalled engine. The gauge is absent while a scrape fails, hence the maximum over a minute."""
     stalled_s = max(_STALLED_S * scale, _STALLED_AT_LEAST_S)
     stalled = f"max {by('target')} (max_over_time({names.STALLED.name}[{duration(max(60 * scale, 15))}]))"
-    running = value_of(_of_one_server(f"{names.SERVER_RUNNING.name}{{{OF_TARGET}}}"))
+    running = value_of(_of_one_server(f"{names.SERVER['running'].name}{{{OF_TARGET}}}"))
     return Alert(
         name="KneewatchEngineStalled",
         expr=f"{stalled} > {stalled_s:g}",
@@ -247,8 +247,8 @@ def _hit_ratio(scale: float) -> Recording:
     hits, queries, probes = (
         of_server(f"rate({series}[{window}])")
         for series in (
-            names.SERVER_PREFIX_HITS.name,
-            names.SERVER_PREFIX_QUERIES.name,
+            names.SERVER["prefix_cache_hits"].name,
+            names.SERVER["prefix_cache_queries"].name,
             f'{names.TOKENS.name}{{kind="prompt"}}',
         )
     )
@@ -304,8 +304,8 @@ def _transfers(scale: float) -> Alert:
     def now(series: Series) -> str:
         return value_of(f"round(max(increase({series.name}{{{OF_TARGET}}}[{window}])))")
 
-    failed, fetched = grown(names.SERVER_KV_TRANSFER_FAILURES.name), grown(names.SERVER_KV_TRANSFERS.name)
-    expired = grown(names.SERVER_KV_TRANSFERS_EXPIRED.name)
+    failed, fetched = grown(names.SERVER["kv_transfer_failures"].name), grown(names.SERVER["kv_transfers"].name)
+    expired = grown(names.SERVER["kv_transfers_expired"].name)
     finished = grown(f"{names.SERVER_PREEMPTIONS_PER_REQUEST.name}_count")
     return Alert(
         name="KneewatchKVTransferFailing",
@@ -318,10 +318,11 @@ def _transfers(scale: float) -> Alert:
         severity="ticket",
         summary="{{ $labels.target }}: {{ $value | humanize }} KV caches of requests did not arrive",
         description=(
-            f"In {window}, {{{{ $labels.target }}}} fetched {now(names.SERVER_KV_TRANSFERS)} KV caches from prefill"
-            f" servers; {now(names.SERVER_KV_TRANSFER_FAILURES)} transfers or handshakes failed, and"
-            f" {now(names.SERVER_KV_TRANSFERS_EXPIRED)} of the caches that it computed itself were not fetched in time."
-            " Each such request fails, or its prompt is computed twice, as the servers' kv_load_failure_policy says."
+            f"In {window}, {{{{ $labels.target }}}} fetched {now(names.SERVER['kv_transfers'])} KV caches from prefill"
+            f" servers; {now(names.SERVER['kv_transfer_failures'])} transfers or handshakes failed, and"
+            f" {now(names.SERVER['kv_transfers_expired'])} of the caches that it computed itself were not fetched in"
+            " time. Each such request fails, or its prompt is computed twice, as the servers' kv_load_failure_policy"
+            " says."
         ),
         means=(
             "more than one in a hundred KV caches does not reach the decode server"
@@ -337,7 +338,7 @@ def _roles(scale: float) -> Alert:
     window = duration(_QUEUE_S * scale)
     short = f"avg {by('discovery', 'role')} ({_grouped(of_server(f'min_over_time({waiting()}[{window}])'))})"
     queue = f"max {by('discovery', 'role')} ({_grouped(of_server(f'max_over_time({waiting()}[{window}])'))})"
-    usage = f"max {by('target')} (max_over_time({names.SERVER_KV.name}[{window}]))"
+    usage = f"max {by('target')} (max_over_time({names.SERVER['kv_cache_usage'].name}[{window}]))"
     filled = f"avg {by('discovery', 'role')} ({_grouped(usage)})"
     return Alert(
         name="KneewatchRolesUnbalanced",

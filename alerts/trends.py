@@ -16,8 +16,8 @@ UP = f"target:{PREFIX}up:min"
 BUDGET = f"target:{PREFIX}error_budget_left_ratio:min"
 HEADROOM = f"target:{names.HEADROOM.name}:min"
 SHIFT = f"target:{names.KNEE_SHIFT.name}:min"
-KV_CACHE = f"target:{names.SERVER_KV.name}:max"
-WAITING = f"target:{names.SERVER_WAITING.name}:avg"
+KV_CACHE = f"target:{names.SERVER['kv_cache_usage'].name}:max"
+WAITING = f"target:{names.SERVER['waiting_by_reason'].name}:avg"
 RECORDS = (UP, BUDGET, HEADROOM, SHIFT, KV_CACHE, WAITING)
 
 # Less than 5 minutes, when a sample becomes stale. Long enough for two scrapes, also in a rehearsal.
@@ -55,13 +55,13 @@ def shift(since: str = "") -> str:
 
 def kv_cache(since: str = "") -> str:
     """Return the share of the KV cache in use."""
-    return _over("max", "max", names.SERVER_KV, since)
+    return _over("max", "max", names.SERVER["kv_cache_usage"], since)
 
 
 def waiting(since: str = "") -> str:
     """Return the number of requests in the server's queue."""
     # Several Kneewatches may read one server: count each of its reasons once.
-    each = _over("max", "avg", names.SERVER_WAITING, since, more=("reason",))
+    each = _over("max", "avg", names.SERVER["waiting_by_reason"], since, more=("reason",))
     return f"sum {_by(since)} ({each})"
 
 

@@ -77,7 +77,10 @@ class _Rules:
             for record, suffix, more in ((REQUESTS, "bucket", ("le",)), (TOKENS, "sum", ())):
                 increase = f"max {by(*_LABELS, *more)} (increase({series.name}_{suffix}[{self._hour}]))"
                 found.append(Recording(record, increase, {"kind": kind}))
-        for record, series in ((LOOKED_UP, names.SERVER_PREFIX_QUERIES), (FOUND, names.SERVER_PREFIX_HITS)):
+        for record, series in (
+            (LOOKED_UP, names.SERVER["prefix_cache_queries"]),
+            (FOUND, names.SERVER["prefix_cache_hits"]),
+        ):
             found.append(Recording(record, f"max {by('target')} (increase({series.name}[{self._hour}]))"))
         return found
 

@@ -144,7 +144,7 @@ def _knee() -> list[PlacedPanel]:
             "The knee in requests in flight, for runs in a closed loop; no data for runs at request rates, and"
             " where no load missed an objective. Good: as last week, and well above the number running by day.",
             unit="short",
-            queries=[*at_capacity(names.KNEE_CONCURRENCY), Query(largest(names.SERVER_RUNNING), "running now")],
+            queries=[*at_capacity(names.KNEE_CONCURRENCY), Query(largest(names.SERVER["running"]), "running now")],
             width=8,
             no_value=f"{_NEVER} in a closed loop",
         ),
@@ -155,7 +155,7 @@ def _knee() -> list[PlacedPanel]:
             unit="short",
             queries=[
                 *at_capacity(names.CAPACITY_TOKENS),
-                Query(pace(names.SERVER_GENERATION_TOKENS), "the server now"),
+                Query(pace(names.SERVER["generation_tokens"]), "the server now"),
             ],
             width=8,
         ),
@@ -214,7 +214,7 @@ def _headroom() -> list[PlacedPanel]:
             " while throughput rises. If latency climbs and throughput does not, the load is past the knee.",
             unit="short",
             queries=[
-                Query(pace(names.SERVER_GENERATION_TOKENS), "output tokens/s"),
+                Query(pace(names.SERVER["generation_tokens"]), "output tokens/s"),
                 Query(quantile(0.95, names.USERS_TTFT, ONE), "users' TTFT p95", is_on_right_axis=True),
                 Query(quantile(0.95, names.USERS_TPOT, ONE), "users' TPOT p95", is_on_right_axis=True),
             ],

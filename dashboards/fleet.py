@@ -234,7 +234,7 @@ def _objective_columns() -> list[Column]:
 
 
 def _cause_columns() -> list[Column]:
-    preemptions = f"max by (target) (rate({names.SERVER_PREEMPTIONS.name}[5m]))"
+    preemptions = f"max by (target) (rate({names.SERVER['preemptions'].name}[5m]))"
     return [
         Column("Headroom", trends.headroom(), unit="percentunit", steps=_HEADROOM, decimals=0),
         Column("Shift", trends.shift(), unit="percentunit", steps=_SHIFTED, width=80, decimals=0),

@@ -113,7 +113,9 @@ def _server_process() -> list[PlacedPanel]:
 
 def _client_and_server() -> list[PlacedPanel]:
     probe_tokens = f"sum by (traffic) (rate({names.TOKENS.name}{{{MODEL}}}[{RATE}]))"
-    server_tokens = " + ".join(pace(series) for series in (names.SERVER_PROMPT_TOKENS, names.SERVER_GENERATION_TOKENS))
+    server_tokens = " + ".join(
+        pace(series) for series in (names.SERVER["prompt_tokens"], names.SERVER["generation_tokens"])
+    )
     return [
         panels.timeseries(
             "TTFT, server and client",
@@ -121,7 +123,7 @@ def _client_and_server() -> list[PlacedPanel]:
             " canaries' is high, the network, a proxy or the front end is slow. If only the server's is high, users"
             " send longer prompts than the canary.",
             unit="s",
-            queries=[*percentiles(names.SERVER_TTFT, who="server "), *percentiles(names.TTFT, CANARY, "canary ")],
+            queries=[*percentiles(names.SERVER["ttft"], who="server "), *percentiles(names.TTFT, CANARY, "canary ")],
         ),
         panels.timeseries(
             "Network and gateway",
@@ -144,13 +146,13 @@ def _client_and_server() -> list[PlacedPanel]:
 def engines() -> list[PlacedPanel]:
     """Return the panels that compare the engines with most and with least."""
     gauges: tuple[tuple[str, str, Series, str], ...] = (
-        ("Running", "number of running requests", names.ENGINE_RUNNING, "short"),
-        ("Waiting", "number of requests in the queue", names.ENGINE_WAITING, "short"),
-        ("KV cache", "share of the KV cache in use", names.ENGINE_KV, "percentunit"),
+        ("Running", "number of running requests", names.ENGINE["running"], "short"),
+        ("Waiting", "number of requests in the queue", names.ENGINE["waiting"], "short"),
+        ("KV cache", "share of the KV cache in use", names.ENGINE["kv_cache_usage"], "percentunit"),
     )
     counters: tuple[tuple[str, str, Series, str], ...] = (
-        ("Preemptions", "number of preemptions per second", names.ENGINE_PREEMPTIONS, "ops"),
-        ("Output", "number of output tokens per second", names.ENGINE_GENERATION_TOKENS, "short"),
+        ("Preemptions", "number of preemptions per second", names.ENGINE["preemptions"], "ops"),
+        ("Output", "number of output tokens per second", names.ENGINE["generation_tokens"], "short"),
     )
     shown = [(title, what, f"{series.name}{{{TARGET}}}", unit) for title, what, series, unit in gauges]
     shown += [(title, what, f"rate({series.name}{{{TARGET}}}[{RATE}])", unit) for title, what, series, unit in counters]
@@ -175,7 +177,7 @@ def options() -> list[PlacedPanel]:
 def _adapters() -> list[PlacedPanel]:
     accepted, drafted, drafts = (
         f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
-        for series in (names.SERVER_ACCEPTED_TOKENS, names.SERVER_DRAFT_TOKENS, names.SERVER_DRAFTS)
+        for series in (names.SERVER["accepted_tokens"], names.SERVER["draft_tokens"], names.SERVER["drafts"])
     )
     return [
         panels.states(
@@ -204,14 +206,14 @@ def _adapters() -> list[PlacedPanel]:
 
 
 def _estimates() -> list[PlacedPanel]:
-    read, written = pace(names.SERVER_READ_BYTES), pace(names.SERVER_WRITE_BYTES)
+    read, written = pace(names.SERVER["estimated_read_bytes"]), pace(names.SERVER["estimated_write_bytes"])
     return [
         panels.timeseries(
             "Estimated compute",
             "Floating-point operations per second of a GPU, by the server's own estimate. Good: near the GPU's peak"
             " during prefills.",
             unit="flops",
-            queries=[Query(pace(names.SERVER_FLOPS), "operations")],
+            queries=[Query(pace(names.SERVER["estimated_flops"]), "operations")],
             no_value=_OFF,
         ),
         panels.timeseries(
@@ -228,9 +230,9 @@ def _estimates() -> list[PlacedPanel]:
             " well above the time between uses; otherwise prefixes are evicted before their next use.",
             unit="s",
             queries=[
-                Query(quantile(0.5, names.SERVER_KV_LIFETIME), "life p50"),
-                Query(quantile(0.5, names.SERVER_KV_IDLE), "idle p50"),
-                Query(quantile(0.5, names.SERVER_KV_REUSE), "between uses p50"),
+                Query(quantile(0.5, names.SERVER["kv_block_lifetime"]), "life p50"),
+                Query(quantile(0.5, names.SERVER["kv_block_idle"]), "idle p50"),
+                Query(quantile(0.5, names.SERVER["kv_block_reuse_gap"]), "between uses p50"),
             ],
             no_value=_OFF,
         ),
@@ -239,7 +241,7 @@ def _estimates() -> list[PlacedPanel]:
             "Mean TPOT of all requests as the server measures it, and of users. Good: alike. Otherwise canaries are a"
             " large share of the traffic.",
             unit="s",
-            queries=[Query(mean(names.SERVER_TPOT), "all"), Query(mean(names.USERS_TPOT), "users")],
+            queries=[Query(mean(names.SERVER["tpot"]), "all"), Query(mean(names.USERS_TPOT), "users")],
             no_value=_OFF,
         ),
     ]
@@ -247,11 +249,11 @@ def _estimates() -> list[PlacedPanel]:
 
 def transfers() -> list[PlacedPanel]:
     """Return the panels on transfers, and on the prompt tokens that need not be computed."""
-    seconds, count = pace(names.SERVER_KV_TRANSFER_SECONDS), pace(names.SERVER_KV_TRANSFERS)
-    size = pace(names.SERVER_KV_TRANSFER_BYTES)
+    seconds, count = pace(names.SERVER["kv_transfer_seconds"]), pace(names.SERVER["kv_transfers"])
+    size = pace(names.SERVER["kv_transfer_bytes"])
     found, looked_up = (
         f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
-        for series in (names.SERVER_EXTERNAL_HITS, names.SERVER_EXTERNAL_QUERIES)
+        for series in (names.SERVER["external_cache_hits"], names.SERVER["external_cache_queries"])
     )
     return [
         panels.timeseries(
@@ -261,8 +263,8 @@ def transfers() -> list[PlacedPanel]:
             unit="ops",
             queries=[
                 Query(count, "fetched"),
-                Query(pace(names.SERVER_KV_TRANSFER_FAILURES), "failed"),
-                Query(pace(names.SERVER_KV_TRANSFERS_EXPIRED), "expired"),
+                Query(pace(names.SERVER["kv_transfer_failures"]), "failed"),
+                Query(pace(names.SERVER["kv_transfers_expired"]), "expired"),
             ],
             no_value=_NONE,
         ),

@@ -264,7 +264,7 @@ def _against_the_server() -> list[PlacedPanel]:
             "Inter-token latency of all requests as the server measures it, and of canaries. Good: p95 near p50, server"
             " and canary close together. Many servers' lowest bucket is 10 ms; below it their lines say little.",
             unit="s",
-            queries=[*percentiles(names.SERVER_ITL, who="server "), *percentiles(names.ITL, CANARY, "canary ")],
+            queries=[*percentiles(names.SERVER["itl"], who="server "), *percentiles(names.ITL, CANARY, "canary ")],
             width=12,
         ),
         panels.timeseries(
@@ -275,7 +275,7 @@ def _against_the_server() -> list[PlacedPanel]:
             " below it the server's lines say little.",
             unit="s",
             queries=[
-                *percentiles(names.SERVER_E2E, who="server "),
+                *percentiles(names.SERVER["e2e"], who="server "),
                 *percentiles(names.E2E, CANARY, "canary "),
                 Query(quantile(0.95, names.USERS_E2E), "users p95"),
                 objective("e2e"),

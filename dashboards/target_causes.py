@@ -21,9 +21,9 @@ def _phases() -> list[PlacedPanel]:
             " queueing: add capacity; more prefill: longer prompts; more decode: larger batches, or a slower GPU.",
             unit="s",
             queries=[
-                Query(mean(names.SERVER_QUEUE), "queue"),
-                Query(mean(names.SERVER_PREFILL), "prefill"),
-                Query(mean(names.SERVER_DECODE), "decode"),
+                Query(mean(names.SERVER["queue"]), "queue"),
+                Query(mean(names.SERVER["prefill"]), "prefill"),
+                Query(mean(names.SERVER["decode"]), "decode"),
             ],
             stacked=True,
             no_value=_NOT_EXPORTED,
@@ -43,8 +43,8 @@ def _phases() -> list[PlacedPanel]:
             " lowest bucket is 0.3 s; below it the lines say little.",
             unit="s",
             queries=[
-                Query(quantile(0.95, names.SERVER_QUEUE), "queue p95"),
-                Query(quantile(0.95, names.SERVER_PREFILL), "prefill p95"),
+                Query(quantile(0.95, names.SERVER["queue"]), "queue p95"),
+                Query(quantile(0.95, names.SERVER["prefill"]), "prefill p95"),
             ],
             no_value=_NOT_EXPORTED,
         ),
@@ -52,7 +52,7 @@ def _phases() -> list[PlacedPanel]:
 
 
 def _load() -> list[PlacedPanel]:
-    waiting = f"{names.SERVER_WAITING.name}{{{TARGET}}}"
+    waiting = f"{names.SERVER['waiting_by_reason'].name}{{{TARGET}}}"
     return [
         panels.timeseries(
             "Requests in the server",
@@ -60,7 +60,7 @@ def _load() -> list[PlacedPanel]:
             " means more load than the server can serve.",
             unit="short",
             queries=[
-                Query(largest(names.SERVER_RUNNING), "running"),
+                Query(largest(names.SERVER["running"]), "running"),
                 Query(f"max by (reason) ({waiting})", "waiting {{reason}}"),
             ],
             no_value=_NOT_EXPORTED,
@@ -71,8 +71,8 @@ def _load() -> list[PlacedPanel]:
             " the server's limit for long, prefills delay the next token of every request.",
             unit="short",
             queries=[
-                Query(mean(names.SERVER_ITERATION_TOKENS), "mean"),
-                Query(quantile(0.95, names.SERVER_ITERATION_TOKENS), "p95"),
+                Query(mean(names.SERVER["iteration_tokens"]), "mean"),
+                Query(quantile(0.95, names.SERVER["iteration_tokens"]), "p95"),
             ],
             no_value=_NOT_EXPORTED,
         ),
@@ -82,8 +82,8 @@ def _load() -> list[PlacedPanel]:
             " without output tokens mean a stalled engine.",
             unit="short",
             queries=[
-                Query(pace(names.SERVER_PROMPT_TOKENS), "prompt"),
-                Query(pace(names.SERVER_GENERATION_TOKENS), "output"),
+                Query(pace(names.SERVER["prompt_tokens"]), "prompt"),
+                Query(pace(names.SERVER["generation_tokens"]), "output"),
             ],
             no_value=_NOT_EXPORTED,
         ),
@@ -97,7 +97,7 @@ def _kv_cache() -> list[PlacedPanel]:
             "Share of the KV cache in use, of the fullest engine. A full cache is good use of memory as long as no"
             " request is preempted or late.",
             unit="percentunit",
-            queries=[Query(largest(names.SERVER_KV), "KV cache")],
+            queries=[Query(largest(names.SERVER["kv_cache_usage"]), "KV cache")],
             maximum=1,
             no_value=_NOT_EXPORTED,
         ),
@@ -120,7 +120,7 @@ def _kv_cache() -> list[PlacedPanel]:
 def _preemptions_and_prefix_hits() -> list[PlacedPanel]:
     hits, lookups = (
         f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
-        for series in (names.SERVER_PREFIX_HITS, names.SERVER_PREFIX_QUERIES)
+        for series in (names.SERVER["prefix_cache_hits"], names.SERVER["prefix_cache_queries"])
     )
     return [
         panels.timeseries(
@@ -130,7 +130,7 @@ def _preemptions_and_prefix_hits() -> list[PlacedPanel]:
             unit="short",
             queries=[
                 Query(mean(names.SERVER_PREEMPTIONS_PER_REQUEST), "per request"),
-                Query(pace(names.SERVER_PREEMPTIONS), "per second", is_on_right_axis=True),
+                Query(pace(names.SERVER["preemptions"]), "per second", is_on_right_axis=True),
             ],
             right_unit="ops",
             no_value=_NOT_EXPORTED,
@@ -164,8 +164,8 @@ def _engine() -> list[PlacedPanel]:
             " zero. Users get an error at once, or text that makes no sense; canaries may miss it.",
             unit="reqps",
             queries=[
-                Query(pace(names.SERVER_REJECTIONS), "rejected"),
-                Query(pace(names.SERVER_CORRUPTED), "corrupted (NaN)"),
+                Query(pace(names.SERVER["rejections"]), "rejected"),
+                Query(pace(names.SERVER["corrupted"]), "corrupted (NaN)"),
             ],
             no_value="none, or the server does not export them",
         ),

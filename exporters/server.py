@@ -32,7 +32,7 @@ class ServerExporter:
             (
                 *_STATE,
                 names.SERVER_ROLE,
-                names.SERVER_WAITING,
+                names.SERVER["waiting_by_reason"],
                 names.SERVER_INFO,
                 names.SERVER_STARTED,
                 names.SERVER_ASLEEP,
@@ -73,7 +73,7 @@ class ServerExporter:
         for key in _PLAIN:
             lines.value(names.SERVER[key], [target], snapshot.value(key))
         for reason, count in _waiting(snapshot).items():
-            lines.value(names.SERVER_WAITING, [target, reason], count)
+            lines.value(names.SERVER["waiting_by_reason"], [target, reason], count)
         for adapter in snapshot.adapters:
             lines.value(names.SERVER_ADAPTER, [target, adapter], 1.0)
         for index, engine in snapshot.by_engine.items():

@@ -44,31 +44,31 @@ def server(scene: Scene) -> Iterator[Line]:
     begun = np.concatenate(([0], resets)).astype(int)
     since = world.times[begun[np.searchsorted(begun, np.arange(count), "right") - 1]]
     yield from page.gauge(names.SERVER_STARTED, labels, since, readable)
-    yield from page.gauge(names.SERVER_RUNNING, labels, world.running, readable)
-    yield from page.gauge(names.SERVER_WAITING, {**labels, "reason": "capacity"}, world.waiting, readable)
-    yield from page.gauge(names.SERVER_WAITING, {**labels, "reason": "deferred"}, 0.0, readable)
-    yield from page.gauge(names.SERVER_KV, labels, world.kv, readable)
+    yield from page.gauge(names.SERVER["running"], labels, world.running, readable)
+    yield from page.gauge(names.SERVER["waiting_by_reason"], {**labels, "reason": "capacity"}, world.waiting, readable)
+    yield from page.gauge(names.SERVER["waiting_by_reason"], {**labels, "reason": "deferred"}, 0.0, readable)
+    yield from page.gauge(names.SERVER["kv_cache_usage"], labels, world.kv, readable)
     prompt = served * PROMPT_TOKENS * np.exp(noise(rng, count, 1800, 0.15))
     output = served * OUTPUT_TOKENS * np.exp(noise(rng, count, 1800, 0.1))
     hits = prompt * np.clip(0.4 + noise(rng, count, 3600, 0.05), 0.05, 0.9)
     counted = (
-        (names.SERVER_PREEMPTIONS, world.preemptions),
-        (names.SERVER_PROMPT_TOKENS, prompt + 256),
-        (names.SERVER_GENERATION_TOKENS, np.where(world.stalled_s > TICK_S, 0.0, output + 128)),
-        (names.SERVER_PREFIX_QUERIES, prompt + 256),
-        (names.SERVER_PREFIX_HITS, hits),
-        (names.SERVER_REJECTIONS, np.zeros(count)),
-        (names.SERVER_CORRUPTED, np.zeros(count)),
+        (names.SERVER["preemptions"], world.preemptions),
+        (names.SERVER["prompt_tokens"], prompt + 256),
+        (names.SERVER["generation_tokens"], np.where(world.stalled_s > TICK_S, 0.0, output + 128)),
+        (names.SERVER["prefix_cache_queries"], prompt + 256),
+        (names.SERVER["prefix_cache_hits"], hits),
+        (names.SERVER["rejections"], np.zeros(count)),
+        (names.SERVER["corrupted"], np.zeros(count)),
     )
     for series, increments in counted:
         yield from page.counter(series, labels, increments, readable, resets)
     spent = world.running * TICK_S
     sums: tuple[tuple[Series, dict[str, str], Values], ...] = (
-        (names.SERVER_QUEUE, {}, world.waiting * TICK_S),  # Little's law: seconds waited per tick
-        (names.SERVER_TTFT, {}, world.waiting * TICK_S + 0.2 * served),
-        (names.SERVER_PREFILL, {}, 0.15 * served),
-        (names.SERVER_DECODE, {}, spent),
-        (names.SERVER_E2E, {}, spent + world.waiting * TICK_S),
+        (names.SERVER["queue"], {}, world.waiting * TICK_S),  # Little's law: seconds waited per tick
+        (names.SERVER["ttft"], {}, world.waiting * TICK_S + 0.2 * served),
+        (names.SERVER["prefill"], {}, 0.15 * served),
+        (names.SERVER["decode"], {}, spent),
+        (names.SERVER["e2e"], {}, spent + world.waiting * TICK_S),
         (names.SERVER_PREEMPTIONS_PER_REQUEST, {"source": "histogram"}, world.preemptions),
     )
     for histogram, more, increments in sums:

@@ -16,9 +16,9 @@ _OF_ONE_ROLE = frozenset(  # nor does one prefill for others
     series.name
     for series in (
         names.SERVER_ROLE,
-        names.SERVER_KV_TRANSFERS,
-        names.SERVER_KV_TRANSFER_FAILURES,
-        names.SERVER_KV_TRANSFERS_EXPIRED,
+        names.SERVER["kv_transfers"],
+        names.SERVER["kv_transfer_failures"],
+        names.SERVER["kv_transfers_expired"],
     )
 )
 

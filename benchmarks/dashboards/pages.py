@@ -43,7 +43,7 @@ _OF: Mapping[tuple[Series, str], Sequence[str]] = {
     (names.GOOD_REQUESTS, "objective"): ("availability", *LATENCIES, "all"),
     (names.OBJECTIVE_RATIO, "objective"): ("availability", *LATENCIES),
     (names.CAPACITY_RUNS, "outcome"): OUTCOMES,
-    (names.SERVER_WAITING, "reason"): ("capacity", "deferred"),
+    (names.SERVER["waiting_by_reason"], "reason"): ("capacity", "deferred"),
     (names.SERVER_SCRAPE_ERRORS, "reason"): REASONS,
     (names.CAPACITY_REFUSALS, "reason"): tuple(row.word for row in reasons.REFUSALS),
     (names.GUARD_TRIPS, "reason"): tuple(row.word for row in reasons.TRIPS),
@@ -52,11 +52,11 @@ _OF: Mapping[tuple[Series, str], Sequence[str]] = {
 }
 # A histogram without bounds of its own has the server's: vLLM's.
 _BOUNDS: Mapping[Series, Sequence[float]] = {
-    names.SERVER_TTFT: buckets.TTFT_S, names.USERS_TTFT: buckets.TTFT_S, names.SERVER_ITL: buckets.TOKEN_S,
+    names.SERVER["ttft"]: buckets.TTFT_S, names.USERS_TTFT: buckets.TTFT_S, names.SERVER["itl"]: buckets.TOKEN_S,
     names.USERS_E2E: buckets.REQUEST_S,
-    names.SERVER_TPOT: buckets.TOKEN_S, names.USERS_TPOT: buckets.TOKEN_S,
+    names.SERVER["tpot"]: buckets.TOKEN_S, names.USERS_TPOT: buckets.TOKEN_S,
     names.USERS_PROMPT_TOKENS: buckets.one_two_five(32_768), names.USERS_OUTPUT_TOKENS: buckets.one_two_five(32_768),
-    names.SERVER_ITERATION_TOKENS: buckets.STEP_TOKENS, names.SERVER_PREEMPTIONS_PER_REQUEST: (0, 1, 2, 5, 10, 20),
+    names.SERVER["iteration_tokens"]: buckets.STEP_TOKENS, names.SERVER_PREEMPTIONS_PER_REQUEST: (0, 1, 2, 5, 10, 20),
 }  # fmt: skip
 _CONSTANT = frozenset(
     {
@@ -69,7 +69,9 @@ _CONSTANT = frozenset(
     }
 )  # fmt: skip
 _NIGHTLY = frozenset({names.CAPACITY_RPS, names.CAPACITY_RPS_LOWER, names.CAPACITY_RPS_UPPER, names.CAPACITY_TOKENS})
-_WHOLE = frozenset({names.SERVER_RUNNING, names.SERVER_WAITING, names.ENGINE_RUNNING, names.ENGINE_WAITING})
+_WHOLE = frozenset(
+    {names.SERVER["running"], names.SERVER["waiting_by_reason"], names.ENGINE["running"], names.ENGINE["waiting"]}
+)
 
 
 @dataclass(frozen=True, slots=True)

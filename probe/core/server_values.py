@@ -1,7 +1,8 @@
 """The values of a server's metrics page, a row for each: its meaning, its series, and how replicas' values are merged.
 
 An engine's file in `probe/scrape` says by which names its page has a value. Everything else follows from the row: the
-exported series, the merged value of replicas, the counters to splice gaps out of, and the signs of a restart.
+exported series (`names.SERVER[key]` for rules and panels), the merged value of replicas, the counters to splice gaps
+out of, and the signs of a restart.
 """
 
 from dataclasses import dataclass

@@ -63,7 +63,7 @@ def _lines() -> Iterator[Line]:
             yield _line(names.BOTTLENECK.name, float(name == bottleneck), bottleneck=name, **labels)
     # Two clusters of one Mimir, with a target of the same name in each.
     for cluster, running in (("east", 3.0), ("west", 40.0)):
-        yield _line(names.SERVER_RUNNING.name, running, target="twins", cluster=cluster, namespace="llm")
+        yield _line(names.SERVER["running"].name, running, target="twins", cluster=cluster, namespace="llm")
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ _LACKING += [
 ELSEWHERE = {
     **{names.SERVER[key]: TELLS for key in _LACKING if key in names.SERVER},
     **dict.fromkeys(names.ENGINE.values(), TELLS),  # the mock server is one engine
-    **dict.fromkeys((names.SERVER_ADAPTER, names.SERVER_STARTED, names.SERVER_ROLE, names.SERVER_REJECTIONS), TELLS),
+    **dict.fromkeys((names.SERVER_ADAPTER, names.SERVER_STARTED, names.SERVER_ROLE, names.SERVER["rejections"]), TELLS),
     names.SERVER_SCRAPE_ERRORS: GONE,  # the mock server is always readable
     names.CAPACITY_REFUSALS: GONE,  # and its runs may begin
 }  # fmt: skip
@@ -60,7 +60,7 @@ ELSEWHERE = {
 NOWHERE = {
     names.GPU_NEIGHBOUR: "told of five minutes without users",
     names.MODEL_RESIDUAL: "a run that measures after a forecast, which is made of minutes of traffic",
-    names.SERVER_CORRUPTED: "a server that computes NaN",
+    names.SERVER["corrupted"]: "a server that computes NaN",
     names.FIRST_ANSWER: "a reasoning model",
     **dict.fromkeys((names.SHARD, names.SHARDS), "several Kneewatches that share targets: this one has all"),
     names.GUARD_TRIPS: "a run that the guard stops: the mock server takes what it is sent",

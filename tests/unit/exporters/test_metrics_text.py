@@ -57,13 +57,13 @@ def test_the_page_is_what_prometheus_client_would_have_written(label: str, value
 def test_relayed_series_are_on_the_page_beside_kneewatch_s() -> None:
     registry = CollectorRegistry()
     Gauge("kneewatch_own", "our own", registry=registry).set(1)
-    relay = RenderedSamples((names.SERVER_RUNNING,))
+    relay = RenderedSamples((names.SERVER["running"],))
     lines = SampleLines()
-    lines.value(names.SERVER_RUNNING, ["a"], 3)
+    lines.value(names.SERVER["running"], ["a"], 3)
     relay.put("a", lines)
     page, kind = MetricsPage(registry, (relay,)).render()
     assert page.decode().splitlines()[-3:] == [
-        f"# HELP kneewatch_server_running_requests {names.SERVER_RUNNING.help}",
+        f"# HELP kneewatch_server_running_requests {names.SERVER['running'].help}",
         "# TYPE kneewatch_server_running_requests gauge",
         'kneewatch_server_running_requests{target="a"} 3.0',
     ]
@@ -77,11 +77,11 @@ def test_relayed_series_are_on_the_page_beside_kneewatch_s() -> None:
     ("series", "plain", "openmetrics"),
     [
         (
-            names.SERVER_PREEMPTIONS,
+            names.SERVER["preemptions"],
             "kneewatch_server_preemptions_total counter",
             "kneewatch_server_preemptions counter",
         ),
-        (names.SERVER_TTFT, "kneewatch_server_ttft_seconds histogram", "kneewatch_server_ttft_seconds histogram"),
+        (names.SERVER["ttft"], "kneewatch_server_ttft_seconds histogram", "kneewatch_server_ttft_seconds histogram"),
         (next(s for s in names.GPU if s.kind == "unknown"), "{} untyped", "{} unknown"),
     ],
 )
@@ -97,14 +97,14 @@ def test_each_format_names_kinds_in_its_own_way(series: Series, plain: str, open
 
 
 def test_a_reading_replaces_the_one_before_it() -> None:
-    relay = RenderedSamples((names.SERVER_RUNNING, names.SERVER_KV))
-    for series in (names.SERVER_RUNNING, names.SERVER_KV):
+    relay = RenderedSamples((names.SERVER["running"], names.SERVER["kv_cache_usage"]))
+    for series in (names.SERVER["running"], names.SERVER["kv_cache_usage"]):
         lines = SampleLines()
         lines.value(series, ["a"], 1)
         relay.put("a", lines)
     written = "".join(relay.write(openmetrics=False))
-    assert names.SERVER_KV.name in written
-    assert names.SERVER_RUNNING.name not in written
+    assert names.SERVER["kv_cache_usage"].name in written
+    assert names.SERVER["running"].name not in written
 
 
 def test_text_that_cannot_be_encoded_does_not_break_the_page() -> None:

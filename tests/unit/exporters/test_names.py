@@ -95,10 +95,10 @@ def test_the_documentation_has_every_series_once() -> None:
         (names.TTFT, "seconds"),
         (names.REQUESTS, ""),
         (names.TOKENS, "tokens"),
-        (names.SERVER_KV, "ratio"),
+        (names.SERVER["kv_cache_usage"], "ratio"),
         (names.LAST_SUCCESS, "seconds since 1970"),
         (names.CAPACITY_RPS_LOWER, "requests per second"),
-        (names.SERVER_READ_BYTES, "bytes"),
+        (names.SERVER["estimated_read_bytes"], "bytes"),
     ],
 )
 def test_units_are_those_of_the_names(series: Series, expected: str) -> None:

@@ -114,7 +114,7 @@ def test_words_of_the_server_stay_inside_their_labels(text: str) -> None:
 def test_a_histogram_without_buckets_is_left_out() -> None:
     registry, exporter = _registry()
     exporter.read("a", snapshot(histograms={"ttft": Histogram(buckets=(), sum=0.0)}))
-    assert values(registry, f"{names.SERVER_TTFT.name}_count") == []
+    assert values(registry, f"{names.SERVER['ttft'].name}_count") == []
 
 
 def test_preemptions_of_a_request_are_the_servers_histogram_or_a_sum_and_a_count() -> None:
