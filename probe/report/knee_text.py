@@ -28,7 +28,7 @@ def knee_line(result: CapacityResult) -> str:
     if is_not_reached(capacity):
         return f"no knee up to {_highest_held(result)}"
     if is_predicted(result):
-        return f"predicted at {knee_words(capacity)} (no step went beyond it)"
+        return f"predicted at {knee_words(capacity)} (every step met the objectives)"
     return knee_words(capacity)
 
 
@@ -55,5 +55,5 @@ def limit_words(result: CapacityResult) -> str:
     """Return what limits the capacity; "" if that is unknown."""
     limiting = result.capacity.limiting or ""
     if limiting and is_predicted(result):
-        return f"{limiting} (predicted by the model; no step broke an objective)"
+        return f"{limiting} (predicted by the model)"
     return limiting

@@ -91,8 +91,8 @@ def test_a_lower_bound_for_unknown_users_does_not_say_that_no_objective_was_brok
 
 def test_a_limit_that_no_step_reached_is_the_models() -> None:
     passed = result(capacity=VERIFIED, steps=(step(4), step(8)), stopped=Stopped("done"))
-    assert _lines(passed)["Limited by"] == "tpot (predicted by the model; no step broke an objective)"
-    assert _lines(passed)["Knee"] == "predicted at 12.5 requests/s (no step went beyond it)"
+    assert _lines(passed)["Limited by"] == "tpot (predicted by the model)"
+    assert _lines(passed)["Knee"] == "predicted at 12.5 requests/s (every step met the objectives)"
     tripped = replace(passed, steps=(step(4), replace(step(8), tripped="queue")))
     assert _lines(tripped)["Limited by"] == "tpot"
     over = replace(result(steps=(step(4), step(8))), stopped=Stopped("budget", "over_objective_seconds"))
