@@ -106,6 +106,7 @@ def test_sums_of_what_no_server_has_counted_do_not_overflow() -> None:
     assert total(samples(page, {"m"}), "m") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.fault("ME12")
 def test_a_page_of_several_parts_is_read_as_one_of_one_part() -> None:
     page = "".join(f'm{{a="{i}"}} {i}\n' for i in range(60_000))

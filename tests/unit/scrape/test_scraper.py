@@ -152,6 +152,7 @@ def test_flags_are_those_that_each_replica_reports() -> None:
     assert asyncio.run(main(info(max_num_seqs=8), refused)) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.fault("ME12")
 def test_pages_of_many_replicas_may_be_as_large_together_as_four_of_one_server() -> None:
     large = whole(200, PAGE.partition(b"\r\n\r\n")[2] + b"# x\n" * (5 * 2**18))

@@ -151,6 +151,7 @@ def test_below_such_a_load_it_goes_on_until_the_bracket_is_narrow() -> None:
     assert _hold(search) == [pytest.approx(0.95 * 0.95 * 9.6), pytest.approx((0.95 * 0.95 + 1) / 2 * 9.6)]
 
 
+@pytest.mark.slow
 def test_where_max_num_seqs_is_unknown_an_overload_bounds_the_capacity_from_above() -> None:
     search = _search(0.07)
     search.state.twin = twin_of(profile(FAST), _LENGTHS)
@@ -318,6 +319,7 @@ def test_the_bottleneck_is_not_sought_before_the_end(monkeypatch: pytest.MonkeyP
     assert found.bottleneck is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("drift", "may_verify"), [(0.005, True), (0.02, False)])
 def test_a_search_that_met_a_part_of_a_drift_verifies_nothing(
     monkeypatch: pytest.MonkeyPatch, drift: float, *, may_verify: bool
@@ -343,6 +345,7 @@ def test_a_limit_that_allows_as_many_requests_as_would_run_is_enough() -> None:
         assert state.model.least_max_num_seqs == max(least, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ran", "matters"), [(120, True), (250, False), (260, False)])
 def test_the_next_power_of_two_may_be_max_num_seqs(monkeypatch: pytest.MonkeyPatch, ran: int, *, matters: bool) -> None:
     """Where 208 would run in the mean, a limit of 128 makes the knee much lower, one of 256 hardly and 512 not."""
