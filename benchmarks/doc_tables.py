@@ -19,7 +19,7 @@ from pathlib import Path
 from alerts import alertmanager, build
 from alerts.output_options import SEVERITIES
 from alerts.rules import Alert
-from benchmarks import engine_table, reason_tables
+from benchmarks import engine_table, peer_table, reason_tables
 from benchmarks.fault_table import rows_by_area
 from exporters.names import CHECKS
 from probe.capacity.model.bottleneck import LIMITS
@@ -186,6 +186,16 @@ TABLES = (
     Table("docs/guard.md", "seen by the stream", reason_tables.seen_by_stream),
     Table("docs/guard.md", "budgets", lambda: reason_table(BUDGETS)),
     Table("docs/guard.md", "errors", lambda: reason_table(ERRORS)),
+    Table(
+        "README.md",
+        "comparison",
+        lambda: markdown_table((f"[sources]({peer_table.SOURCES})", *peer_table.COLUMNS), peer_table.rows()),
+    ),
+    Table(
+        peer_table.SOURCES,
+        "comparison with sources",
+        lambda: markdown_table(("", *peer_table.COLUMNS), peer_table.sourced_rows()),
+    ),
 )
 
 
