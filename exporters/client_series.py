@@ -181,7 +181,7 @@ class ClientSeries:
         self._forget_provisional(record)
         self._requests.labels(*labels, record.outcome.value).inc()
         verdict = dict(slo.met(record, self.objectives))
-        if self.objectives.judges_gaps and latency.is_held_back(record):
+        if record.outcome is Outcome.OK and self.objectives.judges_gaps and latency.is_held_back(record):
             for name in slo.BY_GAPS:
                 verdict.setdefault(name, True)  # not judged: alerts take what is not good for bad
         for objective, good in verdict.items():

@@ -183,6 +183,7 @@ class Response:
             output_tokens=(transcript.output_tokens or 0) if transcript else 0,
             finish_reason=transcript.finish_reason if transcript else None,
             answered_as=answered_as,
+            server_times=transcript.server_times if transcript else None,
             trace=prepared.trace,
         )
 

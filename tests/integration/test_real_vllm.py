@@ -3,6 +3,7 @@
 The page of dcgm-exporter was recorded elsewhere: there is no GPU here.
 """
 
+import asyncio
 import json
 import os
 import re
@@ -22,8 +23,12 @@ from process import eventually
 from real_vllm import MODEL, QUEUE, RealVllm
 from stub_server import stub_server
 
-from probe.client.exchange import read_answer
-from probe.core.request import Api
+from probe.client.api_request import RequestShape
+from probe.client.client import Client
+from probe.client.endpoint import Endpoint
+from probe.core import latency
+from probe.core.clock import SystemClock
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.snapshot import ServerSnapshot
 from probe.scrape.metrics_parser import samples
 from probe.scrape.vllm import ENGINE
@@ -80,23 +85,22 @@ def _leave(vllm: RealVllm) -> None:
         next(answer.iter_lines())
 
 
+async def _sent(vllm: RealVllm, api: Api, **extra: object) -> RequestRecord:
+    """Send a canary of four tokens with these further fields."""
+    clock = SystemClock()
+    prompt = (7, 8, 9) if api is Api.COMPLETIONS else "hello"
+    what = RequestSpec("short", api, prompt, prompt_tokens=3, output_tokens=4)
+    async with Client(Endpoint("tiny", vllm.base_url, shape=RequestShape(extra=extra)), clock, 60.0) as client:
+        return await client.send(what, MODEL, Traffic.CANARY, clock.monotonic_ns())
+
+
 @pytest.mark.parametrize("api", [Api.COMPLETIONS, Api.CHAT])  # the other APIs' answers do not have them
-def test_the_times_of_a_request_are_read_from_its_answer(vllm: RealVllm, api: Api) -> None:
-    asked = {"prompt": [7, 8, 9]} if api is Api.COMPLETIONS else {"messages": [{"role": "user", "content": "hello"}]}
-    body = {"model": MODEL, "max_tokens": 4, "ignore_eos": True, "stream": True, **asked}
-    path = "completions" if api is Api.COMPLETIONS else "chat/completions"
-    began = time.monotonic()
-    with httpx.stream(
-        "POST",
-        f"{vllm.base_url}/v1/{path}",
-        json={**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}},
-        timeout=60,
-        trust_env=False,
-    ) as answer:
-        found = read_answer([(0, 0, data) for data in answer.iter_raw()], api).server_times
-    assert found is not None
-    assert 0 <= found.queue_s + found.prefill_s < time.monotonic() - began
-    assert found.prefill_s > 0
+def test_a_record_has_the_times_that_the_server_measured(vllm: RealVllm, api: Api) -> None:
+    record = asyncio.run(_sent(vllm, api))
+    assert record.outcome is Outcome.OK, record.detail
+    parts = latency.ttft_parts_s(record)
+    assert min(parts["prefill"], parts["outside"]) > 0
+    assert sum(parts.values()) == pytest.approx(latency.ttft_s(record), abs=0.05), "but for the wait before sending"
 
 
 def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monitor: Monitor) -> None:

@@ -38,9 +38,10 @@ from property_examples import examples
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
 from probe.client.secrets import AuthHeader
+from probe.core import latency
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
-from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic, tokens_spent
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, ServerTimes, Traffic, tokens_spent
 
 SECRET = "sk-not-to-be-shown-0123456789"
 CLOCK = SystemClock()
@@ -91,6 +92,17 @@ def test_a_good_answer_is_measured() -> None:
     assert (record.outcome, record.http_status, record.finish_reason) == (Outcome.OK, 200, "length")
     assert (record.prompt_tokens, record.output_tokens, len(record.events)) == (8, 3, 3)
     assert record.reads >= 1
+
+
+def test_a_record_has_the_servers_own_times() -> None:
+    """As vLLM sends them with --enable-per-request-metrics, in the chunk with the usage."""
+    metrics = {"queue_time_ms": 2.0, "time_to_first_token_ms": 5.0, "mean_itl_ms": 10.0}
+    last = event({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 3}, "metrics": metrics})
+    *tokens, done = THREE_TOKENS
+    record = answer_to([STREAM_HEAD, 0.02, chunked(*tokens, last, done)])
+    assert record.server_times == ServerTimes(queue_s=0.002, prefill_s=0.005)
+    parts, ttft_s = latency.ttft_parts_s(record), latency.ttft_s(record)
+    assert (parts["queue"], parts["prefill"], sum(parts.values())) == (0.002, 0.005, pytest.approx(ttft_s, abs=0.005))
 
 
 def test_every_read_has_its_own_stamp() -> None:

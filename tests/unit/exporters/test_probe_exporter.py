@@ -93,6 +93,15 @@ def test_without_them_a_held_back_stream_counts_for_no_other_objective() -> None
     assert values(_exported(held), "kneewatch_good_requests_total", objective="itl") == []
 
 
+@pytest.mark.parametrize("outcome", [outcome for outcome in Outcome if outcome is not Outcome.OK])
+def test_a_failed_request_is_good_for_no_latency_however_its_tokens_came(outcome: Outcome) -> None:
+    """The alerts compare good ones with answered ones: a failure among them would hide a miss."""
+    slow, cut = record(gap_s=0.1), replace(record(gap_s=0.0), outcome=outcome)
+    registry = _exported(slow, cut, objectives=replace(CHAT, itl=Objective(0.9, 0.05)))
+    for objective, good in (("ttft", 1), ("tpot", 0), ("itl", 0), ("all", 0)):
+        assert value(registry, "kneewatch_good_requests_total", **LABELS, objective=objective) == good
+
+
 def test_objectives_that_are_not_promised_have_no_series() -> None:
     registry = _exported(record(), objectives=Objectives(name="loose", availability=None))
     assert values(registry, "kneewatch_objective_ratio") == []
