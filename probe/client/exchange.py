@@ -12,6 +12,7 @@ import httpx
 from probe.client.api_json import error_message
 from probe.client.api_request import FORMS, PLAIN_REQUESTS, RequestShape
 from probe.client.judgement import Judgement, Transcript, judge
+from probe.client.refusal import Refusal
 from probe.client.response_buffer import Read, ResponseBuffer, portions
 from probe.client.result_body import ResultReader
 from probe.client.stream_parser import ChunkReader, StreamReader, unchanged
@@ -24,13 +25,8 @@ from probe.core.text import LIMIT, one_line
 # The outcome of an exchange that did not complete, and its detail.
 Ended = Judgement
 
-_STATUS_OUTCOMES = {
-    401: Outcome.UNAUTHORIZED,
-    403: Outcome.UNAUTHORIZED,
-    404: Outcome.NOT_FOUND,
-    429: Outcome.REJECTED,
-}
-_OK, _BAD_REQUEST, _SERVER_ERROR = 200, 400, 500
+_OK, _BAD_REQUEST = 200, 400
+_WORDS_BYTES = 16 * 1024  # of a refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +45,22 @@ class Exchange:
         """Return the outcome of a response with a status other than 200."""
         received = self.received
         status, location = received.status or 0, received.header(b"location")
-        outcome = _STATUS_OUTCOMES.get(status, Outcome.SERVER_ERROR if status >= _SERVER_ERROR else Outcome.BAD_REQUEST)
+        outcome = self.refused.outcome
         if status < _BAD_REQUEST and location:
             return outcome, f"HTTP {status} redirects to {self.safe(location)!r}; give the final address"
         reason = error_message(received.body, self.redactor.hide)
         return outcome, f"HTTP {status}: {reason}" if reason else f"HTTP {status}"
+
+    @property
+    def refused(self) -> Refusal:
+        """Return a response with a status other than 200 as a refusal."""
+        received = self.received
+        return Refusal(
+            received.status or 0,
+            received.body[:_WORDS_BYTES].decode("utf-8", "replace"),
+            received.header(b"retry-after").strip(),
+            is_marked=received.header(b"x-envoy-overloaded") == "true",
+        )
 
 
 @dataclass(slots=True)
@@ -157,10 +164,12 @@ class Response:
                 answered_as=answered_as,
                 aliases=prepared.aliases,
             )
+        is_overload = ended is not None and ended[0] is Outcome.REJECTED and _is_overload(transcript)
         received.release()
         outcome, detail = ended or (Outcome.UNREACHABLE, None)
         if ended is None and exchange is not None:
             outcome, detail = exchange.refusal()
+            is_overload = exchange.refused.is_overload
             hint = prepared.shape.hint(prepared.spec.api, detail or "")
             detail = one_line(detail or "", LIMIT - len(hint)) + hint
         if detail and exchange is not None:
@@ -185,6 +194,7 @@ class Response:
             answered_as=answered_as,
             server_times=transcript.server_times if transcript else None,
             trace=prepared.trace,
+            is_overload=is_overload,
         )
 
     def _answered_as(self, exchange: Exchange, transcript: Transcript) -> str | None:
@@ -202,6 +212,10 @@ class Response:
         if last is None:
             raise AssertionError("the last portion is the record")
         return last
+
+
+def _is_overload(transcript: Transcript | None) -> bool:
+    return transcript is not None and Refusal.in_stream(transcript.error or "").is_overload
 
 
 def _events(transcript: Transcript | None, received: ResponseBuffer) -> TokenEvents:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from probe.client.api_request import FORMS, PLAIN_REQUESTS, RequestShape, omit_hint
+from probe.client.refusal import Refusal
 from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
@@ -162,7 +163,7 @@ def _may_be_short(spec: RequestSpec, shape: RequestShape) -> bool:
 def _broken(spec: RequestSpec, answer: Transcript, shape: RequestShape) -> tuple[Outcome, str] | None:
     """Return the outcome of a response that has not come to its end, or None."""
     if answer.error is not None:
-        return Outcome.SERVER_ERROR, f"error inside the stream: {answer.error}"
+        return Refusal.in_stream(answer.error).outcome, f"error inside the stream: {answer.error}"
     if answer.malformed is not None:
         return Outcome.BROKEN_STREAM, f"an event is not an API chunk: {answer.malformed}"
     if not answer.is_done and (shape.expects_done or answer.finish_reason is None):
@@ -176,7 +177,7 @@ def _judge_numbers(spec: RequestSpec, answer: Transcript, shape: RequestShape) -
     """Judge numbers: a server that computes NaN or zeros answers 200."""
     found = answer.numbers
     if answer.error is not None:
-        return Outcome.SERVER_ERROR, f"error in the answer: {answer.error}"
+        return Refusal.in_stream(answer.error).outcome, f"error in the answer: {answer.error}"
     if found is None:
         return Outcome.BROKEN_STREAM, f"the answer is not a result of {spec.api.value}: {answer.malformed}"
     corrupt = found.corrupt

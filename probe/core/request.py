@@ -86,7 +86,7 @@ class Outcome(StrEnum):
     TIMEOUT = "timeout"
     UNAUTHORIZED = "unauthorized"  # 401, 403
     NOT_FOUND = "not_found"  # 404: wrong path, or the model is not served
-    REJECTED = "rejected"  # 429: the server limits its load
+    REJECTED = "rejected"  # 429, or a 503 by its words: the server is up, and limits its load
     BAD_REQUEST = "bad_request"  # other 4xx, and redirects
     SERVER_ERROR = "server_error"  # 5xx, or an error event inside the stream
     BROKEN_STREAM = "broken_stream"  # 200, then not a complete event stream
@@ -186,7 +186,8 @@ class RequestRecord:
     """The record of one request: raw timestamps, from which latency.py derives latencies.
 
     `spec` has no prompt, because records are kept and prompts are long. `held_ns`: how long it waited for one fewer in
-    flight, after it was due.
+    flight, after it was due. `is_overload`: the server refused it for having too much to do, by its own words, and not
+    by the limit of a key.
     """
 
     target: str
@@ -209,6 +210,7 @@ class RequestRecord:
     server_times: ServerTimes | None = None  # if the server reports them in its answers
     trace: TraceContext | None = None  # if the server was told one
     held_ns: int = 0
+    is_overload: bool = False
 
     @property
     def is_up(self) -> bool | None:
@@ -217,7 +219,7 @@ class RequestRecord:
         return None if is_unanswered or self.outcome is Outcome.ABORTED else self.outcome in UP
 
 
-# Outcomes without work for the server.
+# Outcomes without work for the server, unless tokens came first.
 _REFUSED = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST, Outcome.REJECTED)
 
 
@@ -229,7 +231,7 @@ def tokens_spent(record: RequestRecord) -> tuple[int, int]:
     """
     if record.prompt_tokens or record.output_tokens:
         return record.prompt_tokens, record.output_tokens
-    if record.outcome in _REFUSED:
+    if record.outcome in _REFUSED and not record.events.tokens:
         return 0, 0
     if record.outcome is Outcome.ABORTED:
         return record.spec.prompt_tokens, record.spec.output_tokens

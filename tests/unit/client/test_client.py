@@ -276,6 +276,16 @@ def test_a_gateway_that_compresses_on_request_is_not_asked_to() -> None:
 
 # --- What goes wrong -----------------------------------------------------------------------------------------
 
+# As vLLM 0.32 answers with --max-num-queued-reqs.
+QUEUE_FULL = {
+    "error": {
+        "message": "The engine is currently busy and cannot accept new requests. Please try again later or on a"
+        " different instance.",
+        "type": "Service Unavailable",
+        "param": None,
+        "code": 503,
+    }
+}
 LONG_PAGE = "<html>" + "all is lost " * 20_000
 CASES: dict[str, tuple[Script, Outcome, str]] = {
     "closed before an answer": ([CLOSE], Outcome.UNREACHABLE, "cannot be reached"),
@@ -288,6 +298,33 @@ CASES: dict[str, tuple[Script, Outcome, str]] = {
     "404 with nothing": ([whole(404, b"")], Outcome.NOT_FOUND, "HTTP 404"),
     "404 with a long page": ([whole(404, LONG_PAGE, "text/html")], Outcome.NOT_FOUND, "HTTP 404: <html>"),
     "429": ([whole(429, {"error": {"message": "queue is full"}})], Outcome.REJECTED, "HTTP 429: queue is full"),
+    "429 of a rate limit": (
+        [whole(429, {"error": {"message": "Rate limit reached"}})],
+        Outcome.REJECTED,
+        "HTTP 429: Rate limit reached",
+    ),
+    "503 of vLLM's queue limit": ([whole(503, QUEUE_FULL)], Outcome.REJECTED, "HTTP 503: The engine is currently busy"),
+    "503 that asks to come again": (
+        [whole(503, b"", "text/html", "retry-after: 2")],
+        Outcome.REJECTED,
+        "HTTP 503",
+    ),
+    "503 without words": ([whole(503, b"")], Outcome.SERVER_ERROR, "HTTP 503"),
+    "503 of Envoy without a server": (
+        [whole(503, "no healthy upstream", "text/plain")],
+        Outcome.SERVER_ERROR,
+        "HTTP 503: no healthy upstream",
+    ),
+    "503 of Envoy's circuit breaker": (
+        [whole(503, "upstream connect error or disconnect/reset", "text/plain", "x-envoy-overloaded: true")],
+        Outcome.REJECTED,
+        "HTTP 503: upstream connect error",
+    ),
+    "queue full inside the stream": (
+        [STREAM_HEAD + chunked(event({"error": {"message": "The request queue is full.", "code": 503}}))],
+        Outcome.REJECTED,
+        "error inside the stream: The request queue is full.",
+    ),
     "400": ([whole(400, {"error": {"message": "too long"}})], Outcome.BAD_REQUEST, "HTTP 400: too long"),
     "500": ([whole(500, "Internal Server Error", "text/plain")], Outcome.SERVER_ERROR, "HTTP 500: Internal Server"),
     "500 with a long page": ([whole(500, LONG_PAGE, "text/html")], Outcome.SERVER_ERROR, "HTTP 500: <html>"),
@@ -477,6 +514,27 @@ CASES: dict[str, tuple[Script, Outcome, str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("case", "is_overload"),
+    [
+        ("503 of vLLM's queue limit", True),
+        ("503 of Envoy's circuit breaker", True),
+        ("queue full inside the stream", True),
+        ("429", True),
+        ("429 of a rate limit", False),
+        ("503 without words", False),
+    ],
+)
+def test_a_record_says_whether_the_server_was_too_busy(case: str, is_overload: bool) -> None:  # noqa: FBT001 - a parameter
+    script, *_ = CASES[case]
+
+    async def main() -> RequestRecord:
+        async with hostile(script) as server, client(server.base_url) as to:
+            return await sent(to)
+
+    assert asyncio.run(main()).is_overload is is_overload
+
+
 @pytest.mark.parametrize(("script", "outcome", "words"), CASES.values(), ids=CASES)
 @pytest.mark.fault("A61")
 @pytest.mark.fault(
@@ -550,6 +608,14 @@ CASES: dict[str, tuple[Script, Outcome, str]] = {
     users_see="canary `rejected`",
     stays="the next canary is sent as scheduled",
     case="429",
+)
+@pytest.mark.fault(
+    "FA120",
+    "HTTP 503 of vLLM's own queue limit",
+    area="Foreign answers",
+    users_see="canary `rejected`, with the server's words",
+    stays="the next canary is sent as scheduled",
+    case="503 of vLLM's queue limit",
 )
 @pytest.mark.fault(
     "FA10",

@@ -276,6 +276,10 @@ def test_a_refused_request_costs_no_tokens(outcome: Outcome) -> None:
     assert tokens_spent(failure(outcome)) == (0, 0)
 
 
+def test_a_request_that_was_rejected_inside_its_stream_costs_what_came() -> None:
+    assert tokens_spent(record(tokens=2, outcome=Outcome.REJECTED)) == (8, 2)
+
+
 RECORDS = st.lists(
     st.builds(
         record,
