@@ -46,8 +46,13 @@ def discard_unsent(transport: asyncio.Transport) -> None:
 _HIGH_WATER = 1024 * 1024
 
 
+# A server that closes an idle connection just before the request arrives says so within a round trip. One that closes
+# later had begun to work: that is a failure of the server, and a second request would be load that nobody counts.
+IDLE_RACE_NS = 1_000_000_000
+
+
 class StaleConnectionError(httpx.RemoteProtocolError):
-    """The connection closed before the first byte of the response: safe to retry once on another connection."""
+    """The connection closed promptly, without a byte of the response: safe to retry once on another connection."""
 
 
 class Connection(asyncio.Protocol):
@@ -181,7 +186,9 @@ class Connection(asyncio.Protocol):
         if self._ended and self._response.end():
             self._finish()
         elif self._response.now_ns == 0:
-            self._fail(StaleConnectionError(f"the server closed the connection without an answer{_because(exc)}"))
+            waited_ns = perf_counter_ns() - self._sent_ns
+            kind = StaleConnectionError if waited_ns <= IDLE_RACE_NS else httpx.RemoteProtocolError
+            self._fail(kind(f"the server closed the connection without an answer{_because(exc)}"))
         else:
             self._fail(
                 httpx.RemoteProtocolError(f"the connection closed before the answer was complete{_because(exc)}")

@@ -23,6 +23,7 @@ from typing import Any, Self
 import httpx
 
 from probe.client.connection import Connection, StaleConnectionError, StreamedBody, send_body
+from probe.client.happy_eyeballs import connect
 from probe.client.loop_lateness import LoopLateness
 from probe.client.response_buffer import UNLIMITED, ResponseBuffer
 
@@ -231,18 +232,21 @@ async def _lookup(host: str, port: int) -> list[str]:
 
 
 async def _open(made: Callable[[], Connection], addresses: list[str], port: int, tls: dict[str, Any]) -> Connection:
-    """Connect to the first address that accepts. Raises the error of the last one."""
+    """Connect to the first address that accepts; to another one if it breaks the TLS handshake off. Raises OSError."""
     loop = asyncio.get_running_loop()
-    for address in addresses[:-1]:
+    left = list(addresses)
+    while True:
+        own, address = await connect(left, port)
         try:
-            _, connection = await loop.create_connection(made, address, port, **tls)
+            _, connection = await loop.create_connection(made, sock=own, **tls)
         except ssl.SSLError:
             raise
         except OSError:
-            continue
-        return connection
-    _, connection = await loop.create_connection(made, addresses[-1], port, **tls)
-    return connection
+            left.remove(address)
+            if not left:
+                raise
+        else:
+            return connection
 
 
 _NOTHING = httpx.ByteStream(b"")

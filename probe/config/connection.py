@@ -50,7 +50,7 @@ class ConnectionConfig(ConfigSection):
     """
     connect_timeout: Duration = default_duration("5s")
     """Limit for opening a connection, including the lookup of the name and TLS. `canary.timeout` applies if it is
-    shorter.
+    shorter. Where an address does not answer, the name's next one is tried after 250 ms.
     """
     first_byte_timeout: Duration | None = None
     """Limit from sending the request to the first byte of the answer; at most `canary.timeout`."""

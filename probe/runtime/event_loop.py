@@ -43,12 +43,26 @@ class _Answer:
     turn: int = 0
 
     def take(self) -> list[Address]:
-        """Return the addresses. The preferred family's begin with another one each time."""
-        family = self.addresses[0][0]
-        same = next((i for i, found in enumerate(self.addresses) if found[0] != family), len(self.addresses))
-        first = self.turn % same
-        self.turn += 1
-        return [*self.addresses[first:same], *self.addresses[:first], *self.addresses[same:]]
+        """Return the addresses, the preferred family's first. Each family begins with another one each time.
+
+        Where the first one is dead, the others take its turns evenly.
+        """
+        preferred = self.addresses[0][0]
+        turn, self.turn = self.turn, self.turn + 1
+        return [
+            *_rotated([found for found in self.addresses if found[0] == preferred], turn),
+            *_rotated([found for found in self.addresses if found[0] != preferred], turn),
+        ]
+
+
+def _rotated(addresses: Sequence[Address], turn: int) -> list[Address]:
+    """Return the addresses beginning with the one whose turn it is; each other one is the second equally often."""
+    if not addresses:
+        return []
+    round_, first = divmod(turn, len(addresses))
+    rest = [*addresses[first + 1 :], *addresses[:first]]
+    second = round_ % len(rest) if rest else 0
+    return [addresses[first], *rest[second:], *rest[:second]]
 
 
 class NameLookups:

@@ -5,6 +5,7 @@ import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
+import httpx
 import pytest
 from hostile_server import GOOD, chunked, head, whole
 from hypothesis import given
@@ -232,6 +233,21 @@ def test_a_connection_that_closes_before_a_byte_is_stale_and_after_one_is_not() 
         assert isinstance(asyncio.run(error_of([], end)), StaleConnectionError)
         for first in (b"H", b"\r", b"HTTP/1.1 100 Continue\r\n\r\n"):
             assert not isinstance(asyncio.run(error_of([first], end)), StaleConnectionError)
+
+
+@pytest.mark.parametrize("end", [EOF, RESET])
+def test_a_connection_that_closes_later_than_the_idle_race_is_a_failure(end: str) -> None:
+    async def error_after(waited_s: float) -> Exception:
+        on = wire()
+        on.start(ResponseBuffer(BodyLimits(100, 100)))
+        on.connection._sent_ns -= round(waited_s * 1e9)
+        on.end(end)
+        with pytest.raises(httpx.RemoteProtocolError, match="without an answer") as caught:
+            await on.connection.wait()
+        return caught.value
+
+    assert isinstance(asyncio.run(error_after(0.9)), StaleConnectionError)
+    assert not isinstance(asyncio.run(error_after(1.0)), StaleConnectionError)
 
 
 @pytest.mark.fault(

@@ -94,16 +94,31 @@ def test_an_answer_that_is_old_is_looked_up_again(names: Names, monkeypatch: pyt
 
 
 def test_connections_take_the_addresses_of_the_preferred_family_in_turn(names: Names) -> None:
-    names.answers["a"] = _found("10.0.0.1", "10.0.0.2", "::1")
+    names.answers["a"] = _found("10.0.0.1", "10.0.0.2", "::1", "::2")
 
     async def main() -> None:
         lookups = NameLookups(names)
         found = [_texts(await lookups.addresses("a")) for _ in range(3)]
         assert found == [
-            ["10.0.0.1", "10.0.0.2", "::1"],
-            ["10.0.0.2", "10.0.0.1", "::1"],
-            ["10.0.0.1", "10.0.0.2", "::1"],
+            ["10.0.0.1", "10.0.0.2", "::1", "::2"],
+            ["10.0.0.2", "10.0.0.1", "::2", "::1"],
+            ["10.0.0.1", "10.0.0.2", "::1", "::2"],
         ]
+
+    asyncio.run(main())
+
+
+def test_live_replicas_share_the_turns_of_a_dead_one_evenly(names: Names) -> None:
+    replicas = [f"10.0.0.{i}" for i in range(1, 5)]
+    names.answers["a"] = _found(*replicas)
+
+    async def main() -> None:
+        lookups = NameLookups(names)
+        orders = [_texts(await lookups.addresses("a")) for _ in range(12)]
+        assert Counter(order[0] for order in orders) == dict.fromkeys(replicas, 3)
+        taken = Counter(next(address for address in order if address != replicas[0]) for order in orders)
+        assert taken == dict.fromkeys(replicas[1:], 4)
+        assert all(sorted(order) == replicas for order in orders)
 
     asyncio.run(main())
 
