@@ -171,7 +171,7 @@ def engines() -> list[PlacedPanel]:
 
 def options() -> list[PlacedPanel]:
     """Return the panels on metrics that depend on the server's options."""
-    return [*_adapters(), *_estimates()]
+    return [*_kv_cache_size(), *_adapters(), *_estimates()]
 
 
 def _adapters() -> list[PlacedPanel]:
@@ -201,6 +201,25 @@ def _adapters() -> list[PlacedPanel]:
             maximum=1,
             right_unit="short",
             no_value="no speculative decoding",
+        ),
+    ]
+
+
+def _kv_cache_size() -> list[PlacedPanel]:
+    return [
+        panels.timeseries(
+            "KV cache size",
+            "Tokens that the KV cache has room for, by the server's own figure. Good: the same after each start.",
+            unit="short",
+            queries=[Query(largest(names.SERVER["kv_cache_tokens"]), "tokens")],
+            no_value=_OFF,
+        ),
+        panels.timeseries(
+            "KV cache on each GPU",
+            "Its bytes, where --kv-cache-memory-bytes sets them. Good: the same after each start.",
+            unit="bytes",
+            queries=[Query(largest(names.SERVER["kv_cache_bytes"]), "bytes")],
+            no_value=_OFF,
         ),
     ]
 

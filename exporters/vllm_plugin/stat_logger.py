@@ -64,7 +64,7 @@ class _Recorder:
         step_tokens = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
         self._contents = StepContents(
             SchedulerLimits(
-                step_tokens if is_cut_when_full else None, self._cache.block_size, bool(scheduler.async_scheduling)
+                step_tokens if is_cut_when_full else None, _block_tokens(self._cache), bool(scheduler.async_scheduling)
             )
         )
 
@@ -72,7 +72,7 @@ class _Recorder:
         if not self._can_see_steps or scheduler is None:
             return
         blocks = max((self._cache.num_gpu_blocks or 0) / self._engines - 1, 0.0)  # one is no request's
-        kv_tokens = scheduler.kv_cache_usage * blocks * self._cache.block_size
+        kv_tokens = scheduler.kv_cache_usage * blocks * _block_tokens(self._cache)
         if step is None:
             self._contents.no_tokens(scheduler.num_running_reqs, kv_tokens)
         else:
@@ -87,3 +87,8 @@ class _Recorder:
             for known in self._contents.add(report):
                 self._series.add(known)
         self._series.skipped = self._contents.skipped
+
+
+def _block_tokens(cache: Any) -> int:
+    """Return the tokens in a block: with decode context parallelism those of all GPUs that share it."""
+    return int(getattr(cache, "effective_attention_block_size", None) or cache.block_size)

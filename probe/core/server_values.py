@@ -50,7 +50,12 @@ VALUES: tuple[Value, ...] = (
           "Requests in the server's queue, by reason if the server reports it", Merge.PRESENT, label="reason"),
     Value("kv_cache_usage", _G, "kv_cache_usage_ratio",
           "Share of the KV cache in use; of several engines, in the fullest", Merge.LARGEST),
-    Value("kv_cache_tokens", _G),
+    Value("kv_cache_tokens", _G, "kv_cache_tokens",
+          "Tokens that the KV cache has room for, of all engines, by the server's own figure"),
+    Value("kv_cache_bytes", _G, "kv_cache_bytes", "KV cache on each GPU in bytes, if --kv-cache-memory-bytes sets it",
+          Merge.LARGEST),
+    Value("kv_block_tokens", _G),  # that all blocks have room for, if one kind of attention takes them all
+    Value("kv_longest_requests", _G),  # of max_model_len, that the KV cache has room for
     Value("preemptions", _C, "preemptions_total", "Requests pushed out of the KV cache and computed again",
           shows_restart=True),
     Value("prompt_tokens", _C, "prompt_tokens_total", "Prompt tokens that the server processed", shows_restart=True),

@@ -15,7 +15,7 @@ from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.observe.user_mix import USERS
 from probe.report.cross_check_text import Finding, findings
-from probe.report.figures import cell, number, percent, table
+from probe.report.figures import cell, kv_size, number, percent, table
 from probe.report.forecast_text import forecast_rate
 from probe.report.result_json import record_json
 from probe.report.setting_findings import RequestLengths, setting_findings
@@ -86,6 +86,8 @@ def _server(found: Diagnosis) -> Iterator[tuple[str, str]]:
             "API",
             f"{status.recent[0].spec.api.value}: it generates no text, so latency is E2E, and nothing is forecast",
         )
+    if server.kv_cache_tokens is not None:
+        yield "KV cache", kv_size(server)
     known = [f"{name}={value} ({found.flag_sources[name]})" for name, value in sorted(found.flags.items())]
     yield "Flags", ", ".join(known) or "none known"
     if found.missing_flags and all(record.spec.api.generates for record in status.recent):
@@ -204,5 +206,13 @@ def _capacity_json(forecast: CapacityResult | None) -> dict[str, Any]:
 
 def _server_json(server: ServerSnapshot | None, error: str | None) -> dict[str, Any]:
     if server is None:
-        return {"engine": None, "version": None, "engines": None, "metrics_error": error}
-    return {"engine": server.engine, "version": server.version, "engines": server.engines, "metrics_error": None}
+        unknown = dict.fromkeys(("engine", "version", "engines", "kv_cache_tokens", "kv_cache_bytes"))
+        return {**unknown, "metrics_error": error}
+    known = {"kv_cache_tokens": server.kv_cache_tokens, "kv_cache_bytes": server.value("kv_cache_bytes")}
+    return {
+        "engine": server.engine,
+        "version": server.version,
+        "engines": server.engines,
+        **known,
+        "metrics_error": None,
+    }

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from probe.core.objectives import Objectives
+from probe.core.snapshot import ServerSnapshot
 from probe.core.text import one_line
 
 MISSING = "-"
@@ -24,6 +25,17 @@ def number(value: float | None) -> str:
         return MISSING
     whole = math.isfinite(value) and (abs(value) >= 999.5 or value == int(value))  # noqa: PLR2004 - .3g: 1e+03
     return f"{value:,.0f}" if whole else f"{value:.3g}"
+
+
+_GIB = 1 << 30
+
+
+def kv_size(server: ServerSnapshot) -> str:
+    """Return the size of a server's KV cache: in tokens, and in GiB if that is known too."""
+    size, gpu_bytes = server.kv_cache_tokens, server.value("kv_cache_bytes")
+    if size is None:
+        return "size unknown"
+    return f"{number(size)} tokens" + ("" if gpu_bytes is None else f", {number(gpu_bytes / _GIB)} GiB on each GPU")
 
 
 def percent(ratio: float | None) -> str:

@@ -44,7 +44,8 @@ def canary_words(record: RequestRecord, objectives: Objectives, server: str | No
 def live_summary(statuses: Sequence[TargetStatus], wall_s: float) -> Table:
     """Return the targets' current state at `wall_s` as a table."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in ("target", "canaries", "good", "TTFT", "TPOT", "running", "waiting", "KV", "capacity", "limited by"):
+    now = ("good", "TTFT", "TPOT", "running", "waiting", "KV", "KV tokens")
+    for column in ("target", "canaries", *now, "capacity", "limited by"):
         table.add_column(column, overflow="fold")
     for status in statuses:
         table.add_row(*(Text(one_line(cell)) for cell in _status_row(status, wall_s)))
@@ -72,6 +73,7 @@ def _status_row(status: TargetStatus, wall_s: float) -> tuple[str, ...]:
         number(server.running if server else None),
         number(server.waiting if server else None),
         percent(server.kv_cache_usage if server else None),
+        number(server.kv_cache_tokens if server else None),
         words,
         (limit_words(result) or MISSING) if result else MISSING,
     )

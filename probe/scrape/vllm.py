@@ -20,6 +20,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from prometheus_client.samples import Sample
+
 from probe.core.snapshot import EngineSnapshot, StepSums
 from probe.scrape.metrics_parser import (
     MAX_VALUE,
@@ -173,19 +175,57 @@ def _adapters(found: Samples) -> tuple[str, ...]:
     return tuple(sorted({name.strip()[:MAX_VALUE] for name in running if name.strip()}))[:MAX_VALUES]
 
 
-def _kv_cache_tokens(found: Samples) -> float | None:
-    """Return the KV cache size of all engines in tokens: blocks times block size, from cache_config_info's labels.
+def _label(sample: Sample, name: str) -> float | None:
+    """Return a label that is a number above 0; None for any other, such as "None"."""
+    try:
+        value = float(sample.labels[name])
+    except (KeyError, ValueError):
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def _of_all_engines(found: Samples, name: str) -> float | None:
+    """Return the sum of a label of cache_config_info that each engine has for itself; None if one has none."""
+    values = [_label(line, name) for line in first(found, CACHE_CONFIG)]
+    return added(*values) if values and None not in values else None
+
+
+def _kv_block_tokens(found: Samples) -> float | None:
+    """Return the tokens that the blocks of all engines have room for, if all layers share them.
 
     Each data-parallel engine has a line, and each line the blocks of all engines: vLLM adds them up before (0.32,
-    v1/engine/core_client.py).
+    v1/engine/core_client.py). Replicas on the page of a Ray node each have their own. With decode context parallelism
+    a block holds the tokens of `effective_attention_block_size`.
     """
-    tokens = 0.0
-    for sample in first(found, CACHE_CONFIG):
-        try:
-            tokens = max(tokens, float(sample.labels["num_gpu_blocks"]) * float(sample.labels["block_size"]))
-        except (KeyError, ValueError):
+    servers: dict[str, float] = {}
+    for line in first(found, CACHE_CONFIG):
+        blocks = _label(line, "num_gpu_blocks")
+        size = _label(line, "effective_attention_block_size") or _label(line, "block_size")
+        if blocks is None or size is None:
             return None
-    return tokens if math.isfinite(tokens) and tokens > 0 else None
+        replica = line.labels.get("ReplicaId", "")
+        servers[replica] = max(servers.get(replica, 0.0), blocks * size)
+    return sum(servers.values()) or None
+
+
+def _kv_cache_tokens(found: Samples) -> float | None:
+    """Return the size of the KV cache of all engines, as vLLM states it for requests of max_model_len.
+
+    In a model with several kinds of attention a request takes blocks of each kind's group, so that fewer tokens fit
+    than blocks have room for (vllm-project/vllm#51163). Versions without that label: the room of the blocks.
+    """
+    stated = _of_all_engines(found, "kv_cache_size_tokens")
+    return _kv_block_tokens(found) if stated is None else stated
+
+
+def _kv_cache_bytes(found: Samples) -> float | None:
+    """Return the bytes of KV cache on each GPU if they were set; unknown if the blocks were counted out instead."""
+    lines = first(found, CACHE_CONFIG)
+    if any(_label(line, "num_gpu_blocks_override") for line in lines):
+        return None
+    values = [_label(line, "kv_cache_memory_bytes") for line in lines]
+    known_bytes = [value for value in values if value is not None]
+    return max(known_bytes) if known_bytes and None not in values else None
 
 
 def _flags(found: Samples) -> dict[str, str]:
@@ -221,6 +261,9 @@ READS: Reads = {
     "waiting_by_reason": labelled("reason", "vllm:num_requests_waiting_by_reason"),  # from 0.20
     "kv_cache_usage": _KV_USAGE,
     "kv_cache_tokens": Read(CACHE_CONFIG, _kv_cache_tokens),
+    "kv_block_tokens": Read(CACHE_CONFIG, _kv_block_tokens),
+    "kv_longest_requests": Read(CACHE_CONFIG, lambda found: _of_all_engines(found, "kv_cache_max_concurrency")),
+    "kv_cache_bytes": Read(CACHE_CONFIG, _kv_cache_bytes),
     "preemptions": _PREEMPTIONS,
     "rejections": _REJECTIONS,
     "corrupted": ("vllm:corrupted_requests_total",),  # NaN in logits; only with VLLM_COMPUTE_NANS_IN_LOGITS=1

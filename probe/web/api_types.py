@@ -25,6 +25,8 @@ class ServerJson(TypedDict):
     running: float | None
     waiting: float | None
     kv_cache_usage_ratio: float | None
+    kv_cache_tokens: float | None
+    kv_cache_bytes: float | None  # on each GPU
     preemptions: float | None
     at: str
 
@@ -176,6 +178,8 @@ def _server(server: ServerSnapshot) -> ServerJson:
         "running": server.running,
         "waiting": server.waiting,
         "kv_cache_usage_ratio": server.kv_cache_usage,
+        "kv_cache_tokens": server.kv_cache_tokens,
+        "kv_cache_bytes": server.value("kv_cache_bytes"),
         "preemptions": server.preemptions,
         "at": iso(server.wall_s),
     }

@@ -24,6 +24,7 @@ from probe.core.result import CapacityResult
 from probe.core.target_status import CanaryStatus, FiringAlerts, TargetStatus
 from probe.core.text import one_line
 from probe.gpu.fields import memory, utilization
+from probe.report.figures import kv_size
 from probe.report.forecast_text import beside_measured, correction_words, forecast_rate
 from probe.report.html import charts_script, embedded, environment, report, run_data, style
 from probe.web import overview
@@ -243,7 +244,7 @@ class _Pages:
 def _templates() -> Mapping[str, jinja2.Template]:
     env = environment(_HERE / "templates")
     env.filters |= {"beside": _beside, "busy": utilization, "memory": memory, "slow": overview.is_slow}
-    env.filters |= {"forecast_rate": forecast_rate, "corrected": correction_words}
+    env.filters |= {"kv_size": kv_size, "forecast_rate": forecast_rate, "corrected": correction_words}
     env.filters |= {"href": overview.href, "since": _since}
     env.globals |= {"states": overview.STATES, "version": __version__, "echarts": ECHARTS, "notice": notice()}
     return {name: env.get_template(name) for name in _TEMPLATES}

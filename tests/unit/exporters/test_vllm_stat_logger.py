@@ -105,6 +105,16 @@ def test_steps_are_counted(plugin: ModuleType) -> None:
     assert astuple(exported(plugin._series()).step_sums["8"]) == pytest.approx((3, 0.03, 6, 6, 0, 2 * (800 - 15)))
 
 
+def test_a_block_that_several_gpus_share_has_the_tokens_of_all(plugin: ModuleType) -> None:
+    """With decode context parallelism of two."""
+    shared = config()
+    shared.cache_config.effective_attention_block_size = 32
+    logger = plugin.StepStatLogger(shared, 0)
+    for _ in range(3):
+        logger.record(*step_stats())
+    assert exported(plugin._series()).step_sums["8"].kv_tokens == pytest.approx(2 * (1600 - 31))
+
+
 @pytest.mark.parametrize("parallel", [{"_api_process_count": 2}, {"pipeline_parallel_size": 2}])
 def test_steps_that_one_process_cannot_see_whole_are_not_exported(plugin: ModuleType, parallel: dict[str, int]) -> None:
     logger = plugin.StepStatLogger(config(**parallel), 0)

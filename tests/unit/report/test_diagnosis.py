@@ -35,6 +35,16 @@ def test_a_healthy_server() -> None:
     assert "Capacity" not in words
 
 
+def test_the_size_of_the_kv_cache_is_shown_in_tokens_and_where_it_is_known_in_gib() -> None:
+    server = poll(kv_cache_tokens=1_640_750.0)
+    assert "KV cache:   1,640,750 tokens\n" in diagnosis_words(_diagnosis(server=server))
+    known = replace(server, others={**server.others, "kv_cache_bytes": float(3 << 30)})
+    found = _diagnosis(server=known)
+    assert "KV cache:   1,640,750 tokens, 3 GiB on each GPU\n" in diagnosis_words(found)
+    assert (diagnosis_json(found)["kv_cache_tokens"], diagnosis_json(found)["kv_cache_bytes"]) == (1_640_750, 3 << 30)
+    assert "KV cache" not in diagnosis_words(_diagnosis(server=poll(kv_cache_tokens=None)))
+
+
 def test_a_forecast_and_the_headroom_that_it_leaves() -> None:
     found = Capacity("forecast", 3.0, 2.5, 3.5, limiting="tpot", bottleneck="weights", reason="experimental")
     words = diagnosis_words(_diagnosis(forecast=result(capacity=found)))

@@ -50,6 +50,7 @@ def test_a_server_cannot_write_on_the_terminal() -> None:
 def test_the_live_summary_before_and_after_the_first_canary() -> None:
     text = _printed(live_summary([status(), status(name="b", up=True, recent=[record()], server=snapshot())], WALL_S))
     assert "none yet" in text
+    assert "KV tokens" in text
     assert "1, last ok" in text
 
 

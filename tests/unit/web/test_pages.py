@@ -106,6 +106,15 @@ def at_its_edge() -> TargetStatus:
 # What they say.
 
 
+def test_pages_and_api_say_how_large_the_kv_cache_is() -> None:
+    shown = status(server=snapshot(kv_cache_tokens=1_640_750.0, others={"kv_cache_bytes": float(3 << 30)}))
+    assert "of 1,640,750 tokens, 3 GiB on each GPU" in _words(_page(shown))
+    assert "10 % of 1,640,750 tokens, 3 GiB on each GPU" in _words(_target(shown))
+    server = _get(FakeMonitor([shown]), "/api/v1/targets/a").json()["server"]
+    assert (server["kv_cache_tokens"], server["kv_cache_bytes"]) == (1_640_750, 3 << 30)
+    assert "size unknown" in _words(_target(status(server=snapshot())))
+
+
 def test_pages_and_api_say_since_when_a_server_sleeps_and_offer_no_canary() -> None:
     failed = record(outcome=Outcome.TIMEOUT)
     before = status(up=False, recent=[failed], **failing(failed), server=whole_snapshot())
