@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from probe.client.api_json import error_message
+from probe.client.api_json import error_message, error_of, not_streamed
 from probe.client.api_request import FORMS, PLAIN_REQUESTS, RequestShape
 from probe.client.judgement import Judgement, Transcript, judge
 from probe.client.refusal import Refusal
@@ -140,7 +140,7 @@ class Response:
 
     def read(self) -> Iterator[RequestRecord | None]:
         """Parse the response. Yield None after each portion, and finally the record."""
-        prepared, ended, transcript, answered_as = self.prepared, self.ended, None, None
+        prepared, transcript, answered_as = self.prepared, None, None
         exchange = prepared.exchange
         received = exchange.received if exchange is not None else ResponseBuffer()
         if exchange is not None and received.status == _OK:
@@ -153,25 +153,13 @@ class Response:
                 if received.cut is not None and reader.events >= prepared.spec.output_tokens:
                     break  # it failed, and the rest is more than was asked for
             transcript = reader.transcript(received.reads[-1] if received.reads else None)
+            if prepared.spec.api.generates and transcript == Transcript():
+                transcript = _without_events(exchange)
             transcript = transcript.completed(prepared.spec, prepared.shape)
             answered_as = self._answered_as(exchange, transcript)
-            ended = ended or judge(
-                prepared.spec,
-                transcript,
-                prepared.shape,
-                content_type=exchange.safe(received.header(b"content-type")),
-                model=prepared.model,
-                answered_as=answered_as,
-                aliases=prepared.aliases,
-            )
-        is_overload = ended is not None and ended[0] is Outcome.REJECTED and _is_overload(transcript)
+        outcome, detail = self._judged(transcript, answered_as)
+        is_overload = outcome is Outcome.REJECTED and exchange is not None and _is_overload(exchange, transcript)
         received.release()
-        outcome, detail = ended or (Outcome.UNREACHABLE, None)
-        if ended is None and exchange is not None:
-            outcome, detail = exchange.refusal()
-            is_overload = exchange.refused.is_overload
-            hint = prepared.shape.hint(prepared.spec.api, detail or "")
-            detail = one_line(detail or "", LIMIT - len(hint)) + hint
         if detail and exchange is not None:
             detail = exchange.safe(detail)
         yield RequestRecord(
@@ -197,6 +185,28 @@ class Response:
             is_overload=is_overload,
         )
 
+    def _judged(self, transcript: Transcript | None, answered_as: str | None) -> Judgement:
+        """Return the outcome and its detail, with the key of the configuration that would avoid an error."""
+        prepared, exchange, ended = self.prepared, self.prepared.exchange, self.ended
+        if exchange is None:
+            return ended or (Outcome.UNREACHABLE, None)
+        error = transcript is not None and transcript.error is not None
+        if transcript is not None and (ended is None or error):  # the server's words say more than how the answer ended
+            ended = judge(
+                prepared.spec,
+                transcript,
+                prepared.shape,
+                content_type=exchange.safe(exchange.received.header(b"content-type")),
+                model=prepared.model,
+                answered_as=answered_as,
+                aliases=prepared.aliases,
+            )
+        elif ended is None:
+            ended, error = exchange.refusal(), True
+        outcome, detail = ended
+        hint = prepared.shape.hint(prepared.spec.api, detail or "") if error else ""
+        return outcome, one_line(detail or "", LIMIT - len(hint)) + hint if error else detail
+
     def _answered_as(self, exchange: Exchange, transcript: Transcript) -> str | None:
         """Return the name of the model that answered, or None if it is the one that was asked for.
 
@@ -214,8 +224,17 @@ class Response:
         return last
 
 
-def _is_overload(transcript: Transcript | None) -> bool:
-    return transcript is not None and Refusal.in_stream(transcript.error or "").is_overload
+def _is_overload(exchange: Exchange, transcript: Transcript | None) -> bool:
+    return (transcript.refusal if transcript is not None else exchange.refused).is_overload
+
+
+def _without_events(exchange: Exchange) -> Transcript:
+    """Return the transcript of a body in which no event was found: an error, a page, or another kind of answer."""
+    body, hide = exchange.received.body, exchange.redactor.hide
+    error = error_of(body, hide)
+    if error is not None:
+        return Transcript(error=error.words, error_status=error.status)
+    return Transcript(instead=not_streamed(body, hide))
 
 
 def _events(transcript: Transcript | None, received: ResponseBuffer) -> TokenEvents:

@@ -30,6 +30,8 @@ _MAX_CHARACTERS = 10_000
 # A failure may be the client's if it did not run just before: what arrived earlier was read once it ran again. The
 # failure is known within this many hundredths of a second.
 _LAST_SAMPLES = 10
+# Finish reasons of an answer that the server gave up: vLLM's for a failed transfer of KV blocks, and for an abort.
+_FAILED = ("error", "abort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,13 @@ class Transcript:
     model: str | None = None  # the model that answered, by its own account
     server_times: ServerTimes | None = None
     numbers: Numbers | None = None  # of an answer that is no text
+    error_status: int | None = None  # the HTTP status that the error states
+    instead: str = ""  # what the body holds that is no event stream
+
+    @property
+    def refusal(self) -> Refusal:
+        """Return the error as a refusal."""
+        return Refusal.in_stream(self.error or "", self.error_status)
 
     def completed(self, spec: RequestSpec, shape: RequestShape) -> "Transcript":
         """Return the transcript of a request without `stream_options`: tokens by events, and the prompt as asked."""
@@ -81,9 +90,10 @@ def judge(
     """
     if not spec.api.generates:
         outcome, detail = _judge_numbers(spec, answer, shape)
-    elif "event-stream" not in content_type and not answer.is_done:
+    elif "event-stream" not in content_type and not answer.is_done and answer.error is None:
         kind = content_type.partition(";")[0][:60] or "no content type"
-        outcome, detail = Outcome.BROKEN_STREAM, f"the answer is {kind!r}, expected an event stream"
+        said = f": {answer.instead}" if answer.instead else ""
+        outcome, detail = Outcome.BROKEN_STREAM, f"the answer is {kind!r}, expected an event stream{said}"
     else:
         outcome, detail = _judge_stream(spec, answer, shape)
     if outcome is Outcome.OK and answered_as is not None and aliases is not None:
@@ -163,13 +173,16 @@ def _may_be_short(spec: RequestSpec, shape: RequestShape) -> bool:
 def _broken(spec: RequestSpec, answer: Transcript, shape: RequestShape) -> tuple[Outcome, str] | None:
     """Return the outcome of a response that has not come to its end, or None."""
     if answer.error is not None:
-        return Refusal.in_stream(answer.error).outcome, f"error inside the stream: {answer.error}"
+        return answer.refusal.outcome, f"error inside the stream: {answer.error}"
     if answer.malformed is not None:
         return Outcome.BROKEN_STREAM, f"an event is not an API chunk: {answer.malformed}"
+    if answer.finish_reason in _FAILED:
+        return Outcome.SERVER_ERROR, f"the server ended the answer with finish reason {answer.finish_reason!r}"
     if not answer.is_done and (shape.expects_done or answer.finish_reason is None):
         hint = "; set request.expect_done: false if the server never sends it" if answer.finish_reason else ""
         last = FORMS[spec.api].last_event
-        return Outcome.BROKEN_STREAM, f"the stream ended without {last} after {len(answer.events)} token events{hint}"
+        said = f"; it holds: {answer.instead}" if answer.instead else hint
+        return Outcome.BROKEN_STREAM, f"the stream ended without {last} after {len(answer.events)} token events{said}"
     return None
 
 
@@ -177,7 +190,7 @@ def _judge_numbers(spec: RequestSpec, answer: Transcript, shape: RequestShape) -
     """Judge numbers: a server that computes NaN or zeros answers 200."""
     found = answer.numbers
     if answer.error is not None:
-        return Refusal.in_stream(answer.error).outcome, f"error in the answer: {answer.error}"
+        return answer.refusal.outcome, f"error in the answer: {answer.error}"
     if found is None:
         return Outcome.BROKEN_STREAM, f"the answer is not a result of {spec.api.value}: {answer.malformed}"
     corrupt = found.corrupt

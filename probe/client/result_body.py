@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from probe.client.api_json import error_in
+from probe.client.api_json import error_in, error_message, usage_in
 from probe.client.judgement import Numbers, Transcript
 from probe.client.response_buffer import BodyLimits, Read
-from probe.client.stream_parser import MAX_TOKENS, unchanged
+from probe.client.stream_parser import unchanged
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, check_json, read_json
 from probe.core.request import Api, TokenEvents
 from probe.core.text import one_line
@@ -46,17 +46,16 @@ class ResultReader:
         body = b"".join(self._pieces)
         said = _object(body)
         if said is None:
-            return Transcript(malformed=one_line(self._hide(body), 200) or "nothing")
+            return Transcript(malformed=error_message(body, self._hide) or "nothing")
         if (error := error_in(said, self._hide)) is not None:
-            return Transcript(error=error)
+            return Transcript(error=error.words, error_status=error.status)
         found, model, usage = _numbers(self._api, said), said.get("model"), said.get("usage")
-        prompt = usage.get("prompt_tokens") if isinstance(usage, dict) else None
-        if found is None or (type(prompt) is int and not 0 <= prompt <= MAX_TOKENS):
+        if found is None:
             return Transcript(malformed=one_line(self._hide(body), 200))
         end = (array("q", [last[0]]), array("q", [last[0] - last[1]]), array("i", [0])) if last else ()
         return Transcript(
             events=TokenEvents(*end),
-            prompt_tokens=prompt if type(prompt) is int else None,
+            prompt_tokens=usage_in(usage)[0],
             output_tokens=0,
             is_done=True,
             model=model if isinstance(model, str) else None,

@@ -13,10 +13,13 @@ import msgspec
 
 from probe.client.api_json import (
     ANSWER,
+    MAX_TOKENS,
     MESSAGE,
     REASONING,
+    ServerError,
     content_of,
     error_in,
+    error_of,
     first_choice,
     parse_object,
     text_in,
@@ -24,56 +27,10 @@ from probe.client.api_json import (
 )
 from probe.client.judgement import Transcript
 from probe.client.response_buffer import Read
+from probe.client.sse import DONE, EventSplitter
 from probe.core.foreign_json import check_json
 from probe.core.request import ServerTimes, TokenEvents
 from probe.core.text import one_line
-
-
-class EventSplitter:
-    """A buffer that returns the joined `data:` lines of each event once it is complete.
-
-    Lines end in LF or CRLF; comments and other fields are skipped.
-    """
-
-    __slots__ = ("_lines", "_pending")
-
-    def __init__(self) -> None:
-        self._pending: list[bytes] = []
-        self._lines: list[bytes] = []
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Return the events that this piece completes."""
-        if not self._pending and not self._lines and data.startswith(b"data: ") and data.endswith(b"\n\n"):
-            # As servers send them: whole events of one line each. Anything else is split line by line.
-            blocks = data[6:-2].split(b"\n\ndata: ")
-            if data.count(b"\n") == 2 * len(blocks) and b"\r" not in data:
-                return blocks
-        *complete, rest = data.split(b"\n")
-        events: list[bytes] = []
-        for line in complete:
-            # Pieces of a long line are joined once, not at each read: a hostile line costs no more than its length.
-            self._take(b"".join((*self._pending, line)).removesuffix(b"\r"), events)
-            self._pending.clear()
-        if rest:
-            self._pending.append(rest)
-        return events
-
-    def finish(self) -> list[bytes]:
-        """Return the events left when the body ends. One that was cut off is included."""
-        events: list[bytes] = []
-        self._take(b"".join(self._pending).removesuffix(b"\r"), events)
-        self._take(b"", events)
-        self._pending.clear()
-        return events
-
-    def _take(self, line: bytes, events: list[bytes]) -> None:
-        """Keep a data line. At an empty line, append the event to `events`."""
-        if line.startswith(b"data:"):
-            self._lines.append(line[5:].removeprefix(b" "))
-        elif not line and self._lines:
-            events.append(b"\n".join(self._lines))
-            self._lines.clear()
-
 
 _MAX_MS = 86_400_000.0  # a day; no request takes as long
 
@@ -102,7 +59,9 @@ def server_times(metrics: msgspec.Raw) -> ServerTimes | None:
     return ServerTimes(queue_ms * 1e-3, prefill_ms * 1e-3)
 
 
-MAX_TOKENS = 10_000_000  # no context is longer; a larger count is an error of the server
+_NO_COUNTS = (None, None)
+# A finish reason in the words of completions.
+_REASONS = {"max_tokens": "length", "max_output_tokens": "length", "length": "length"}
 
 
 def unchanged(data: bytes) -> bytes:
@@ -134,7 +93,7 @@ class StreamReader(ABC):
         self._server_times: ServerTimes | None = None
         self._counted = 0
         self._ended = self._done = False
-        self._error: str | None = None
+        self._error: ServerError | None = None
         self._malformed: str | None = None
 
     @abstractmethod
@@ -146,6 +105,8 @@ class StreamReader(ABC):
         for at_ns, since_ns, data in reads:
             for event in self._splitter.feed(data):
                 self._take(event, at_ns, at_ns - since_ns)
+            if self._splitter.failure is not None:
+                self._take_failure(self._splitter.failure)
 
     @property
     def events(self) -> int:
@@ -155,19 +116,30 @@ class StreamReader(ABC):
     def transcript(self, last: Read | None) -> Transcript:
         """Return the transcript; `last` is the last read of the stream."""
         for event in self._splitter.finish():
-            self._take(event, last[0] if last else 0, last[0] - last[1] if last else 0)
+            if event.startswith(DONE) or parse_object(event) is not None:  # else it was cut off
+                self._take(event, last[0] if last else 0, last[0] - last[1] if last else 0)
+        if self._splitter.failure is not None:
+            self._take_failure(self._splitter.failure)
+        error = self._error
         return Transcript(
             TokenEvents(self._at_ns, self._late_ns, self._tokens, self._first_visible, self._first_answer),
             self._prompt,
             self._output,
             self._finish,
             self._done,
-            self._error,
+            error.words if error is not None else None,
             self._malformed,
             "".join(self._answer) if "".join(self._answer).strip() else "".join(self._reasoning),
             self._model,
             self._server_times,
+            error_status=error.status if error is not None else None,
         )
+
+    def _take_failure(self, data: bytes) -> None:
+        """Keep the error of an event of the type `error`, whose data may be any text."""
+        if not self._ended:
+            self._error = error_of(data, self._hide) or ServerError(self._safe(data) or "event: error")
+            self._ended = True
 
     def _keep(self, answer: str | None, reasoning: str | None = None) -> None:
         if self._keeps_text:
@@ -175,13 +147,13 @@ class StreamReader(ABC):
             self._reasoning.append(reasoning or "")
 
     def _end_reason(self, reason: str) -> None:
-        """Keep why the answer ended, in the server's word."""
-        self._finish = self._safe(reason.encode("utf-8", "replace"), 40)
+        """Keep why the answer ended, in the server's word. Some servers send an empty one with each event."""
+        if reason:
+            self._finish = _REASONS.get(reason.lower()) or self._safe(reason.encode("utf-8", "replace"), 40)
 
     def _count(
         self,
-        event: bytes,
-        counts: tuple[int, int] | None,
+        counts: tuple[int | None, int | None],
         at_ns: int,
         late_ns: int,
         *,
@@ -189,14 +161,16 @@ class StreamReader(ABC):
         has_choice: bool,
     ) -> None:
         """Count an event: `counts`, prompt and output tokens so far; `has_choice`: whether it can carry tokens."""
-        if counts is not None:
-            if not (0 <= counts[0] <= MAX_TOKENS and 0 <= counts[1] <= MAX_TOKENS):
-                self._give_up(event)
-                return
-            self._prompt, self._output = counts
+        prompt, output = counts
+        if prompt is not None and 0 <= prompt <= MAX_TOKENS and (prompt or self._prompt is None):
+            self._prompt = prompt
+        if output is not None and 0 <= output <= MAX_TOKENS:
+            self._output = output
+        else:
+            output = None
         if not has_choice:
             return
-        grown = max(counts[1] - self._counted, 0) if counts is not None else int(bool(content))
+        grown = max(output - self._counted, 0) if output is not None else int(bool(content))
         if grown > 0 or content:
             if content and self._first_visible is None:
                 self._first_visible = len(self._at_ns)
@@ -228,21 +202,23 @@ class _Delta(msgspec.Struct):
     tool_calls: list[Any] | None = None
 
 
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
 class _Choice(msgspec.Struct):
     text: str | None = None
     delta: _Delta | None = None
     finish_reason: str | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int = 0
+    usage: _Usage | None = None  # Moonshot has it here
+    error: msgspec.Raw | None = None
 
 
 class _Chunk(msgspec.Struct):
     """A chunk as the API describes it. Anything else is parsed by `json`, which is slower but accepts more."""
 
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Usage | None = None
     error: msgspec.Raw | None = None
     detail: msgspec.Raw | None = None
@@ -266,7 +242,7 @@ class ChunkReader(StreamReader):
     def _take(self, event: bytes, at_ns: int, late_ns: int) -> None:
         if self._ended:
             return
-        if event == b"[DONE]":
+        if event.startswith(DONE):  # as OpenAI's clients do: blanks may follow
             self._done = self._ended = True
             return
         try:
@@ -276,14 +252,15 @@ class ChunkReader(StreamReader):
         except (ValueError, RecursionError):  # msgspec's errors, of the limits, and of UTF-8
             self._take_unusual(event, at_ns, late_ns)
             return
-        if chunk.error is not None or chunk.detail is not None or chunk.object == "error":
+        choice = chunk.choices[0] if chunk.choices else None
+        if _may_be_error(chunk, choice):
             self._take_unusual(event, at_ns, late_ns)
             return
         self._model = self._model or chunk.model
         self._server_times = server_times(chunk.metrics) or self._server_times
-        content, has_choice = "", False
-        if chunk.choices:
-            choice, has_choice = chunk.choices[0], True
+        content, usage = "", chunk.usage
+        if choice is not None:
+            usage = usage or choice.usage
             if choice.finish_reason is not None:
                 self._end_reason(choice.finish_reason)
             if not self._chat:
@@ -293,9 +270,8 @@ class ChunkReader(StreamReader):
                 reasoning = delta.reasoning or delta.reasoning_content
                 content = ANSWER if delta.content or delta.tool_calls else REASONING if reasoning else ""
                 self._keep(delta.content, reasoning)
-        usage = chunk.usage
-        counts = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else None
-        self._count(event, counts, at_ns, late_ns, content=content, has_choice=has_choice)
+        counts = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else _NO_COUNTS
+        self._count(counts, at_ns, late_ns, content=content, has_choice=choice is not None)
 
     def _take_unusual(self, event: bytes, at_ns: int, late_ns: int) -> None:
         """Parse an event that is no regular chunk: an error, a field of another type, or no JSON."""
@@ -303,19 +279,25 @@ class ChunkReader(StreamReader):
         if chunk is None:
             self._give_up(event)
             return
-        if (error := error_in(chunk, self._hide)) is not None:
+        choice = first_choice(chunk)
+        within = {"error": choice.get("error")} if choice is not None else {}
+        if (error := error_in(chunk, self._hide) or error_in(within, self._hide)) is not None:
             self._error, self._ended = error, True
             return
-        choice = first_choice(chunk)
-        counts = None
-        if choice is not None and isinstance(reason := choice.get("finish_reason"), str):
-            self._end_reason(reason)
-        if isinstance(chunk.get("usage"), dict):
-            counts = usage_in(chunk["usage"])
-            if counts is None:
-                self._give_up(event)
-                return
-        content = content_of(choice, chat=self._chat) if choice is not None else ""
+        if self._model is None and isinstance(model := chunk.get("model"), str):
+            self._model = model
+        usage, content = chunk.get("usage"), ""
         if choice is not None:
+            usage = usage or choice.get("usage")
+            if isinstance(reason := choice.get("finish_reason"), str):
+                self._end_reason(reason)
+            content = content_of(choice, chat=self._chat)
             self._keep(*text_in(choice, chat=self._chat))
-        self._count(event, counts, at_ns, late_ns, content=content, has_choice=choice is not None)
+        self._count(usage_in(usage), at_ns, late_ns, content=content, has_choice=choice is not None)
+
+
+def _may_be_error(chunk: _Chunk, choice: _Choice | None) -> bool:
+    """Return whether a chunk has a field of an error, or none of an answer."""
+    if chunk.error is not None or chunk.detail is not None or chunk.object == "error":
+        return True
+    return (choice is not None and choice.error is not None) or (chunk.choices is None and chunk.usage is None)

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from probe.client.api_json import ANSWER, MESSAGE, REASONING, error_in, parse_object
+from probe.client.api_json import ANSWER, MESSAGE, REASONING, ServerError, count_in, error_in, parse_object
+from probe.client.sse import DONE
 from probe.client.stream_parser import StreamReader, server_times
 from probe.core.foreign_json import check_json
 
@@ -28,6 +29,9 @@ class TypedEventReader(StreamReader):
     def _take(self, event: bytes, at_ns: int, late_ns: int) -> None:
         if self._ended:
             return
+        if event.startswith(DONE):
+            self._ended = True
+            return
         said = _object(event)
         if said is None:
             self._give_up(event)
@@ -38,18 +42,15 @@ class TypedEventReader(StreamReader):
             return
         model = response.get("model") or message.get("model")
         self._model = self._model or (model if isinstance(model, str) else None)
-        counts = None
-        for usage in (response.get("usage"), message.get("usage"), said.get("usage")):
-            if isinstance(usage, dict) and (counts := _counts(usage, self._prompt or 0)) is None:
-                self._give_up(event)
-                return
+        given = (response.get("usage"), message.get("usage"), said.get("usage"))
+        usage = next((each for each in given if isinstance(each, dict) and each), None)
         self._learn_end(said, response)
         content, text = _content(kind, said)
         self._keep(*((text, "") if content == ANSWER else ("", text)))
-        if counts is None:
-            self._count(event, None, at_ns, late_ns, content=content, has_choice=True)
+        if usage is None:
+            self._count((None, None), at_ns, late_ns, content=content, has_choice=True)
         else:
-            self._count(event, counts, at_ns, late_ns, content="", has_choice=False)
+            self._count(_counts(usage), at_ns, late_ns, content="", has_choice=False)
             self._count_rest(at_ns, late_ns)
         if kind in _ENDS and not self._ended:
             self._done = self._ended = True
@@ -82,8 +83,8 @@ class TypedEventReader(StreamReader):
 
     def _fail(self, event: bytes, said: Mapping[str, Any], response: Mapping[str, Any]) -> None:
         error = error_in(said, self._hide) or error_in(response, self._hide)
-        if error is None and said.get("type") == "error":
-            error = error_in({"error": said.get("message")}, self._hide)  # Responses: the message itself
+        if error is None and said.get("type") in _FAILURES:
+            error = ServerError(str(said["type"]))
         if error is None:
             self._give_up(event)
         else:
@@ -107,17 +108,14 @@ def _part(of: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return part if isinstance(part, dict) else {}
 
 
-def _counts(usage: Mapping[str, object], prompt: int) -> tuple[int, int] | None:
-    """Return prompt and output tokens, or None if they are not integers. `prompt`: as counted before, if this has none.
+def _counts(usage: Mapping[str, object]) -> tuple[int | None, int | None]:
+    """Return prompt and output tokens; None for what is missing, or no number of tokens.
 
     `input_tokens` include the cached part of a prompt in Responses, but not in Messages.
     """
-    given = usage.get("input_tokens", prompt)
-    cached = [usage.get(name) or 0 for name in _CACHED] if "input_tokens" in usage else []
-    output = usage.get("output_tokens", 0)
-    if type(given) is not int or type(output) is not int or any(type(each) is not int for each in cached):
-        return None
-    return given + sum(each for each in cached if isinstance(each, int)), output
+    given = count_in(usage.get("input_tokens"))
+    cached = sum(count_in(usage.get(name)) or 0 for name in _CACHED)
+    return None if given is None else given + cached, count_in(usage.get("output_tokens"))
 
 
 def _content(kind: str, said: Mapping[str, Any]) -> tuple[str, str]:

@@ -187,7 +187,12 @@ def test_an_error_inside_the_stream_is_said_in_one_line(api: Api, event: dict[st
 
 
 @BOTH
-@pytest.mark.parametrize("event", [b"[1]", b"nope", b'{"a":1}', b'{"type":5}', b'{"type":"error"}'])
+def test_an_error_without_words_is_an_error(api: Api) -> None:
+    assert judge(spec(4, 3, api), said(api, (1, b'data: {"type":"error"}\n\n')))[0] is Outcome.SERVER_ERROR
+
+
+@BOTH
+@pytest.mark.parametrize("event", [b"[1]", b"nope", b'{"a":1}', b'{"type":5}'])
 def test_what_is_no_event_is_malformed_and_ends_the_stream(api: Api, event: bytes) -> None:
     answer = said(api, (1, b"data: " + event + b"\n\n"), (2, text(api, "a")))
     assert judge(spec(4, 3, api), answer)[0] is Outcome.BROKEN_STREAM
@@ -195,10 +200,15 @@ def test_what_is_no_event_is_malformed_and_ends_the_stream(api: Api, event: byte
 
 
 @BOTH
-@pytest.mark.parametrize("count", [True, "3", -1, 1.5, 10**30])
-def test_a_count_that_no_server_can_mean_is_malformed(api: Api, count: object) -> None:
-    for event in (ending(api, count)[0], ending(api, 3, prompt=count)[0]):
-        assert said(api, (1, text(api, "a")), (2, event)).malformed is not None
+@pytest.mark.parametrize(
+    ("count", "means"), [(True, None), (-1, None), (1.5, None), (10**30, None), (None, None), ("3", 3), (3.0, 3)]
+)
+def test_a_count_that_no_server_can_mean_is_none(api: Api, count: object, means: int | None) -> None:
+    first = {"type": "message_start", "message": {"model": "tiny", "usage": {"output_tokens": None}}}
+    begins = [(1, first)] if api is Api.MESSAGES else []
+    answer = said(api, *begins, (2, text(api, "a")), *((3, event) for event in ending(api, count, prompt=count)))
+    assert (answer.prompt_tokens, answer.output_tokens) == (means, means)
+    assert (answer.malformed, answer.is_done) == (None, True)
 
 
 @BOTH

@@ -1,0 +1,96 @@
+"""Splits a body into server-sent events, as the standard defines them: bytes in, the data of each event out. Pure.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream. Three things differ, because
+every event of the API is JSON. An event without data is none: proxies send such events to keep a connection alive. So
+is a named one, such as `event: ping`, whose data is no JSON. And the last event counts even if no empty line ends it.
+"""
+
+DONE = b"[DONE]"  # the data of the last event of completions and chat
+_BOM = b"\xef\xbb\xbf"
+_JSON_BEGINS = (b"{", b"[")
+_PLAIN = (b"", b"message")
+_ERROR = b"error"
+
+
+class EventSplitter:
+    """A buffer that returns the data of each event once it is complete, whatever the pieces that its bytes come in.
+
+    Nothing is returned after an event of the type `error`; `failure` is its data, else None.
+    """
+
+    __slots__ = ("_after_cr", "_begin", "_data", "_line", "_type", "failure")
+
+    def __init__(self) -> None:
+        self._begin: bytes | None = b""  # what may become a byte order mark; None once the stream has begun
+        self._after_cr = False
+        self._line: list[bytes] = []  # the pieces of a line
+        self._data: list[bytes] = []
+        self._type = b""
+        self.failure: bytes | None = None
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the events that this piece completes."""
+        is_whole = not (self._line or self._data or self._type or self._begin)
+        if is_whole and data.startswith(b"data: ") and data.endswith(b"\n\n") and self.failure is None:
+            # As servers send them: whole events of one line each. Anything else is split line by line.
+            events = data[6:-2].split(b"\n\ndata: ")
+            if data.count(b"\n") == 2 * len(events) and b"\r" not in data:
+                self._begin, self._after_cr = None, False
+                return events if all(map(bytes.strip, events)) else [event for event in events if event.strip()]
+        if self._begin is not None:
+            data = self._without_mark(data)
+        return self._split(data) if data else []
+
+    def finish(self) -> list[bytes]:
+        """Return the event left when the body ends. One that was cut off is included."""
+        left = self._split((self._begin or b"") + b"\n\n")
+        self._begin = None
+        return left
+
+    def _without_mark(self, data: bytes) -> bytes:
+        """Return the begin of the stream without a byte order mark; nothing while it may still become one."""
+        data = (self._begin or b"") + data
+        is_open = len(data) < len(_BOM) and _BOM.startswith(data)
+        self._begin = data if is_open else None
+        return b"" if is_open else data.removeprefix(_BOM)
+
+    def _split(self, data: bytes) -> list[bytes]:
+        """Return the events that these bytes complete. A line ends in LF, CR or CRLF, which a read may cut."""
+        if self._after_cr:
+            data = data.removeprefix(b"\n")
+        self._after_cr = data.endswith(b"\r")
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *complete, rest = data.split(b"\n")
+        events: list[bytes] = []
+        for line in complete:
+            # Pieces of a long line are joined once, not at each read: a hostile line costs no more than its length.
+            self._take(b"".join((*self._line, line)), events)
+            self._line.clear()
+        if rest:
+            self._line.append(rest)
+        return events
+
+    def _take(self, line: bytes, events: list[bytes]) -> None:
+        """Keep what a line says of the event. At an empty line, append the event to `events`."""
+        if not line:
+            self._dispatch(events)
+            return
+        field, _, value = line.partition(b":")
+        if field == _ERROR and value:  # llama.cpp names the field, not the type
+            self._type, self._data = _ERROR, [value.removeprefix(b" ")]
+        elif field == b"data":
+            self._data.append(value.removeprefix(b" "))
+        elif field == b"event":
+            self._type = value.removeprefix(b" ")
+
+    def _dispatch(self, events: list[bytes]) -> None:
+        event, kind, has_data = b"\n".join(self._data), self._type, bool(self._data)
+        self._data.clear()
+        self._type = b""
+        if self.failure is not None or not has_data:
+            return
+        if kind == _ERROR:
+            self.failure = event
+        elif event.strip() and (kind in _PLAIN or event.lstrip().startswith(_JSON_BEGINS)):
+            events.append(event)
