@@ -9,6 +9,7 @@ from probe.core import server_values
 from probe.core.objectives import LATENCIES, Objectives
 from probe.core.server_values import VALUES, ValueKind
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
+from probe.observe.counted_totals import CountedTotals
 from probe.observe.histogram_arithmetic import count_within
 
 _PLAIN = [value.key for value in server_values.plain() if value.series]
@@ -45,6 +46,7 @@ class ServerExporter:
         self._reasons = reasons
         self._errors: dict[str, dict[str, int]] = {}
         self._roles: dict[str, str | None] = {}
+        self._totals: dict[str, CountedTotals] = {}
         for target in targets:
             self.add(target)
 
@@ -52,16 +54,21 @@ class ServerExporter:
         """Start the counters of a target at zero. `role`: prefill or decode, None for a server that does both."""
         self._errors[target] = dict.fromkeys(self._reasons, 0)
         self._roles[target] = role
+        self._totals[target] = CountedTotals()
         self.relay.put(target, self._state(target))
 
     def forget(self, target: str) -> None:
         """Remove the series of a target that is no longer watched."""
         self._errors.pop(target, None)
         self._roles.pop(target, None)
+        self._totals.pop(target, None)
         self.relay.forget(target)
 
     def observe(self, target: str, snapshot: ServerSnapshot, seconds: float, page_bytes: int) -> None:
-        """Publish a snapshot, and how long (s) the scrape took."""
+        """Publish a snapshot, and how long (s) the scrape took. Counters of several processes are published as totals
+        that do not fall.
+        """
+        snapshot = self._totals[target].add(snapshot)
         lines = self._state(target)
         lines.value(names.SERVER_UP, [target], 1.0)
         lines.value(names.SERVER_SCRAPE_SECONDS, [target], seconds)

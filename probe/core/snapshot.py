@@ -105,6 +105,9 @@ class ServerSnapshot:
     step_sums: Mapping[str, StepSums] = field(default_factory=dict)
     scheduler_limits: Mapping[str, int] = field(default_factory=dict)
     replicas: Mapping[str, "ServerSnapshot"] = field(default_factory=dict)
+    # The counters and histograms of each engine by its label, and of all that has no such label as "", if the page has
+    # several engines: one may restart or go while the others count on.
+    counted_apart: Mapping[str, "ServerSnapshot"] = field(default_factory=dict)
 
     def value(self, key: str) -> float | None:
         """Return the value of server_values.VALUES with this key, which is one number."""

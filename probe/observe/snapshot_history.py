@@ -218,7 +218,7 @@ def slim(snapshot: ServerSnapshot, histograms: Collection[str]) -> ServerSnapsho
     """Return the snapshot with only these histograms, reduced to sum and count, without flags and replicas."""
     kept = {name: snapshot.histograms[name] for name in histograms if name in snapshot.histograms}
     sums = {name: Histogram(((float("inf"), one.count),), one.sum) for name, one in kept.items()}
-    return replace(snapshot, histograms=sums, flags={}, finished={}, outcomes={}, replicas={})
+    return replace(snapshot, histograms=sums, flags={}, finished={}, outcomes={}, replicas={}, counted_apart={})
 
 
 _SEAM_NS = 10**6

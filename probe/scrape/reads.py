@@ -1,13 +1,26 @@
 """How values are read of a page: an engine's table of them, and the row of an engine. Pure."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from prometheus_client.samples import Sample
+
 from probe.core.server_values import BY_KEY, Merge, ValueKind
 from probe.core.snapshot import ServerSnapshot, as_fields
-from probe.scrape.metrics_parser import Samples, by_label, histogram, largest, parts, total
+from probe.scrape.metrics_parser import (
+    MAX_ENGINES,
+    MAX_VALUE,
+    Samples,
+    by_label,
+    first,
+    histogram,
+    largest,
+    parts,
+    total,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +82,7 @@ class Engine:
     also: tuple[str, ...] = ()
     path: str = "/metrics"
     unique: Callable[[Samples], Samples] = lambda found: found  # without samples that say the same twice
+    apart: str = ""  # the label that tells engines on one page apart
 
     @property
     def wanted(self) -> frozenset[str]:
@@ -83,7 +97,31 @@ class Engine:
         """Return what a page with these samples says: all but when, and which version."""
         once = self.unique(found)
         values = {key: _value(once, key, source) for key, source in self.reads.items()}
-        return ServerSnapshot(at_ns=0, wall_s=0.0, engine=self.name, **as_fields(values), **self.more(once))
+        return ServerSnapshot(
+            at_ns=0,
+            wall_s=0.0,
+            engine=self.name,
+            counted_apart=self._counted_apart(once),
+            **as_fields(values),
+            **self.more(once),
+        )
+
+    def _counted_apart(self, found: Samples) -> dict[str, ServerSnapshot]:
+        """Return the counters of each engine. Empty for one engine, and for too many."""
+        running = first(found, names(self.reads, "running")) if self.apart and "running" in self.reads else ()
+        if len({sample.labels.get(self.apart) for sample in running}) <= 1:
+            return {}
+        each: dict[str, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
+        for name, its in found.items():
+            for sample in its:
+                each[sample.labels.get(self.apart, "")[:MAX_VALUE]][name].append(sample)
+        if len(each) > MAX_ENGINES + 1:
+            return {}
+        counted = {key: source for key, source in self.reads.items() if BY_KEY[key].kind is not ValueKind.GAUGE}
+        return {
+            engine: ServerSnapshot(0, 0.0, **as_fields({key: _value(its, key, one) for key, one in counted.items()}))
+            for engine, its in each.items()
+        }
 
 
 def names(reads: Reads, key: str) -> tuple[str, ...]:

@@ -141,4 +141,5 @@ ENGINE = Engine(
     ),
     more=_more,
     unique=_unique,
+    apart="dp_rank",
 )

@@ -333,6 +333,7 @@ ENGINE = Engine(
     more=_more,
     also=(*_ADAPTERS, *_SLEEP_STATE, *_SLEEP_OPERATIONS, *STEP_SERIES),
     unique=_unique,
+    apart="engine",
 )
 
 
