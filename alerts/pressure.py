@@ -111,7 +111,7 @@ def _kv_cache(scale: float) -> Alert:
     too_small = f"max {by('target')} (avg_over_time({names.KV_TOO_SMALL.name}[{window}]))"
     preempted, refused = (
         value_of(f"round({_of_one_server(f'increase({series.name}{{{OF_TARGET}}}[{window}])')})")
-        for series in (names.SERVER["preemptions"], names.SERVER["rejections"])
+        for series in (names.SERVER["preemptions"], names.SERVER["rejections_by_reason"])
     )
     return Alert(
         name="KneewatchKVCachePressure",
@@ -318,8 +318,8 @@ def _transfers(scale: float) -> Alert:
         severity="ticket",
         summary="{{ $labels.target }}: {{ $value | humanize }} KV caches of requests did not arrive",
         description=(
-            f"In {window}, {{{{ $labels.target }}}} fetched {now(names.SERVER['kv_transfers'])} KV caches from prefill"
-            f" servers; {now(names.SERVER['kv_transfer_failures'])} transfers or handshakes failed, and"
+            f"In {window}, {{{{ $labels.target }}}} fetched {now(names.SERVER['kv_transfers'])} KV caches from other"
+            f" servers or a store; {now(names.SERVER['kv_transfer_failures'])} transfers or handshakes failed, and"
             f" {now(names.SERVER['kv_transfers_expired'])} of the caches that it computed itself were not fetched in"
             " time. Each such request fails, or its prompt is computed twice, as the servers' kv_load_failure_policy"
             " says."

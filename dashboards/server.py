@@ -277,8 +277,8 @@ def transfers() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "KV transfers",
-            "KV caches per second that the server fetched; transfers and handshakes that failed; caches that it"
-            " computed and that were not fetched in time. Good: nothing but fetched.",
+            "KV caches per second that the server fetched, from another server or a store; transfers and handshakes"
+            " that failed; caches that it computed and that were not fetched in time. Good: nothing but fetched.",
             unit="ops",
             queries=[
                 Query(count, "fetched"),
@@ -307,6 +307,38 @@ def transfers() -> list[PlacedPanel]:
             queries=[Query(f"{found} / ({looked_up} > 0)", "found")],
             maximum=1,
             no_value="the server looks nothing up elsewhere",
+        ),
+        panels.timeseries(
+            "Waiting for a KV cache",
+            "Requests whose KV cache is fetched, by stage. Good: few, and none that stay. Many in progress: the network"
+            " or the other server is slow; many completed: this server has no room to run them.",
+            unit="short",
+            queries=[Query(largest(names.SERVER["kv_fetches"], by="stage"), "{{stage}}")],
+            no_value=_NONE,
+        ),
+        panels.timeseries(
+            "Origin of prompt tokens",
+            "Prompt tokens per second by where their KV cache came from, and cached ones by tier. Good: as your prompts"
+            " repeat. More computed at equal load: the cache lost what it had, so TTFT rises.",
+            unit="short",
+            queries=[
+                Query(pace(names.SERVER["prompt_tokens_by_source"], by="origin"), "{{origin}}"),
+                Query(pace(names.SERVER["cached_tokens_by_source"], by="tier"), "from {{tier}}"),
+            ],
+            no_value=_NONE,
+        ),
+        panels.timeseries(
+            "KV cache offloading",
+            "Bytes per second that came back from host memory or disk and that left for it; on the right, writes and"
+            " reads that came to nothing, per second. Good: none. Full or behind: the tier is too small or slow.",
+            unit="Bps",
+            queries=[
+                Query(pace(names.SERVER["kv_offload_read_bytes"]), "read"),
+                Query(pace(names.SERVER["kv_offload_written_bytes"]), "written"),
+                Query(pace(names.SERVER["kv_offload_failures"], by="reason"), "{{reason}}", is_on_right_axis=True),
+            ],
+            right_unit="ops",
+            no_value="the server offloads nothing",
         ),
         panels.states(
             "Role",

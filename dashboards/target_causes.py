@@ -153,9 +153,14 @@ def _engine() -> list[PlacedPanel]:
         panels.timeseries(
             "Stalled engine",
             "How long an engine has had requests without any progress, whatever /health says. Good: zero. A long"
-            " prefill in one step looks the same while it lasts.",
+            " prefill in one step looks the same while it lasts. With Kneewatch's plugin for vLLM also the age of the"
+            " oldest request, and of the oldest without a token: a stuck one ends in no histogram.",
             unit="s",
-            queries=[Query(largest(names.STALLED), "stalled")],
+            queries=[
+                Query(largest(names.STALLED), "stalled"),
+                Query(largest(names.SERVER["oldest_request"]), "oldest request"),
+                Query(largest(names.SERVER["oldest_unanswered"]), "oldest without a token"),
+            ],
             no_value="the server exports no sign of progress",
         ),
         panels.timeseries(
@@ -164,7 +169,7 @@ def _engine() -> list[PlacedPanel]:
             " zero. Users get an error at once, or text that makes no sense; canaries may miss it.",
             unit="reqps",
             queries=[
-                Query(pace(names.SERVER["rejections"]), "rejected"),
+                Query(pace(names.SERVER["rejections_by_reason"], by="reason"), "rejected: {{reason}}"),
                 Query(pace(names.SERVER["corrupted"]), "corrupted (NaN)"),
             ],
             no_value="none, or the server does not export them",

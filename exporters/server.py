@@ -7,12 +7,13 @@ from exporters.names import Series
 from exporters.rendered_samples import RenderedSamples, SampleLines
 from probe.core import server_values
 from probe.core.objectives import LATENCIES, Objectives
-from probe.core.server_values import VALUES, ValueKind
+from probe.core.server_values import VALUES, Value, ValueKind
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
 from probe.observe.counted_totals import CountedTotals
 from probe.observe.histogram_arithmetic import count_within
 
 _PLAIN = [value.key for value in server_values.plain() if value.series]
+_LABELLED = [value for value in VALUES if value.label and value.series]
 _HISTOGRAMS = [value.key for value in VALUES if value.kind is ValueKind.HISTOGRAM and value.series]
 _USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
     *((series, name) for name, series in names.USERS_LATENCIES.items()),
@@ -20,8 +21,7 @@ _USERS_HISTOGRAMS: tuple[tuple[Series, str], ...] = (
     (names.USERS_OUTPUT_TOKENS, "output_length"),
 )
 _STATE = (names.SERVER_UP, names.SERVER_SCRAPE_ERRORS, names.SERVER_SCRAPE_SECONDS, names.SERVER_SCRAPE_BYTES)
-# vLLM before 0.20 does not export why a request waits.
-_NO_REASON = "unknown"
+_UNKNOWN_PART = "unknown"
 
 
 class ServerExporter:
@@ -33,13 +33,12 @@ class ServerExporter:
             (
                 *_STATE,
                 names.SERVER_ROLE,
-                names.SERVER["waiting_by_reason"],
                 names.SERVER_INFO,
                 names.SERVER_STARTED,
                 names.SERVER_ASLEEP,
                 names.SERVER_ADAPTER,
                 names.SERVER_PREEMPTIONS_PER_REQUEST,
-                *(names.SERVER[key] for key in (*_PLAIN, *_HISTOGRAMS)),
+                *(names.SERVER[key] for key in (*_PLAIN, *(value.key for value in _LABELLED), *_HISTOGRAMS)),
                 *names.ENGINE.values(),
             )
         )
@@ -79,8 +78,9 @@ class ServerExporter:
             lines.value(names.SERVER_ASLEEP, [target], float(snapshot.is_asleep))
         for key in _PLAIN:
             lines.value(names.SERVER[key], [target], snapshot.value(key))
-        for reason, count in _waiting(snapshot).items():
-            lines.value(names.SERVER["waiting_by_reason"], [target, reason], count)
+        for value in _LABELLED:
+            for part, count in _parts(snapshot, value).items():
+                lines.value(names.SERVER[value.key], [target, part], count)
         for adapter in snapshot.adapters:
             lines.value(names.SERVER_ADAPTER, [target, adapter], 1.0)
         for index, engine in snapshot.by_engine.items():
@@ -149,10 +149,11 @@ class UserTrafficExporter:
         self.relay.put(target, lines)
 
 
-def _waiting(snapshot: ServerSnapshot) -> dict[str, float]:
-    if snapshot.waiting_by_reason:
-        return dict(snapshot.waiting_by_reason)
-    return {_NO_REASON: snapshot.waiting} if snapshot.waiting is not None else {}
+def _parts(snapshot: ServerSnapshot, value: Value) -> Mapping[str, float]:
+    """Return the value's parts, or the whole as the one unknown part where the page has no parts."""
+    parts = snapshot.parts(value.key)
+    whole = snapshot.value(value.whole) if value.whole else None
+    return parts or ({} if whole is None else {_UNKNOWN_PART: whole})
 
 
 def _preemptions_per_request(snapshot: ServerSnapshot) -> tuple[str, Histogram | None]:

@@ -23,6 +23,7 @@ _EXAMPLES: dict[str, Any] = {
     "kv_cache_usage": 0.25,
     "preemptions": 7.0,
     "rejections": 1.0,
+    "rejections_by_reason": {"max_num_queued_reqs": 1.0},
     "corrupted": 2.0,
     "prompt_tokens": 1000.0,
     "generation_tokens": 2000.0,

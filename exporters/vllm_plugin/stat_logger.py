@@ -11,6 +11,7 @@ from typing import Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase  # type: ignore[import-not-found]
 
+from .requests_in_flight import finder
 from .step_contents import SchedulerLimits, StepContents, StepReport
 from .step_series import StepSeries
 
@@ -28,6 +29,11 @@ class StepStatLogger(StatLoggerBase):  # type: ignore[misc]
             self._recorder = _Recorder(vllm_config, engine_index)
         except Exception:  # whatever is wrong here, vLLM has to start
             _log.exception("kneewatch: engine steps are not exported")
+        if self._recorder is not None and self._recorder.sees_all_requests and _series().oldest is None:
+            try:
+                _series().oldest = finder()
+            except Exception:
+                _log.warning("kneewatch: the age of requests is not exported", exc_info=True)
 
     def record(
         self,
@@ -59,7 +65,8 @@ class _Recorder:
         flags = {name: getattr(scheduler, name) for name in ("max_num_seqs", "max_num_batched_tokens")}
         self._series = _series().engine(engine_index, {**flags, "max_model_len": config.model_config.max_model_len})
         # Each of several API servers is shown its own requests only, and a pipeline runs several steps at a time.
-        self._can_see_steps = parallel._api_process_count == 1 and parallel.pipeline_parallel_size == 1  # noqa: SLF001
+        self.sees_all_requests = parallel._api_process_count == 1  # noqa: SLF001
+        self._can_see_steps = self.sees_all_requests and parallel.pipeline_parallel_size == 1
         is_cut_when_full = not scheduler.long_prefill_token_threshold and config.speculative_config is None
         step_tokens = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
         self._contents = StepContents(

@@ -6,11 +6,12 @@ average anyway. Counters survive missed scrapes, and a restart shows as in any c
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from .requests_in_flight import Oldest
 from .step_contents import Step
 
 # Each upper bound is twice the one before, up to more than any max_num_batched_tokens in use.
@@ -30,6 +31,7 @@ class StepSeries:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.registry = registry
+        self.oldest: Callable[[], Oldest] | None = None  # the ages of requests in flight, if they can be seen
         self._engines: list[EngineSeries] = []
         registry.register(self)
 
@@ -62,6 +64,14 @@ class StepSeries:
             for flag, value in engine.limits.items():
                 limits.add_metric((engine.name, flag), value)
         yield from (skipped, limits)
+        if self.oldest is not None:
+            request, unanswered = self.oldest()
+            yield GaugeMetricFamily(
+                "kneewatch_vllm_oldest_request_seconds", "Age of the oldest request in flight", request
+            )
+            yield GaugeMetricFamily(
+                "kneewatch_vllm_oldest_unanswered_seconds", "Age of the oldest request without a token", unanswered
+            )
 
 
 class EngineSeries:

@@ -29,8 +29,9 @@ class Merge(StrEnum):
 class Value:
     """One value. `series` is its name after `kneewatch_server_`; without one it is not exported.
 
-    `label`: of a value that has several parts, what tells them apart. `shows_restart`: a lower count than before is
-    of another process.
+    `label`: of a value that has several parts, what tells them apart. `whole`: the value that is exported in its place,
+    with the label "unknown", where a page does not have the parts. `shows_restart`: a lower count than before is of
+    another process.
     """
 
     key: str
@@ -39,6 +40,7 @@ class Value:
     help: str = ""
     merge: Merge = Merge.SUM
     label: str = ""
+    whole: str = ""
     shows_restart: bool = False
 
 
@@ -47,7 +49,8 @@ VALUES: tuple[Value, ...] = (
     Value("running", _G, "running_requests", "Running requests in the server's batch"),
     Value("waiting", _G),
     Value("waiting_by_reason", _G, "waiting_requests",
-          "Requests in the server's queue, by reason if the server reports it", Merge.PRESENT, label="reason"),
+          "Requests in the server's queue, by reason if the server reports it", Merge.PRESENT, label="reason",
+          whole="waiting"),
     Value("kv_cache_usage", _G, "kv_cache_usage_ratio",
           "Share of the KV cache in use; of several engines, in the fullest", Merge.LARGEST),
     Value("kv_cache_tokens", _G, "kv_cache_tokens",
@@ -72,16 +75,35 @@ VALUES: tuple[Value, ...] = (
           "Prompt tokens looked up in the KV caches of other servers, or in a store"),
     Value("external_cache_hits", _C, "external_cache_hits_total",
           "Prompt tokens whose KV cache was found on another server or in a store (failed transfers included)"),
-    Value("kv_transfers", _C, "kv_transfers_total", "KV caches that the server fetched from other servers"),
-    Value("kv_transfer_seconds", _C, "kv_transfer_seconds_total",
-          "Seconds spent fetching KV caches from other servers"),
-    Value("kv_transfer_bytes", _C, "kv_transfer_bytes_total", "Bytes of KV cache fetched from other servers"),
+    Value("prompt_tokens_by_source", _C, "prompt_tokens_by_source_total",
+          "Prompt tokens by where the server got their KV cache", label="origin"),
+    Value("cached_tokens_by_source", _C, "cached_prompt_tokens_total",
+          "Prompt tokens whose KV cache was found, by the tier that had it", label="tier"),
+    Value("kv_fetches", _G, "kv_fetch_requests", "Waiting requests whose KV cache is fetched, by stage",
+          label="stage"),
+    Value("kv_transfers", _C, "kv_transfers_total",
+          "KV caches that the server fetched from other servers or from a store"),
+    Value("kv_transfer_seconds", _C, "kv_transfer_seconds_total", "Seconds spent fetching them"),
+    Value("kv_transfer_bytes", _C, "kv_transfer_bytes_total", "Bytes fetched with them"),
     Value("kv_transfer_failures", _C, "kv_transfer_failures_total",
           "Failed KV cache transfers, handshakes and notifications; one request may count twice"),
     Value("kv_transfers_expired", _C, "kv_transfers_expired_total",
           "KV caches that this server computed and that no other server fetched in time"),
-    Value("rejections", _C, "rejections_total", "Requests that the server refused to queue", Merge.PRESENT,
-          shows_restart=True),
+    Value("kv_offload_read_bytes", _C, "kv_offload_read_bytes_total",
+          "Bytes of KV cache that came back from host memory or disk"),
+    Value("kv_offload_written_bytes", _C, "kv_offload_written_bytes_total",
+          "Bytes of KV cache that left for host memory or disk"),
+    Value("kv_offload_failures", _C, "kv_offload_failures_total",
+          "Writes and reads of KV cache in host memory, on disk or in a store that came to nothing, by reason",
+          Merge.PRESENT, label="reason"),
+    Value("oldest_request", _G, "oldest_request_seconds",
+          "Age of the oldest request in flight (Kneewatch's plugin for vLLM)", Merge.LARGEST),
+    Value("oldest_unanswered", _G, "oldest_unanswered_request_seconds",
+          "Age of the oldest request that has no token yet (Kneewatch's plugin for vLLM)", Merge.LARGEST),
+    Value("rejections", _C, merge=Merge.PRESENT, shows_restart=True),
+    Value("rejections_by_reason", _C, "rejections_total",
+          "Requests that the server refused to queue, by reason if the server reports it", Merge.PRESENT,
+          label="reason", whole="rejections"),
     Value("corrupted", _C, "corrupted_requests_total",
           "Finished requests with NaN in their logits (vLLM with VLLM_COMPUTE_NANS_IN_LOGITS=1)", Merge.PRESENT),
     Value("drafts", _C, "speculation_drafts_total", "Drafts of speculative decoding"),

@@ -59,7 +59,8 @@ class ServerSnapshot:
     """One scrape of a server's metrics, summed over its engines (KV cache usage: the fullest engine).
 
     None means that the server does not expose the value, which differs from zero. The values have rows in
-    server_values.VALUES: what arithmetic reads is a field, the rest is in `others`, and `value` returns either.
+    server_values.VALUES: what arithmetic reads is a field; the rest is in `others`, or in `other_parts` if it has
+    several parts. `value` and `parts` return either.
     `replicas`: the snapshots that this one is the sum of, by address, if several servers are read together.
     """
 
@@ -93,6 +94,7 @@ class ServerSnapshot:
     estimated_write_bytes: float | None = None
     histograms: Mapping[str, Histogram] = field(default_factory=dict)  # ttft, itl, tpot, e2e, ...
     others: Mapping[str, float] = field(default_factory=dict)
+    other_parts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     engines: int = 1
     by_engine: Mapping[str, EngineSnapshot] = field(
         default_factory=dict
@@ -113,6 +115,11 @@ class ServerSnapshot:
         """Return the value of server_values.VALUES with this key, which is one number."""
         return getattr(self, key) if key in TYPED else self.others.get(key)
 
+    def parts(self, key: str) -> Mapping[str, float]:
+        """Return the value of server_values.VALUES with this key, which has several parts; empty if it is unknown."""
+        found: Mapping[str, float] = getattr(self, key) if key in TYPED else self.other_parts.get(key, {})
+        return found
+
 
 # The values that are fields.
 TYPED = frozenset(each.name for each in fields(ServerSnapshot)) & BY_KEY.keys()
@@ -123,7 +130,8 @@ def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:
     known = {key: value for key, value in values.items() if value is not None}
     found: dict[str, Any] = {key: known.pop(key) for key in TYPED & known.keys()}
     histograms = {key: known.pop(key) for key in [*known] if BY_KEY[key].kind is ValueKind.HISTOGRAM}
-    return found | {"histograms": histograms, "others": known}
+    parts = {key: known.pop(key) for key in [*known] if BY_KEY[key].label}
+    return found | {"histograms": histograms, "other_parts": parts, "others": known}
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def _merged(value: Value, each: Sequence[ServerSnapshot]) -> Any:  # noqa: ANN40
     if value.kind is ValueKind.HISTOGRAM:
         return _histogram([one.histograms.get(value.key) for one in each])
     if value.label:
-        parts: list[Mapping[str, float]] = [getattr(one, value.key) for one in each]
+        parts: list[Mapping[str, float]] = [one.parts(value.key) for one in each]
         return _by_key(parts, keys=None if value.merge is Merge.PRESENT else _shared(parts))
     values = [one.value(value.key) for one in each]
     if value.merge is Merge.PRESENT:

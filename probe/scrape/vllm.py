@@ -23,6 +23,7 @@ from typing import Any
 from prometheus_client.samples import Sample
 
 from probe.core.snapshot import EngineSnapshot, StepSums
+from probe.scrape.kv_connectors import KV_TRANSFERS
 from probe.scrape.metrics_parser import (
     MAX_VALUE,
     MAX_VALUES,
@@ -50,6 +51,7 @@ _STEP_SUMS = {
     "kv_tokens": "kneewatch_vllm_step_kv_tokens_total",
 }
 _PLUGIN_LIMITS = "kneewatch_vllm_scheduler_limit"
+_OLDEST, _OLDEST_UNANSWERED = "kneewatch_vllm_oldest_request_seconds", "kneewatch_vllm_oldest_unanswered_seconds"
 STEP_SERIES = (_PLUGIN_STEPS, *_STEP_SUMS.values(), _PLUGIN_LIMITS)
 _LIMIT_FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 _MAX_LIMIT = 10**9
@@ -266,6 +268,7 @@ READS: Reads = {
     "kv_cache_bytes": Read(CACHE_CONFIG, _kv_cache_bytes),
     "preemptions": _PREEMPTIONS,
     "rejections": _REJECTIONS,
+    "rejections_by_reason": labelled("reason", *_REJECTIONS),
     "corrupted": ("vllm:corrupted_requests_total",),  # NaN in logits; only with VLLM_COMPUTE_NANS_IN_LOGITS=1
     "prompt_tokens": ("vllm:prompt_tokens_total",),
     "generation_tokens": _GENERATION_TOKENS,
@@ -278,12 +281,12 @@ READS: Reads = {
     "external_cache_queries": _EXTERNAL_QUERIES,
     # Counts a transfer that then failed, too (seen on 0.32).
     "external_cache_hits": beside(_EXTERNAL_QUERIES, "vllm:external_prefix_cache_hits_total"),
-    # Of the NIXL connector, on the server that fetches; the last one on the server that computed.
-    "kv_transfers": ("vllm:nixl_xfer_time_seconds_count",),
-    "kv_transfer_seconds": ("vllm:nixl_xfer_time_seconds_sum",),
-    "kv_transfer_bytes": ("vllm:nixl_bytes_transferred_sum",),
-    "kv_transfer_failures": ("vllm:nixl_num_failed_transfers_total",),
-    "kv_transfers_expired": ("vllm:nixl_num_kv_expired_reqs_total",),
+    "prompt_tokens_by_source": labelled("source", "vllm:prompt_tokens_by_source_total"),
+    "cached_tokens_by_source": labelled("source", "vllm:prompt_tokens_cached_by_source_total"),
+    "kv_fetches": labelled("stage", "vllm:num_requests_kv_fetch_by_stage"),  # from 0.32, where caches are fetched
+    **KV_TRANSFERS,
+    "oldest_request": (_OLDEST,),
+    "oldest_unanswered": (_OLDEST_UNANSWERED,),
     "drafts": _DRAFTS,
     "draft_tokens": beside(_DRAFTS, "vllm:spec_decode_num_draft_tokens_total"),
     "accepted_tokens": beside(_DRAFTS, "vllm:spec_decode_num_accepted_tokens_total"),

@@ -46,13 +46,15 @@ WORKS, TELLS, GONE = "mock-server", "page", "gone"
 # What the first cannot tell, and the target that can: values that the mock server's page lacks.
 _OF_MOCK = engines.parse(Metrics(PROFILES["prefix"], "m").page(SimulatedEngine(PROFILES["prefix"])).decode(), 0, 0.0)
 _LACKING = [value.key for value in plain() if _OF_MOCK.value(value.key) is None]
+_LACKING += [value.key for value in VALUES if value.label and not _OF_MOCK.parts(value.key)]
 _LACKING += [
     value.key for value in VALUES if value.kind is ValueKind.HISTOGRAM and value.key not in _OF_MOCK.histograms
 ]
 ELSEWHERE = {
     **{names.SERVER[key]: TELLS for key in _LACKING if key in names.SERVER},
     **dict.fromkeys(names.ENGINE.values(), TELLS),  # the mock server is one engine
-    **dict.fromkeys((names.SERVER_ADAPTER, names.SERVER_STARTED, names.SERVER_ROLE, names.SERVER["rejections"]), TELLS),
+    **dict.fromkeys((names.SERVER_ADAPTER, names.SERVER_STARTED, names.SERVER_ROLE), TELLS),
+    names.SERVER["rejections_by_reason"]: TELLS,
     names.SERVER_SCRAPE_ERRORS: GONE,  # the mock server is always readable
     names.CAPACITY_REFUSALS: GONE,  # and its runs may begin
 }  # fmt: skip
@@ -67,12 +69,15 @@ NOWHERE = {
 }
 # Records of a day of users, and of a week ago.
 _LATER = ("mean1d", "ratio1d", "offset 1w")
-# Of a connector, which the server of the page has not.
+# Of a connector and the plugin, which the server of the page has not.
 _TRANSFERS = "".join(
-    f'vllm:{name}{{engine="0",model_name="llama-3.1-8b"}} 10000\n'
+    f'{name}{{engine="0",model_name="llama-3.1-8b"}} 10000\n'
     for name in (
-        "nixl_xfer_time_seconds_count", "nixl_xfer_time_seconds_sum", "nixl_bytes_transferred_sum",
-        "nixl_num_failed_transfers_total", "nixl_num_kv_expired_reqs_total",
+        "vllm:nixl_xfer_time_seconds_count", "vllm:nixl_xfer_time_seconds_sum", "vllm:nixl_bytes_transferred_sum",
+        "vllm:nixl_num_failed_transfers_total", "vllm:nixl_num_kv_expired_reqs_total",
+        "vllm:num_requests_kv_fetch_by_stage", "vllm:kv_offload_load_bytes_total",
+        "vllm:kv_offload_store_bytes_total", "vllm:kv_offload_allocation_failure_total",
+        "kneewatch_vllm_oldest_request_seconds", "kneewatch_vllm_oldest_unanswered_seconds",
     )
 )  # fmt: skip
 

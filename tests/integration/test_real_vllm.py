@@ -317,9 +317,12 @@ def test_the_plugin_exports_the_steps_of_the_engine(vllm: RealVllm) -> None:
     vllm.settled_metrics()
     before = _steps_page(vllm)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda number: _ask(vllm, 40, 60 + 20 * number), range(16)))
+        answers = pool.map(lambda number: _ask(vllm, 40, 60 + 20 * number), range(16))
+        eventually(lambda: (_steps_page(vllm).value("oldest_request") or 0) > 0, within_s=20, what="requests in flight")
+        list(answers)
     vllm.settled_metrics()
     after = _steps_page(vllm)
+    assert (after.value("oldest_request"), after.value("oldest_unanswered")) == (0, 0)
     assert after.scheduler_limits == {"max_num_seqs": 16, "max_num_batched_tokens": 512, "max_model_len": 1024}
 
     def grown(field: str) -> float:

@@ -3,6 +3,7 @@
 import importlib
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import astuple
 from types import ModuleType, SimpleNamespace
@@ -19,14 +20,28 @@ from probe.scrape.metrics_parser import samples
 LIMITS = {"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 4096}
 
 
+class OutputProcessor:
+    """As much of vLLM's as the plugin reads: the requests in flight."""
+
+    def __init__(self, *states: Any) -> None:
+        self.request_states = {str(number): state for number, state in enumerate(states)}
+
+
+def in_flight(age_s: float, tokens: int) -> Any:
+    return SimpleNamespace(stats=SimpleNamespace(arrival_time=time.time() - age_s, num_generation_tokens=tokens))
+
+
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """Load the plugin beside a vLLM that has only its interface: the real one runs in tests/integration."""
     loggers = ModuleType("vllm.v1.metrics.loggers")
     loggers.StatLoggerBase = object  # type: ignore[attr-defined]
-    for name in ("vllm", "vllm.v1", "vllm.v1.metrics"):
+    processor = ModuleType("vllm.v1.engine.output_processor")
+    processor.OutputProcessor = OutputProcessor  # type: ignore[attr-defined]
+    for name in ("vllm", "vllm.v1", "vllm.v1.metrics", "vllm.v1.engine"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    monkeypatch.setitem(sys.modules, loggers.__name__, loggers)
+    for each in (loggers, processor):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
     module = importlib.import_module("exporters.vllm_plugin.stat_logger")
     series = StepSeries(CollectorRegistry())
     monkeypatch.setattr(module, "_series", lambda: series)
@@ -113,6 +128,18 @@ def test_a_block_that_several_gpus_share_has_the_tokens_of_all(plugin: ModuleTyp
     for _ in range(3):
         logger.record(*step_stats())
     assert exported(plugin._series()).step_sums["8"].kv_tokens == pytest.approx(2 * (1600 - 31))
+
+
+def test_the_age_of_the_oldest_requests_is_exported(plugin: ModuleType) -> None:
+    states = (in_flight(60, 5), in_flight(20, 0), in_flight(1, 0), SimpleNamespace(stats=None))
+    processor = OutputProcessor(*states)
+    for engine in (0, 1):
+        plugin.StepStatLogger(config(), engine)
+    found = exported(plugin._series())
+    assert found.value("oldest_request") == pytest.approx(60, abs=5)
+    assert found.value("oldest_unanswered") == pytest.approx(20, abs=5)
+    processor.request_states.clear()
+    assert exported(plugin._series()).value("oldest_request") == 0
 
 
 @pytest.mark.parametrize("parallel", [{"_api_process_count": 2}, {"pipeline_parallel_size": 2}])
