@@ -115,7 +115,7 @@ def _apart(pages: Mapping[str, ServerSnapshot]) -> Iterator[tuple[str, str | Non
 def _counted(snapshot: ServerSnapshot) -> _Counted:
     return _Counted(
         plain={key: value for key in _PLAIN if (value := snapshot.value(key)) is not None},
-        labelled={row.key: dict(getattr(snapshot, row.key)) for row in _LABELLED},
+        labelled={row.key: dict(snapshot.parts(row.key)) for row in _LABELLED},
         histograms=dict(snapshot.histograms),
     )
 
@@ -182,7 +182,7 @@ def _with_totals(snapshot: ServerSnapshot, totals: _Counted) -> ServerSnapshot:
         key: _within(totals.histograms.get(key) or histogram_arithmetic.empty(one), [le for le, _ in one.buckets])
         for key, one in snapshot.histograms.items()
     }
-    labelled: Mapping[str, Any] = {
-        key: dict(of) if of else getattr(snapshot, key) for key, of in totals.labelled.items()
-    }
-    return replace(snapshot, **as_fields({**snapshot.others, **plain, **labelled, **histograms}))
+    labelled: Mapping[str, Any] = {key: dict(of) if of else snapshot.parts(key) for key, of in totals.labelled.items()}
+    return replace(
+        snapshot, **as_fields({**snapshot.others, **snapshot.other_parts, **plain, **labelled, **histograms})
+    )
