@@ -19,7 +19,7 @@ from pathlib import Path
 from alerts import alertmanager, build
 from alerts.output_options import SEVERITIES
 from alerts.rules import Alert
-from benchmarks import engine_table, peer_table, reason_tables
+from benchmarks import engine_table, flag_table, peer_table, reason_tables
 from benchmarks.fault_table import rows_by_area
 from exporters.names import CHECKS
 from probe.capacity.model.bottleneck import LIMITS
@@ -95,6 +95,15 @@ def engines() -> str:
     return markdown_table(engine_table.HEAD, engine_table.rows())
 
 
+def flags() -> str:
+    """Return vLLM's startup flags: what is read, its effect, and the defaults."""
+    return "\n".join((
+        markdown_table(flag_table.HEAD, flag_table.rows()),
+        markdown_table(flag_table.DEFAULTS_HEAD, flag_table.default_rows()),
+        markdown_table(flag_table.UNREAD_HEAD, flag_table.unread_rows()),
+    ))  # fmt: skip
+
+
 def cross_checks() -> str:
     """Return what each cross-check means."""
     rows = []
@@ -168,6 +177,7 @@ def bottlenecks() -> str:
 TABLES = (
     Table("docs/cross-checks.md", "cross-checks", cross_checks),
     Table("docs/engines.md", "engines", engines),
+    Table("docs/engines.md", "vllm's startup flags", flags),
     Table("docs/reliability.md", "faults", faults),
     Table("docs/results.md", "gpus", gpus),
     Table("docs/capacity.md", "bottlenecks", bottlenecks),

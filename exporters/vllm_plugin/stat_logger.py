@@ -13,7 +13,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase  # type: ignore[import-not-fo
 
 from .requests_in_flight import finder
 from .step_contents import SchedulerLimits, StepContents, StepReport
-from .step_series import StepSeries
+from .step_series import LIMITS, StepSeries
 
 _log = logging.getLogger("vllm.kneewatch")
 # The registry is the process's, and takes a name once.
@@ -55,6 +55,12 @@ class StepStatLogger(StatLoggerBase):  # type: ignore[misc]
         """Do nothing; vLLM's interface has it."""
 
 
+def _limits(*configs: Any) -> dict[str, int]:
+    """Return the limits that are set, each from the configuration that has it; an older vLLM lacks some."""
+    found = {name: getattr(config, name, None) for config in configs for name in LIMITS if hasattr(config, name)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 class _Recorder:
     """Passes vLLM's statistics of one engine on."""
 
@@ -62,12 +68,14 @@ class _Recorder:
         scheduler, parallel = config.scheduler_config, config.parallel_config
         self._engines = parallel.data_parallel_size
         self._cache = config.cache_config
-        flags = {name: getattr(scheduler, name) for name in ("max_num_seqs", "max_num_batched_tokens")}
-        self._series = _series().engine(engine_index, {**flags, "max_model_len": config.model_config.max_model_len})
+        self._series = _series().engine(engine_index, _limits(scheduler, config.model_config))
         # Each of several API servers is shown its own requests only, and a pipeline runs several steps at a time.
         self.sees_all_requests = parallel._api_process_count == 1  # noqa: SLF001
         self._can_see_steps = self.sees_all_requests and parallel.pipeline_parallel_size == 1
-        is_cut_when_full = not scheduler.long_prefill_token_threshold and config.speculative_config is None
+        has_steps_without_prompts = (getattr(scheduler, "prefill_schedule_interval", None) or 1) > 1
+        is_cut_when_full = not (
+            scheduler.long_prefill_token_threshold or has_steps_without_prompts or config.speculative_config is not None
+        )
         step_tokens = scheduler.max_num_scheduled_tokens or scheduler.max_num_batched_tokens
         self._contents = StepContents(
             SchedulerLimits(

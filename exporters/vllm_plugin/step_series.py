@@ -16,6 +16,11 @@ from .step_contents import Step
 
 # Each upper bound is twice the one before, up to more than any max_num_batched_tokens in use.
 _BOUNDS = tuple(2**power for power in range(3, 16))
+# vLLM's names; a test compares them with the flags that Kneewatch reads.
+LIMITS = (
+    "max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens", "max_num_scheduled_tokens", "max_model_len",
+    "max_num_queued_reqs", "max_num_queued_tokens", "prefill_schedule_interval", "long_prefill_token_threshold",
+)  # fmt: skip
 _SUMS = {
     "kneewatch_vllm_steps": "Engine steps whose content and duration are known",
     "kneewatch_vllm_step_seconds": "Their duration in seconds",

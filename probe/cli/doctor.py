@@ -108,7 +108,7 @@ class _Examination:
         except ExceptionGroup as group:
             raise group.exceptions[0] from None  # of the first canary
         self._target = flags.result()
-        self._checker.max_num_seqs = self._target.capacity.server.max_num_seqs
+        self._checker.max_num_seqs = self._target.capacity.server.limits.running
 
     async def _read_for(self, seconds: float) -> None:
         ends_ns = self._clock.monotonic_ns() + int(seconds * 1e9)

@@ -3,21 +3,23 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from probe.capacity.model.bottleneck import KV_CACHE, MAX_NUM_SEQS
 from probe.capacity.model.knobs import MAX_NUM_BATCHED_TOKENS, PREFIX_CACHE, Knob
 from probe.core.errors import ConfigError
 from probe.core.fitted_server import FittedServer
 from probe.core.result import CapacityResult
+from probe.core.server_limits import SMALLER
 from probe.core.text import one_line
-from probe.core.vllm_command import vllm_flags
+from probe.core.vllm_command import count, vllm_flags
+from probe.core.vllm_flags import MAX_NUM_ACTIVE_SEQS
 
 PREFIX_CACHING, KV_DTYPE, MEMORY_SHARE = "enable_prefix_caching", "kv_cache_dtype", "gpu_memory_utilization"
 _TRUE = "true"
 _MOST = 10**6
 _SHELLS = frozenset(("sh", "bash", "ash", "dash", "zsh"))
 _BITS = {"auto": 16, "float16": 16, "fp16": 16, "bfloat16": 16, "fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "int8": 8}
-_SHOWN_AS = {KV_DTYPE: "cache_dtype"}  # by vLLM's metrics
 _UNKNOWN_SHARE = "metrics do not show how much of the GPU's memory the KV cache has"
 
 
@@ -75,7 +77,7 @@ def server_flags(settings: Mapping[str, str]) -> dict[str, str]:
 
 def still_has(knob: KnobValues, value: str, result: CapacityResult) -> str | None:
     """Return what the server's metrics say of the setting, if it is another one of its values; None: not that."""
-    name = _SHOWN_AS.get(knob.name, knob.name)
+    name = knob.name
     shown = result.context.flags.get(name, "").lower()
     if result.context.flag_sources.get(name) != "metrics":
         return None
@@ -151,10 +153,21 @@ def _without(words: Sequence[str], name: str) -> list[str]:
     return kept
 
 
-def twin_knob(name: str, base: str, value: str, stored: FittedServer | None) -> Knob:
-    """Return the change of a setting as a twin takes it; with the reason where it cannot."""
+def in_effect(name: str, value: int, flags: Mapping[str, str]) -> int:
+    """Return the limit that a server with these flags has with this value: another flag may be lower."""
+    lower = next((smaller for smaller, limit in SMALLER.items() if limit == name), "")
+    return min(value, count(flags.get(lower, "")) or value)
+
+
+def twin_knob(
+    name: str, base: str, value: str, stored: FittedServer | None, flags: Mapping[str, str] = MappingProxyType({})
+) -> Knob:
+    """Return the change of a setting as a twin takes it; with the reason where it cannot. `flags`: the server's."""
     if name in (MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS):
-        return Knob(name, float(base), float(value))
+        before, after = (in_effect(name, int(each), flags) for each in (base, value))
+        if name == MAX_NUM_SEQS and int(value) < (active := count(flags.get(MAX_NUM_ACTIVE_SEQS, "")) or 0):
+            return Knob(name, float(before), None, reason=f"vLLM would not start: {MAX_NUM_ACTIVE_SEQS} is {active}")
+        return Knob(name, float(before), float(after))
     if name == PREFIX_CACHING:
         return Knob(PREFIX_CACHE, float(base == _TRUE), float(value == _TRUE))
     if name == MEMORY_SHARE:

@@ -21,7 +21,7 @@ from probe.cli.ramp import on_signals, ramp_target
 from probe.cli.ramp_command import RampOptions, run_request
 from probe.cli.targets import one_target
 from probe.cli.tune_command import TuneOptions
-from probe.cli.tune_knobs import KnobValues, check_base, has_place, server_flags, with_settings
+from probe.cli.tune_knobs import KnobValues, check_base, has_place, in_effect, server_flags, with_settings
 from probe.cli.tuned_server import AppliedServer, Readiness, Settings, StartedServer, StartError, TunedServer, words_of
 from probe.cli.tuning import (
     INTERRUPTED,
@@ -301,7 +301,8 @@ def print_record(record: TuneRecord, folder: Path, *, as_json: bool) -> None:
 
 def _planned(knob: KnobValues, result: CapacityResult, file: Path | None, tolerance: float | None) -> KnobDecision:
     stored, base = result.capacity.fitted_server, knob.values[0]
-    if stored is not None and knob.name == "max_num_seqs" and stored.max_num_seqs not in (None, int(base)):
+    limit = in_effect(knob.name, int(base), result.context.flags) if knob.name == "max_num_seqs" else None
+    if stored is not None and limit is not None and stored.max_num_seqs not in (None, limit):
         raise ConfigError(
             f"--result {file}: measured max_num_seqs {stored.max_num_seqs}, but the base is {base}; put that first"
         )

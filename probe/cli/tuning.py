@@ -152,7 +152,8 @@ async def predictions(
     `tolerance`: None skips nothing.
     """
     stored = base.capacity.fitted_server
-    asked = [twin_knob(knob.name, knob.values[0], value, stored) for value in knob.values[1:]]
+    flags = base.context.flags
+    asked = [twin_knob(knob.name, knob.values[0], value, stored, flags) for value in knob.values[1:]]
     open_ones = [each for each in asked if each.reason is None]
     told = dict(zip(map(id, open_ones), await predict(base, open_ones), strict=True)) if open_ones else {}
     found = []

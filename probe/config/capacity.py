@@ -26,11 +26,12 @@ from probe.config.types import (
     arm,
     default_duration,
 )
+from probe.core.server_limits import Limits, limits_of
 from probe.core.vllm_command import count
 
 # Where a server's startup flags are read, in the order of precedence.
 CONFIGURATION, SERVER_INFO, POD, PROCESS = FLAG_SOURCES = ("configuration", "server_info", "pod", "process")
-_LIMITS = ("max_num_seqs", "max_num_batched_tokens")
+_LIMITS = ("max_num_seqs", "max_num_active_seqs", "max_num_batched_tokens")
 
 
 class ScheduleConfig(ConfigSection):
@@ -83,6 +84,8 @@ class ServerLimitsConfig(ConfigSection):
     Default: as the server or its pod shows it ([discovery.md](discovery.md#startup-flags)), or inferred if it can be
     observed.
     """
+    max_num_active_seqs: Count | None = None
+    """`--max-num-active-seqs` of the server, a lower limit of the same. Default: as the server or its pod shows it."""
     max_num_batched_tokens: Count | None = None
     """`--max-num-batched-tokens` of the server. Default: as the server or its pod shows it; otherwise 2048 is assumed.
     """
@@ -130,6 +133,11 @@ class ServerLimitsConfig(ConfigSection):
     def with_facts(self, facts: Mapping[str, str]) -> Self:
         """Return these limits with more facts. Configured facts win."""
         return self.model_copy(update={"facts": {**facts, **self.facts}})
+
+    @property
+    def limits(self) -> Limits:
+        """Return the limits of one engine, by all known flags."""
+        return limits_of(self.startup_flags)
 
     @property
     def startup_flags(self) -> dict[str, str]:

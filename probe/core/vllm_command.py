@@ -11,23 +11,22 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-# Those that set how much is computed at once, by how many GPUs, and at what precision.
-_WITH_VALUE = frozenset((
-    "block_size", "data_parallel_size", "dtype", "gpu_memory_utilization", "kv_cache_dtype",
-    "long_prefill_token_threshold", "max_model_len", "max_num_batched_tokens", "max_num_partial_prefills",
-    "max_num_seqs", "num_gpu_blocks_override", "pipeline_parallel_size", "quantization", "scheduling_policy",
-    "speculative_config", "tensor_parallel_size",
-))  # fmt: skip
-_SWITCHES = frozenset((
-    "async_scheduling", "enable_chunked_prefill", "enable_expert_parallel", "enable_log_requests",
-    "enable_prefix_caching", "enable_sleep_mode", "enforce_eager",
-))  # fmt: skip
-_SHORT = {
-    "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size",
-    "-q": "--quantization", "-sc": "--speculative-config",
-}  # fmt: skip
+from probe.core.vllm_flags import (
+    BY_NAME,
+    COMPILATION,
+    KV_TRANSFER,
+    LARGEST_GRAPH,
+    MAX_NUM_ACTIVE_SEQS,
+    MAX_NUM_BATCHED_TOKENS,
+    MAX_NUM_SEQS,
+    SHORT_FORMS,
+    SPECULATIVE,
+    Form,
+)
+
 _RENAMED = {"disable_log_requests": "no_enable_log_requests"}  # until vLLM 0.10, which logged requests unless told
 _SHELLS = frozenset(("sh", "bash", "ash", "dash"))
+_PROGRAMS = ("vllm", "vllm-rs")  # the second with the Rust front end; it starts the engine with the same flags
 _SERVER = re.compile(r"vllm\.entrypoints\.(openai|cli)\b")
 _COMMAND_END = frozenset((";", "&&", "||", "|", "&", ")"))
 MAX_VALUE = 200  # characters of a flag
@@ -35,10 +34,16 @@ _MAX_WORD, _MAX_WORDS, _MAX_SCRIPT = 1024, 1000, 16 * 1024
 _MAX_NUMBER = 10**9  # more than any server's flag
 _DEFAULT_PORT = 8000
 DEFAULT = "default"  # the value of max_num_seqs where the command line states none
-# Words that state max_num_seqs, which argparse takes abbreviated, or may bring it from elsewhere.
-_HIDES_LIMIT = re.compile(r"--(max[-_]num[-_]s|config\b)|.*[$`]", re.DOTALL)
+_HIDES = re.compile(r"--config(=|$)|.*[$`]", re.DOTALL)  # a word that may bring flags from elsewhere
+# Where the command line has none of these, it has the default; argparse takes abbreviations of them.
+_LIMITS = (MAX_NUM_SEQS, MAX_NUM_ACTIVE_SEQS, MAX_NUM_BATCHED_TOKENS, SPECULATIVE)
 _SPECULATION = ("method", "model", "num_speculative_tokens")  # others may hold a token of Hugging Face
-_KV_TRANSFER = ("kv_connector", "kv_role")  # what else is in --kv-transfer-config may be an address with a password
+_MAX_MODEL = 100  # characters of a draft model's name, so that the whole is not cut
+_OF_SPECULATION = {"spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens"}
+_KV_PARTS = ("kv_connector", "kv_role")  # what else is in --kv-transfer-config may be an address with a password
+PARTS = (*_KV_PARTS, SPECULATIVE)  # flags that `parts_of` yields
+_GRAPH_SIZES = "cudagraph_capture_sizes"
+_OBJECTS = (KV_TRANSFER, SPECULATIVE, COMPILATION)
 _VARIABLE = re.compile(r"\$(?:\((\w+)\)|\{(\w+)\}|(\w+))")
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
 _FACTORS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -49,23 +54,31 @@ def vllm_flags(command: Sequence[str], args: Sequence[str], environment: Mapping
 
     `command` is empty where the image's own entrypoint runs: then `args` are vLLM's if they are flags. A value that
     is not in the pod, such as a variable from a Secret or a flag in a `--config` file, is left out. max_num_seqs is
-    DEFAULT where the whole line is known and does not state it.
+    DEFAULT where the whole line is known and neither states it nor abbreviates a limit.
     """
     line = [*command, *args][:_MAX_WORDS]
     words = list(_server_words(line, environment))
     if not words and not command and any(word.startswith("--") for word in line):
         words = [_expanded(word, environment) for word in line]
     found = dict(_flags(words))
-    if words and len(line) < _MAX_WORDS and not any(map(_HIDES_LIMIT.match, words)):
-        found["max_num_seqs"] = DEFAULT
+    if words and len(line) < _MAX_WORDS and not any(map(_hides_limit, words)):
+        found.setdefault(MAX_NUM_SEQS, DEFAULT)
     return found
+
+
+def _hides_limit(word: str) -> bool:
+    """Return whether a word states max_num_seqs, or may state a limit in a way that is not read."""
+    name = _flag_name(word.partition("=")[0])
+    is_short = name not in BY_NAME and any(limit.startswith(name) for limit in _LIMITS) if name else False
+    return name == MAX_NUM_SEQS or is_short or _HIDES.match(word) is not None
 
 
 def served_port(line: Sequence[str]) -> int | None:
     """Return the port on which the vLLM with this command line serves; None if it is another program, such as the shell
-    that started it.
+    that started it, or an engine without front end.
     """
     words = [] if _script(line) else list(_server_words(line, {}))
+    words = [] if "--headless" in words else words
     found = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--port"]
     found += [word.partition("=")[2] for word in words if word.startswith("--port=")]
     return (count(found[-1]) if found else _DEFAULT_PORT) if words else None
@@ -84,7 +97,7 @@ def _server_words(line: Sequence[str], environment: Mapping[str, str]) -> Iterat
     if script := _script(words):
         words = _shell_words(script)[:_MAX_WORDS]
     for i, word in enumerate(words):
-        is_served = word.rpartition("/")[2] == "vllm" and words[i + 1 : i + 2] == ["serve"]
+        is_served = word.rpartition("/")[2] in _PROGRAMS and words[i + 1 : i + 2] == ["serve"]
         if is_served or _SERVER.search(word[:_MAX_WORD]):
             for following in words[i + 1 :]:
                 if following in _COMMAND_END:
@@ -115,40 +128,73 @@ def _shell_words(script: str) -> list[str]:
 
 
 def _flags(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    objects: dict[str, dict[str, object]] = {}
     for i, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        name = _SHORT.get(name, name)
-        if not name.startswith("--"):
-            continue
-        flag = name[2:].replace("-", "_")
-        flag = _RENAMED.get(flag, flag)
-        if flag in _SWITCHES or flag.removeprefix("no_") in _SWITCHES:
-            yield flag.removeprefix("no_"), str(not flag.startswith("no_"))
-        elif flag in _WITH_VALUE or flag == "kv_transfer_config":
-            if not equals:
-                value = words[i + 1] if len(words) > i + 1 else ""
-            if flag == "kv_transfer_config":
-                yield from _kv_transfer(value)
-            elif flag == "speculative_config":
-                yield from speculation(_object(value))
-            # What begins with a dash is the next flag, perhaps with a secret: the value is missing.
-            elif value and value.isprintable() and not value.startswith("-") and not _VARIABLE.search(value):
-                yield flag, value[:MAX_VALUE]
+        written, equals, value = word.partition("=")
+        written, _, key = written.partition(".")
+        flag = _flag_name(written)
+        if not equals:
+            value = words[i + 1] if len(words) > i + 1 else ""
+        row = BY_NAME.get(flag.removeprefix("no_"))
+        if flag in _OBJECTS:
+            objects.setdefault(flag, {}).update({key: _scalar(value)} if key else _object(value))
+        elif flag in _OF_SPECULATION:
+            objects.setdefault(SPECULATIVE, {})[_OF_SPECULATION[flag]] = _scalar(value)
+        elif flag == _GRAPH_SIZES:
+            following = [value] if equals else words[i + 1 :]
+            objects.setdefault(COMPILATION, {})[flag] = list(_numbers(following))
+        elif row is not None and row.form is Form.SWITCH:
+            yield row.name, str(not flag.startswith("no_"))
+        # What begins with a dash is the next flag, perhaps with a secret: the value is missing.
+        elif row is not None and row.form is Form.VALUE and _is_value(value):
+            yield row.name, value[:MAX_VALUE]
+    for flag, found in objects.items():
+        yield from parts_of(flag, found)
 
 
-def _kv_transfer(value: str) -> Iterator[tuple[str, str]]:
-    """Yield what --kv-transfer-config, a JSON object, says of the connector."""
-    found = _object(value)
-    for name in _KV_TRANSFER:
-        if isinstance(named := found.get(name), str) and named.isprintable():
-            yield name, named[:MAX_VALUE]
+def _flag_name(written: str) -> str:
+    """Return the long name of a flag with underscores; "" if the word is no flag."""
+    if written in SHORT_FORMS:
+        return SHORT_FORMS[written]
+    name = written[2:].replace("-", "_") if written.startswith("--") else ""
+    return _RENAMED.get(name, name)
 
 
-def speculation(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield what a speculative configuration says that a capacity depends on."""
-    known = {name: config[name] for name in _SPECULATION if isinstance(config.get(name), str | int)}
-    if known:
-        yield "speculative_config", json.dumps(known)[:MAX_VALUE]
+def _is_value(text: str) -> bool:
+    return bool(text) and text.isprintable() and not text.startswith("-") and not _VARIABLE.search(text)
+
+
+def _scalar(text: str) -> object:
+    """Return the value of one key of an object, which a command line states by itself."""
+    number = count(text)
+    return text if number is None and _is_value(text) else number
+
+
+def _numbers(words: Sequence[str]) -> Iterator[int]:
+    for word in words:
+        if (number := count(word)) is None:
+            return
+        yield number
+
+
+def parts_of(section: str, config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    """Yield what a part of vLLM's configuration, a JSON object, says that a capacity depends on."""
+    if section == KV_TRANSFER:
+        for name in _KV_PARTS:
+            if isinstance(named := config.get(name), str) and named.isprintable():
+                yield name, named[:MAX_VALUE]
+    elif section == SPECULATIVE:
+        known = {name: config[name] for name in _SPECULATION if isinstance(config.get(name), str | int)}
+        if known:
+            short = {name: value[:_MAX_MODEL] if isinstance(value, str) else value for name, value in known.items()}
+            yield SPECULATIVE, json.dumps(short)[:MAX_VALUE]
+    elif section == COMPILATION:
+        sizes = config.get(_GRAPH_SIZES)
+        numbers = [size for size in sizes if isinstance(size, int)] if isinstance(sizes, list) else []
+        largest = config.get(LARGEST_GRAPH)
+        numbers += [largest] if isinstance(largest, int) else []
+        if numbers:
+            yield LARGEST_GRAPH, str(max(numbers))
 
 
 def _object(value: str) -> dict[str, object]:

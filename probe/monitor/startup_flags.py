@@ -28,7 +28,8 @@ def with_facts(target: TargetConfig, facts: Mapping[str, str]) -> TargetConfig:
 class StartupFlags:
     """Reads the flags of one target's server before they matter: before a forecast and before a capacity run.
 
-    `target`: the target with all flags known so far in `capacity.server`. `on_limit` receives its max_num_seqs.
+    `target`: the target with all flags known so far in `capacity.server`. `on_limit` receives how many requests
+    an engine runs at once.
     """
 
     def __init__(
@@ -46,5 +47,5 @@ class StartupFlags:
             self._reported = found
         local = await asyncio.to_thread(flags_of_local_server, target.base_url)
         self.target = with_flags(with_flags(target, self._reported, SERVER_INFO), local, PROCESS)
-        self._on_limit(self.target.capacity.server.max_num_seqs)
+        self._on_limit(self.target.capacity.server.limits.running)
         return self.target

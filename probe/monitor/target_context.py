@@ -70,7 +70,7 @@ def new_observer(
     context: TargetContext,
 ) -> ServerObserver:
     """Return the observer of the target's server and GPUs."""
-    checker = CrossChecker(context.state, objectives, target.capacity.server.max_num_seqs)
+    checker = CrossChecker(context.state, objectives, target.capacity.server.limits.running)
     return ServerObserver(
         target.name,
         scraper,

@@ -10,9 +10,11 @@ from probe.capacity.trend.headroom import largest_share
 from probe.core import objectives as slo
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
+from probe.core.server_limits import limits_of
 from probe.core.snapshot import ServerSnapshot, UserTotals
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
+from probe.core.vllm_flags import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from probe.observe.user_mix import USERS
 from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import cell, kv_size, number, percent, table
@@ -23,7 +25,6 @@ from probe.report.terminal import canary_words
 from probe.report.workload_text import workload_words
 
 _LINE = 500
-_LIMITS = ("max_num_seqs", "max_num_batched_tokens")  # the flags that a forecast needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,12 @@ class Diagnosis:
         return all(slo.met(record, self.status.objectives).get(slo.ALL, False) for record in self.status.recent)
 
     @property
-    def missing_flags(self) -> Sequence[str]:
-        """Return the flags that a forecast needs and that are unknown."""
-        return [name for name in _LIMITS if name not in self.flags]
+    def missing_limits(self) -> Sequence[str]:
+        """Return the limits that a forecast needs and that are unknown, by the keys of the configuration."""
+        shown = self.status.server.scheduler_limits if self.status.server is not None else {}
+        limits = limits_of({**{name: str(value) for name, value in shown.items()}, **self.flags})
+        known = {MAX_NUM_SEQS: limits.running, MAX_NUM_BATCHED_TOKENS: limits.step_tokens}
+        return [name for name, value in known.items() if value is None]
 
     def findings(self) -> Sequence[Finding]:
         """Return the findings, problems first."""
@@ -90,8 +94,8 @@ def _server(found: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "KV cache", kv_size(server)
     known = [f"{name}={value} ({found.flag_sources[name]})" for name, value in sorted(found.flags.items())]
     yield "Flags", ", ".join(known) or "none known"
-    if found.missing_flags and all(record.spec.api.generates for record in status.recent):
-        named = " and ".join(found.missing_flags)
+    if found.missing_limits and all(record.spec.api.generates for record in status.recent):
+        named = " and ".join(found.missing_limits)
         yield "Unknown", f"{named}: a forecast may be a lower bound only; set them below targets[].capacity.server"
 
 
@@ -180,7 +184,7 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         "model": status.model,
         **_server_json(status.server, status.server_error),
         "flags": {name: {"value": value, "source": found.flag_sources[name]} for name, value in found.flags.items()},
-        "missing_flags": list(found.missing_flags),
+        "missing_flags": list(found.missing_limits),
         "is_healthy": found.is_healthy,
         "canaries": [
             {**record_json(record), "met": dict(slo.met(record, status.objectives))} for record in status.recent

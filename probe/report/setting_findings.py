@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from probe.core.objectives import Objectives
+from probe.core.server_limits import limits_of
 from probe.core.snapshot import ServerSnapshot, UserTotals, differing_flags
-from probe.core.vllm_command import count
 from probe.report.cross_check_text import Finding
 from probe.report.figures import milliseconds, number
 
@@ -77,16 +77,17 @@ def replicas_words(differing: Mapping[str, str]) -> str:
 
 
 def _memory(server: ServerSnapshot, flags: Mapping[str, str], lengths: RequestLengths | None) -> Iterator[Finding]:
-    limit = count(flags.get("max_num_seqs", ""))
+    limits = limits_of(flags)
+    limit = limits.running
     if limit is None or lengths is None or not server.kv_cache_tokens:
         return
     # On average, half of an answer has been generated.
     room = server.kv_cache_tokens / server.engines / (lengths.prompt_tokens + lengths.output_tokens / 2)
     if room < limit:
         yield Finding(
-            f"the KV cache has room for {number(int(room))} requests of the mean length, and max_num_seqs is {limit}:"
+            f"the KV cache has room for {number(int(room))} requests of the mean length, and {limits.named} is {limit}:"
             " under load requests are preempted and computed again; raise --gpu-memory-utilization, or lower"
-            f" --max-num-seqs to {max(int(room), 1)}",
+            f" --{limits.named.replace('_', '-')} to {max(int(room), 1)}",
             is_problem=bool(server.preemptions),
         )
 
@@ -116,7 +117,7 @@ def _prefill(
             f" objective of {milliseconds(within_s)}: shorten the prompts, share a prefix, or use more GPUs a replica",
             is_problem=True,
         )
-    chunk = count(flags.get("max_num_batched_tokens", ""))
+    chunk = limits_of(flags).step_tokens
     within_s = min(within_s, itl.within_s) if itl is not None else within_s
     if chunk is not None and (step_s := chunk / tokens_per_second) > within_s:
         yield Finding(

@@ -21,44 +21,14 @@ from probe.core.redactor import Redactor
 from probe.core.request import Outcome
 from probe.core.snapshot import ServerSnapshot
 from probe.core.text import one_line
-from probe.core.vllm_command import MAX_VALUE, speculation
+from probe.core.vllm_command import MAX_VALUE, parts_of
+from probe.core.vllm_flags import FLAGS, KV_TRANSFER, SPECULATIVE
 from probe.scrape import engines, vllm
 
 _INFO_PATH = "/server_info?config_format=json"  # without it, and before vLLM 0.11, the configuration is a text
 # vLLM 0.32's answer has 26 KB, 1,400 values and a depth of 6.
 _INFO_LIMITS = JsonLimits(max_bytes=1024 * 1024, max_values=20_000)
-# Flags by the section of vLLM's configuration that has them; the second name is the flag's, where it is another one.
-_FLAGS: Mapping[str, tuple[tuple[str, str], ...]] = {
-    "scheduler_config": (
-        ("max_num_seqs", ""),
-        ("max_num_batched_tokens", ""),
-        ("long_prefill_token_threshold", ""),
-        ("policy", "scheduling_policy"),
-        ("async_scheduling", ""),
-        ("enable_chunked_prefill", ""),
-    ),
-    "model_config": (
-        ("max_model_len", ""),
-        ("dtype", ""),
-        ("quantization", ""),
-        ("enforce_eager", ""),
-        ("enable_sleep_mode", ""),
-    ),
-    "parallel_config": (
-        ("tensor_parallel_size", ""),
-        ("pipeline_parallel_size", ""),
-        ("data_parallel_size", ""),
-        ("enable_expert_parallel", ""),
-    ),
-    "cache_config": (
-        ("block_size", ""),
-        ("gpu_memory_utilization", ""),
-        ("cache_dtype", "kv_cache_dtype"),
-        ("num_gpu_blocks_override", ""),
-        ("enable_prefix_caching", ""),
-    ),
-    "kv_transfer_config": (("kv_connector", ""), ("kv_role", "")),
-}
+_PARTS = (SPECULATIVE, KV_TRANSFER)  # sections of which a part counts
 
 
 def flags_of(answer: bytes) -> dict[str, str]:
@@ -69,17 +39,21 @@ def flags_of(answer: bytes) -> dict[str, str]:
 
 
 def _flags(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    for section, names in _FLAGS.items():
-        found = config.get(section)
-        if not isinstance(found, dict):
-            continue
-        for name, flag in names:
-            value = found.get(name)
-            if isinstance(value, str | int | float) and (text := str(value)).isprintable():
-                yield flag or name, text.removeprefix("torch.")[:MAX_VALUE]
-    speculative = config.get("speculative_config")
-    if isinstance(speculative, dict):
-        yield from speculation(speculative)
+    for row in FLAGS:
+        value = _at(config, row.config) if row.config else None
+        if isinstance(value, str | int | float) and (text := str(value)).isprintable() and text != row.default:
+            yield row.name, text.removeprefix("torch.")[:MAX_VALUE]
+    for section in _PARTS:
+        if isinstance(found := config.get(section), dict):
+            yield from parts_of(section, found)
+
+
+def _at(config: Mapping[str, object], path: str) -> object:
+    """Return the value at a path of names with dots; None if there is none."""
+    found: object = config
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
 # Why a scrape failed. Few: each is a value of a label.

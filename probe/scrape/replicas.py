@@ -7,8 +7,10 @@ requests. What needs each page by itself, such as the detection of a restart, fi
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from probe.core.server_limits import SMALLER
 from probe.core.server_values import ENGINE_VALUES, VALUES, Merge, Value, ValueKind
 from probe.core.snapshot import DIFFERS, REPLICAS, EngineSnapshot, Histogram, ServerSnapshot, StepSums, as_fields
+from probe.core.vllm_command import DEFAULT
 from probe.scrape.metrics_parser import MAX_ENGINES, MAX_VALUES, OTHER, added
 
 
@@ -36,15 +38,33 @@ def merged(replicas: Mapping[str, ServerSnapshot]) -> ServerSnapshot:
         adapters=_names(one.adapters for one in each),
         flags=_flags([one.flags for one in each]),
         step_sums=_step_sums([one.step_sums for one in each]),
-        scheduler_limits=dict(set.intersection(*(set(one.scheduler_limits.items()) for one in each))),
+        scheduler_limits=_limits([one.scheduler_limits for one in each]),
         replicas=dict(replicas),
         **as_fields({value.key: _merged(value, each) for value in VALUES}),
     )
 
 
 def merged_flags(replicas: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the flags that all replicas show, each with its value, or with the values in which they differ."""
-    return {name: _values(flags[name] for flags in replicas) for name in replicas[0] if name in _shared(replicas)}
+    """Return the flags of all replicas, each with its value, or with the values in which they differ.
+
+    A flag that only some state is at its default in the others; where one shows no flags, only those of all count.
+    """
+    names = dict.fromkeys(name for flags in replicas for name in flags)
+    are_known = all(replicas)
+    return {
+        name: _values(flags.get(name, DEFAULT) for flags in replicas)
+        for name in names
+        if are_known or name in _shared(replicas)
+    }
+
+
+def _limits(of_each: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Return the scheduler's limits that all replicas have, unless one has a smaller one of the same kind."""
+    same = dict(set.intersection(*(set(one.items()) for one in of_each)))
+    for smaller, limit in SMALLER.items():
+        if len({one.get(smaller) for one in of_each}) > 1:
+            same.pop(limit, None)
+    return same
 
 
 def _check_one_engine(replicas: Mapping[str, ServerSnapshot]) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 from prometheus_client.samples import Sample
 
 from probe.core.snapshot import EngineSnapshot, StepSums
+from probe.core.vllm_flags import FLAGS, PLUGIN_FLAGS
 from probe.scrape.kv_connectors import KV_TRANSFERS
 from probe.scrape.metrics_parser import (
     MAX_VALUE,
@@ -53,7 +54,6 @@ _STEP_SUMS = {
 _PLUGIN_LIMITS = "kneewatch_vllm_scheduler_limit"
 _OLDEST, _OLDEST_UNANSWERED = "kneewatch_vllm_oldest_request_seconds", "kneewatch_vllm_oldest_unanswered_seconds"
 STEP_SERIES = (_PLUGIN_STEPS, *_STEP_SUMS.values(), _PLUGIN_LIMITS)
-_LIMIT_FLAGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
 _MAX_LIMIT = 10**9
 
 
@@ -73,7 +73,7 @@ def _scheduler_limits(found: Samples) -> Mapping[str, int]:
     limits: dict[str, int] = {}
     for sample in first(found, (_PLUGIN_LIMITS,)):
         flag = sample.labels.get("flag", "")
-        if flag in _LIMIT_FLAGS and 1 <= sample.value <= _MAX_LIMIT:
+        if flag in PLUGIN_FLAGS and 1 <= sample.value <= _MAX_LIMIT:
             limits.setdefault(flag, int(sample.value))
     return limits
 
@@ -114,13 +114,7 @@ _SLEEP_OPERATIONS = ("vllm:sleep_mode_operations_in_flight",)  # from 0.32, once
 CACHE_CONFIG = ("vllm:cache_config_info",)
 _STEPS = "vllm:iteration_tokens_total"
 _LATEST_S = 3e9  # the year 2065: a time beyond it is a sum of several
-# The labels of cache_config_info that say how the server was started. Left out: num_gpu_blocks, kv_cache_memory_bytes
-# and what follows from them. They vary with the memory that is free at the start, so that every restart would be
-# another server; and a KV cache that has shrunk is a cause of a lower knee, which a new baseline would hide.
-FLAGS = (
-    "block_size", "cache_dtype", "cpu_offload_gb", "enable_prefix_caching", "gpu_memory_utilization",
-    "kv_cache_dtype_skip_layers", "kv_offloading_size", "num_gpu_blocks_override", "sliding_window", "swap_space",
-)  # fmt: skip
+_LABELS = {flag.label: flag for flag in FLAGS if flag.label}  # of cache_config_info
 
 
 def _outcomes(found: Samples) -> dict[str, float]:
@@ -236,7 +230,11 @@ def _flags(found: Samples) -> dict[str, str]:
     if not engines:
         return {}
     labels = engines[0].labels
-    shown = {name: labels[name][:MAX_VALUE] for name in FLAGS if labels.get(name, "None") not in ("None", "[]")}
+    shown = {
+        flag.name: labels[label][:MAX_VALUE]
+        for label, flag in _LABELS.items()
+        if labels.get(label, "None") not in ("None", "[]", flag.default)
+    }
     return shown | {"engines": str(len(engines))}
 
 

@@ -33,7 +33,8 @@ LIMITS = (
     Limit(
         MAX_NUM_SEQS,
         "the limit",
-        "requests wait because max_num_seqs are running: raise --max-num-seqs, as far as TPOT allows",
+        "requests wait because max_num_seqs are running: raise --max-num-seqs (and --max-num-active-seqs, where it is"
+        " set), as far as TPOT allows",
     ),
     Limit(
         KV_CACHE,

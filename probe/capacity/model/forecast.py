@@ -17,6 +17,7 @@ from probe.capacity.model.twin import Twin, find_capacity, predict
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity
+from probe.core.server_limits import USUAL_STEP_TOKENS
 from probe.core.snapshot import ServerSnapshot
 from probe.core.token_length import mean_length
 from probe.core.workload import Workload
@@ -32,7 +33,6 @@ _MAX_RUNNING_GROWTH = 1.7
 _MIN_SEGMENT_S = 30.0  # the arrivals of a shorter time are no load
 _Z = 1.64
 _FLOOR = 0.04
-_USUAL_CHUNKS = (2048, 8192)  # the likeliest values of max_num_batched_tokens, where it is unknown
 _REQUESTS = 3000
 # The result is from this many times as many: with few, the longest queues have no time to grow.
 _LONGER = 3
@@ -232,7 +232,7 @@ def _chunk_spread(model: ServerModel, fit: ModelFit, objectives: Objectives, fou
     """Return by how much the capacity depends on an unknown max_num_batched_tokens, relative; 0 if it is known."""
     if model.is_chunk_known:
         return 0.0
-    twins = (model.twin(fit, chunk_tokens=chunk) for chunk in _USUAL_CHUNKS)
+    twins = (model.twin(fit, chunk_tokens=chunk) for chunk in USUAL_STEP_TOKENS)
     values = [
         find_capacity(twin, objectives, found, seeds=(0,), requests=requests) for twin in twins if twin is not None
     ]

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from probe.core.server_limits import LARGE_GPU, SMALL_GPU
+
 _FP8_BITS = 8
-# vLLM's least default of max_num_seqs (vllm/engine/arg_utils.py, 0.32): on CPUs; on GPUs it is 256 or 1024.
-LEAST_DEFAULT = 128
 SET_MAX_NUM_SEQS = (
-    "set capacity.server.max_num_seqs to the server's --max-num-seqs (vLLM's default is 256, but 1024 on GPUs of 70 GiB"
-    " and more except the A100)"
+    f"set capacity.server.max_num_seqs to the server's --max-num-seqs (vLLM's default is {SMALL_GPU.max_num_seqs}, but"
+    f" {LARGE_GPU.max_num_seqs} on {LARGE_GPU.hardware})"
 )
 
 
@@ -36,9 +36,10 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """The server's flags and hardware. None: unknown, or to be inferred.
+    """The server's limits and hardware. None: unknown, or to be inferred.
 
-    `least_max_num_seqs`: a lower bound where max_num_seqs is unknown.
+    `max_num_seqs`: the most requests that run at once in an engine, also by max_num_active_seqs; `least_max_num_seqs`:
+    a lower bound where that is unknown. `max_num_batched_tokens`: the most tokens of a step.
     """
 
     max_num_seqs: int | None = None

@@ -22,16 +22,17 @@ from probe.capacity.model.step_sums_fit import fit_steps
 from probe.capacity.model.twin import BLOCK_SIZE, ENDLESS_KV, UNLIMITED_SEQS, Twin
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.result import Roofline
+from probe.core.server_limits import limits_of
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import TrafficBeside
+from probe.core.vllm_flags import MAX_NUM_ACTIVE_SEQS, MAX_NUM_SCHEDULED_TOKENS
 from probe.core.workload import Workload
 from probe.observe.kv_pressure import most_running
 from probe.simulator.cost import StepCost
 from probe.simulator.virtual_server import BackgroundTraffic
 
 _SPECULATES = 1.05  # mean tokens in a step of a request above which rounding is no explanation
-# Possible values of an unknown max_num_batched_tokens. vLLM's defaults are 2048, and 8192 on GPUs with 70 GiB and more
-# except the A100 (vllm/engine/arg_utils.py, 0.32).
+# Possible values of an unknown max_num_batched_tokens, vLLM's defaults among them.
 CHUNKS = (512, 1024, 2048, 4096, 8192, 16384)
 _CHUNK = 2048
 _NO_BIAS = (0.0,) * len(fields(StepCost))
@@ -158,11 +159,17 @@ class ServerModel:
         return parts
 
     def _take_limits(self, limits: Mapping[str, int]) -> None:
-        """Take the limits that the server's page shows, where the configuration has none."""
+        """Take the limits that the server's page shows: where the configuration has none, and where they are lower."""
+        shown = limits_of({flag: str(value) for flag, value in limits.items()})
         if self._hints.max_num_seqs is None:
-            self.max_num_seqs = limits.get("max_num_seqs", self.max_num_seqs)
-        if self._hints.max_num_batched_tokens is None and "max_num_batched_tokens" in limits:
-            self.chunk_tokens, self.is_chunk_known = limits["max_num_batched_tokens"], True
+            self.max_num_seqs = shown.running or self.max_num_seqs
+        else:
+            self.max_num_seqs = min(self._hints.max_num_seqs, limits.get(MAX_NUM_ACTIVE_SEQS, UNLIMITED_SEQS))
+        configured = self._hints.max_num_batched_tokens
+        if configured is not None:
+            self.chunk_tokens = min(configured, limits.get(MAX_NUM_SCHEDULED_TOKENS, configured))
+        elif shown.step_tokens is not None:
+            self.chunk_tokens, self.is_chunk_known = shown.step_tokens, True
 
     def learn_limits(self, snapshots: Sequence[ServerSnapshot]) -> None:
         """Learn how many requests run at most from a pulse, and nothing about the cost of a step.

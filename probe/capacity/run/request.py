@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
-from probe.capacity.model.hints import LEAST_DEFAULT, Hints, ModelSize
+from probe.capacity.model.hints import Hints, ModelSize
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.config.capacity import CapacityConfig, GammaConfig, ServerLimitsConfig
 from probe.config.config import LoadConfig
@@ -16,7 +16,6 @@ from probe.core.result import Cost, RunContext
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import Arrivals, Pattern
 from probe.core.trace import NamedTrace, Trace
-from probe.core.vllm_command import DEFAULT
 from probe.core.workload import Workload
 from probe.observe.guard import GuardLimits
 
@@ -186,10 +185,15 @@ def _arrivals_of(configured: str | GammaConfig) -> Arrivals:
 
 def hints_of(server: ServerLimitsConfig) -> Hints:
     """Return what the configuration states about the server."""
-    flags = server.model_dump(include={"max_num_seqs", "max_num_batched_tokens"}, exclude_none=True)
+    limits = server.limits
     size = ModelSize(server.parameters, server.weight_bits, server.gpus) if server.parameters is not None else None
-    least = LEAST_DEFAULT if server.startup_flags.get("max_num_seqs") == DEFAULT else 1
-    return Hints(**flags, least_max_num_seqs=least, gpu=server.gpu, model=size)
+    return Hints(
+        limits.running,
+        limits.step_tokens,
+        gpu=server.gpu,
+        model=size,
+        least_max_num_seqs=limits.least_running if limits.running is None else 1,
+    )
 
 
 def context_of(

@@ -77,6 +77,16 @@ def test_a_twin_has_the_settings_that_it_knows() -> None:
     assert twin_knob("kv_cache_dtype", "auto", "fp8", replace(STORED, kv_tokens=None)).after is None
 
 
+def test_a_lower_limit_of_the_same_stays_in_effect() -> None:
+    flags = {"max_num_active_seqs": "24", "max_num_scheduled_tokens": "1K"}
+    assert twin_knob("max_num_seqs", "32", "64", STORED, flags) == Knob("max_num_seqs", 24, 24)
+    assert twin_knob("max_num_batched_tokens", "2048", "512", STORED, flags) == Knob(
+        "max_num_batched_tokens", 1024, 512
+    )
+    refused = twin_knob("max_num_seqs", "32", "16", STORED, flags)
+    assert (refused.after, refused.reason) == (None, "vLLM would not start: max_num_active_seqs is 24")
+
+
 def test_settings_are_flags_of_a_result() -> None:
     assert server_flags({"enable_prefix_caching": "false", "max_num_seqs": "8"}) == {
         "enable_prefix_caching": "False",
@@ -93,10 +103,10 @@ def test_a_server_that_still_has_another_value_is_noticed_where_its_metrics_show
     share, prefix, dtype = knobs_of(
         ["gpu_memory_utilization=0.9,0.95", "enable_prefix_caching=true,false", "kv_cache_dtype=auto,fp8"]
     )
-    old = shown(gpu_memory_utilization="0.90", enable_prefix_caching="True", cache_dtype="auto")
+    old = shown(gpu_memory_utilization="0.90", enable_prefix_caching="True", kv_cache_dtype="auto")
     assert still_has(share, "0.95", old) == "gpu_memory_utilization 0.90"
     assert still_has(prefix, "false", old) == "enable_prefix_caching true"
-    assert still_has(dtype, "fp8", old) == "cache_dtype auto"
-    new = shown(gpu_memory_utilization="0.95", enable_prefix_caching="False", cache_dtype="fp8_e4m3")
+    assert still_has(dtype, "fp8", old) == "kv_cache_dtype auto"
+    new = shown(gpu_memory_utilization="0.95", enable_prefix_caching="False", kv_cache_dtype="fp8_e4m3")
     assert [still_has(share, "0.95", new), still_has(prefix, "false", new), still_has(dtype, "fp8", new)] == [None] * 3
     assert still_has(share, "0.95", shown("configuration", gpu_memory_utilization="0.9")) is None

@@ -95,6 +95,12 @@ def test_a_speculative_configuration_that_is_none_is_left_out(value: str) -> Non
         ("--max_num_seq=8", None),  # argparse takes an abbreviation
         ("--config /etc/vllm.yaml", None),
         ("--config=/etc/vllm.yaml", None),
+        ("--config-format mistral", "default"),
+        ("--max-num-scheduled-tokens 1024", "default"),
+        ("--max-num-active-seqs 64", "default"),
+        ("--max-num-act 64", None),  # an abbreviation of another limit
+        ("--max-num-b=64", None),
+        ("--spec '{}'", None),
         ("$(EXTRA_ARGS)", None),
         ("$EXTRA_ARGS --dtype half", None),
         ("`cat /flags`", None),
@@ -103,6 +109,46 @@ def test_a_speculative_configuration_that_is_none_is_left_out(value: str) -> Non
 def test_a_command_line_that_states_no_max_num_seqs_has_the_default(words: str, value: str | None) -> None:
     found = vllm_flags(["sh", "-c", f"vllm serve m {words}"], [], {})
     assert found.get("max_num_seqs") == value
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("--max-num-active-seqs 64", {"max_num_active_seqs": "64"}),
+        ("-dcp 2 -pcp=4 -ep -asc 3", {
+            "decode_context_parallel_size": "2", "prefill_context_parallel_size": "4", "enable_expert_parallel": "True",
+            "api_server_count": "3",
+        }),
+        ("--performance-mode throughput --watermark 0.05", {"performance_mode": "throughput", "watermark": "0.05"}),
+        ("--no-scheduler-reserve-full-isl", {"scheduler_reserve_full_isl": "False"}),
+        ("--kv-offloading-size 64 --kv_offloading_backend=lmcache",
+         {"kv_offloading_size": "64", "kv_offloading_backend": "lmcache"}),
+        ("--prefill-schedule-interval 4 --stream-interval 8",
+         {"prefill_schedule_interval": "4", "stream_interval": "8"}),
+        ("--max-num-queued-reqs 100 --max-num-queued-tokens 64K",
+         {"max_num_queued_reqs": "100", "max_num_queued_tokens": "64K"}),
+        ("--kv-cache-memory-bytes 20G", {"kv_cache_memory_bytes": "20G"}),
+        ("--cudagraph-capture-sizes 1 2 4 96 --dtype half", {"max_cudagraph_capture_size": "96", "dtype": "half"}),
+        ("""-cc '{"cudagraph_capture_sizes": [1, 8], "mode": 3}'""", {"max_cudagraph_capture_size": "8"}),
+        ("-cc.max_cudagraph_capture_size=128", {"max_cudagraph_capture_size": "128"}),
+        ("--spec-method dflash --spec-tokens 7 --spec-model=org/m",
+         {"speculative_config": '{"method": "dflash", "model": "org/m", "num_speculative_tokens": 7}'}),
+        ("--speculative-config.method ngram -sc.num_speculative_tokens=3 -sc.hf_token sk-secret",
+         {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}),
+        ("--kv-transfer-config.kv_role kv_producer", {"kv_role": "kv_producer"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("program", ["vllm", "/opt/vllm-rs"])
+def test_each_way_to_state_a_flag(program: str, words: str, found: dict[str, str]) -> None:
+    read = vllm_flags(["sh", "-c", f"{program} serve m {words}"], [], {})
+    assert {name: value for name, value in read.items() if name != "max_num_seqs"} == found
+
+
+def test_the_engine_s_flags_follow_two_dashes_of_the_rust_front_end() -> None:
+    line = ["vllm-rs", "serve", "m", "--port", "9000", "--", "--max-num-seqs", "32", "-tp", "2"]
+    assert vllm_flags(line, [], {}) == {"max_num_seqs": "32", "tensor_parallel_size": "2"}
+    assert served_port(line) == 9000
+    assert served_port([*line, "--headless"]) is None
 
 
 @pytest.mark.parametrize("reference", ["$SEQS", "${SEQS}", "$(SEQS)"])

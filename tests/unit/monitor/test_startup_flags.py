@@ -73,6 +73,15 @@ def test_the_limits_that_were_read_are_hints() -> None:
 
 
 @pytest.mark.usefixtures("process")
+def test_the_lower_limit_of_running_requests_is_the_hint_whoever_states_it() -> None:
+    for of in (with_flags(target(), {"max_num_active_seqs": "64"}, POD), target(max_num_active_seqs=64)):
+        server = updated(of, {"max_num_seqs": "256"}).capacity.server
+        assert (hints_of(server).max_num_seqs, server.startup_flags["max_num_active_seqs"]) == (64, "64")
+    small = with_flags(target(), {"max_num_seqs": "default", "max_num_batched_tokens": "96"}, POD)
+    assert hints_of(small.capacity.server).max_num_seqs == 96
+
+
+@pytest.mark.usefixtures("process")
 def test_the_default_that_a_pod_has_bounds_max_num_seqs_until_the_server_reports_it() -> None:
     of = with_flags(target(), {"max_num_seqs": "default"}, POD)
     found = hints_of(of.capacity.server)

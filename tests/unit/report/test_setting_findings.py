@@ -48,6 +48,13 @@ def test_more_sequences_than_the_kv_cache_has_room_for(server: ServerSnapshot) -
     assert preempted.is_problem
 
 
+def test_a_lower_limit_of_running_requests_is_the_one_that_counts(server: ServerSnapshot) -> None:
+    assert _found({"max_num_seqs": "256", "max_num_active_seqs": "64"}, server) == []
+    (found,) = _found({"max_num_seqs": "256", "max_num_active_seqs": "65"}, server)
+    assert "max_num_active_seqs is 65" in found.words
+    assert "--max-num-active-seqs to 64" in found.words
+
+
 def test_the_room_is_that_of_one_engine(server: ServerSnapshot) -> None:
     assert _found({"max_num_seqs": "64"}, replace(server, kv_cache_tokens=128_000.0, engines=2)) == []
     assert _found({"max_num_seqs": "65"}, replace(server, kv_cache_tokens=128_000.0, engines=2))

@@ -44,6 +44,22 @@ def test_the_flags_that_a_capacity_depends_on_are_taken() -> None:
     assert flags_of(ANSWER) == FOUND
 
 
+def test_a_flag_that_is_not_at_its_default_is_taken() -> None:
+    document = json.loads(ANSWER)
+    config = document["vllm_config"]
+    config["scheduler_config"] |= {"max_num_active_seqs": 64, "prefill_schedule_interval": 4, "watermark": 0.05}
+    config["parallel_config"] |= {"decode_context_parallel_size": 2}
+    config |= {"performance_mode": "throughput", "offload_config": {"uva": {"cpu_offload_gb": 4.0}}}
+    assert flags_of(json.dumps(document).encode()) == FOUND | {
+        "max_num_active_seqs": "64",
+        "prefill_schedule_interval": "4",
+        "watermark": "0.05",
+        "decode_context_parallel_size": "2",
+        "performance_mode": "throughput",
+        "cpu_offload_gb": "4.0",
+    }
+
+
 def test_speculation_and_kv_transfer_are_taken_without_their_other_settings() -> None:
     document = json.loads(ANSWER)
     document["vllm_config"] |= {

@@ -7,8 +7,9 @@ import pytest
 from example_records import whole_snapshot
 from plain_records import poll
 
+from probe.core.server_limits import limits_of
 from probe.core.snapshot import DIFFERS, EngineSnapshot, Histogram, ServerSnapshot, StepSums, differing_flags
-from probe.scrape.replicas import merged
+from probe.scrape.replicas import merged, merged_flags
 
 INF = float("inf")
 ONE, OTHER = "one:8000", "other:8000"
@@ -94,6 +95,16 @@ def test_a_limit_of_the_scheduler_counts_where_all_replicas_have_it() -> None:
     limits = {"max_num_seqs": 64, "max_num_batched_tokens": 2048}
     found = both({"scheduler_limits": limits}, {"scheduler_limits": {**limits, "max_num_seqs": 128}})
     assert found.scheduler_limits == {"max_num_batched_tokens": 2048}
+
+
+def test_a_limit_that_one_replica_lowers_is_unknown() -> None:
+    limits = {"max_num_seqs": 256, "max_num_batched_tokens": 2048}
+    lowered = {**limits, "max_num_active_seqs": 64, "max_num_scheduled_tokens": 512}
+    assert both({"scheduler_limits": limits}, {"scheduler_limits": lowered}).scheduler_limits == {}
+    found = merged_flags([{"max_num_seqs": "256"}, {"max_num_seqs": "256", "max_num_active_seqs": "64"}])
+    assert found == {"max_num_seqs": "256", "max_num_active_seqs": f"64{DIFFERS}default"}
+    assert limits_of(found).running is None
+    assert merged_flags([{"max_num_seqs": "256"}, {}]) == {}
 
 
 def test_names_of_models_and_adapters_are_of_all_replicas() -> None:

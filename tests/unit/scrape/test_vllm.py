@@ -309,7 +309,7 @@ def test_a_damaged_page_is_a_snapshot_or_a_value_error(damage: bytes, at: int) -
 def test_flags_say_how_the_server_was_started_and_not_how_much_memory_was_free() -> None:
     assert parse(RECORDED).flags == {
         "block_size": "32",
-        "cache_dtype": "auto",
+        "kv_cache_dtype": "auto",
         "enable_prefix_caching": "True",
         "gpu_memory_utilization": "0.92",
         "num_gpu_blocks_override": "64",
@@ -382,7 +382,7 @@ def test_flags_of_several_engines_are_those_of_one_and_how_many_they_are() -> No
 
 def test_without_the_cache_config_no_flag_is_known_and_a_long_one_is_cut() -> None:
     assert parse("vllm:num_requests_running 1\n").flags == {}
-    assert parse(f'vllm:cache_config_info{{cache_dtype="{"x" * 500}"}} 1\n').flags["cache_dtype"] == "x" * 64
+    assert parse(f'vllm:cache_config_info{{cache_dtype="{"x" * 500}"}} 1\n').flags["kv_cache_dtype"] == "x" * 64
 
 
 def test_vllm_s_own_estimates_of_work_are_read_where_they_are() -> None:

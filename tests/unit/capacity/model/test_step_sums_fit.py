@@ -117,6 +117,15 @@ def test_what_is_configured_wins_over_what_the_page_shows() -> None:
     assert (model.max_num_seqs, model.chunk_tokens) == (12, 512)
 
 
+def test_a_lower_limit_that_the_page_shows_counts_below_what_is_configured() -> None:
+    shown = {"max_num_seqs": 256, "max_num_batched_tokens": 4096, "max_num_active_seqs": 64}
+    page = ServerSnapshot(0, 0.0, scheduler_limits={**shown, "max_num_scheduled_tokens": 1024})
+    for hints in (Hints(), Hints(max_num_seqs=128, max_num_batched_tokens=2048)):
+        model = ServerModel(CHAT, hints)
+        model.learn([page])
+        assert (model.max_num_seqs, model.chunk_tokens) == (64, 1024)
+
+
 @pytest.mark.parametrize("value", [1e308, 1e30, 5e-324])
 @pytest.mark.parametrize("name", [field.name for field in fields(StepSums)])
 @pytest.mark.fault(
