@@ -18,6 +18,9 @@ HEADERS = {
 
 
 # How servers refuse token ids: LiteLLM and others say that a prompt should be a string.
+MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
+# openai-harmony, which reads the answers of gpt-oss, fails beyond their end: vllm #50690, #22515.
+_HARMONY = re.compile(r"while expecting start token|tokens remaining in message header|harmonyerror", re.IGNORECASE)
 _NO_IDS = re.compile(r"prompt.{0,80}\bstr(ing)?s?\b|\bstr(ing)?s?\b.{0,80}prompt", re.IGNORECASE | re.DOTALL)
 
 
@@ -27,6 +30,7 @@ class RequestShape:
 
     `extra`: further fields. `omitted`: those that it refuses. `is_text`: it takes no token ids.
     `expects_done`: its streams end with [DONE]; else with a finish reason. `vector_length`: of embeddings, if known.
+    `chat_limit`: the field of chat for the most tokens of an answer.
     """
 
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -34,6 +38,7 @@ class RequestShape:
     is_text: bool = False
     expects_done: bool = True
     vector_length: int | None = None
+    chat_limit: str = MAX_TOKENS
 
     @property
     def conditions(self) -> dict[str, object]:
@@ -50,6 +55,10 @@ class RequestShape:
         named = [name for name in Omittable if name not in self.omitted and re.search(rf"\b{name}\b", refusal)]
         if named:
             return omit_hint(*named)
+        if Omittable.IGNORE_EOS not in self.omitted and _HARMONY.search(refusal):
+            return "; set request.omit: [ignore_eos], since gpt-oss fails beyond its answer's end"
+        if api is Api.CHAT and self.chat_limit == MAX_TOKENS and MAX_COMPLETION_TOKENS in refusal:
+            return f"; set request.chat_limit: {MAX_COMPLETION_TOKENS}"
         has_ids = api.takes_ids and not self.is_text and _NO_IDS.search(refusal)
         return "; set request.prompt: text if the server takes no token ids" if has_ids else ""
 
@@ -73,7 +82,7 @@ def body_of(spec: RequestSpec, model: str, shape: RequestShape) -> dict[str, Any
         return {"model": model, **shape.extra, **FORMS[spec.api].prompt(spec, shape)}
     body: dict[str, Any] = {
         "model": model,
-        FORMS[spec.api].limit: spec.output_tokens,
+        shape.chat_limit if spec.api is Api.CHAT else FORMS[spec.api].limit: spec.output_tokens,
         "temperature": 0,
         "stream": True,
         **FORMS[spec.api].own(spec, shape),
@@ -134,7 +143,7 @@ class ApiForm:
     last_event: str = "[DONE]"
     end: bytes = b"data: [DONE]\n\n"
     """The last bytes of an answer, as vLLM writes them. One that ends otherwise is judged once it is parsed."""
-    limit: str = "max_tokens"
+    limit: str = MAX_TOKENS
     """The field for the most tokens of the answer."""
 
 

@@ -149,7 +149,11 @@ def _judge_stream(spec: RequestSpec, answer: Transcript, shape: RequestShape) ->
     if (carried := sum(answer.events.tokens)) > answer.output_tokens:
         return Outcome.WRONG_ANSWER, f"the events carried {carried} tokens, the usage says {answer.output_tokens}"
     if answer.finish_reason != "length" and not _may_be_short(spec, shape):
-        return Outcome.WRONG_ANSWER, f"finish reason {answer.finish_reason!r}, expected 'length' (ignore_eos is set)"
+        hint = omit_hint(Omittable.IGNORE_EOS)
+        return (
+            Outcome.WRONG_ANSWER,
+            f"finish reason {answer.finish_reason!r}, expected 'length' (ignore_eos is set){hint}",
+        )
     if spec.api.takes_ids and not shape.is_text and answer.prompt_tokens != spec.prompt_tokens:
         return Outcome.WRONG_ANSWER, f"the server counted {answer.prompt_tokens} prompt tokens of {spec.prompt_tokens}"
     return Outcome.OK, None
@@ -161,7 +165,7 @@ def _wrong_length(spec: RequestSpec, answer: Transcript, shape: RequestShape) ->
     is_short = _may_be_short(spec, shape) or Omittable.STREAM_OPTIONS in shape.omitted
     if count == wanted or (count < wanted and is_short):
         return None
-    hint = omit_hint(Omittable.IGNORE_EOS) if count < wanted and answer.finish_reason == "stop" else ""
+    hint = omit_hint(Omittable.IGNORE_EOS) if count < wanted and answer.finish_reason != "length" else ""
     return f"{count} output tokens, {wanted} were asked for{hint}"
 
 

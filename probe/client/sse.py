@@ -7,7 +7,8 @@ is a named one, such as `event: ping`, whose data is no JSON. And the last event
 
 DONE = b"[DONE]"  # the data of the last event of completions and chat
 _BOM = b"\xef\xbb\xbf"
-_JSON_BEGINS = (b"{", b"[")
+_OBJECT = b"{"
+_JSON_BEGINS = (_OBJECT, b"[")
 _PLAIN = (b"", b"message")
 _ERROR = b"error"
 
@@ -15,10 +16,11 @@ _ERROR = b"error"
 class EventSplitter:
     """A buffer that returns the data of each event once it is complete, whatever the pieces that its bytes come in.
 
-    Nothing is returned after an event of the type `error`; `failure` is its data, else None.
+    Nothing is returned after an event of the type `error`; `failure` is its data, else None. `stray`: the first line of
+    a JSON object that is in no event; gateways append the error of a server that died like that.
     """
 
-    __slots__ = ("_after_cr", "_begin", "_data", "_line", "_type", "failure")
+    __slots__ = ("_after_cr", "_begin", "_data", "_line", "_type", "failure", "stray")
 
     def __init__(self) -> None:
         self._begin: bytes | None = b""  # what may become a byte order mark; None once the stream has begun
@@ -27,6 +29,7 @@ class EventSplitter:
         self._data: list[bytes] = []
         self._type = b""
         self.failure: bytes | None = None
+        self.stray: bytes | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the events that this piece completes."""
@@ -83,6 +86,8 @@ class EventSplitter:
             self._data.append(value.removeprefix(b" "))
         elif field == b"event":
             self._type = value.removeprefix(b" ")
+        elif line.startswith(_OBJECT) and self.stray is None:
+            self.stray = line
 
     def _dispatch(self, events: list[bytes]) -> None:
         event, kind, has_data = b"\n".join(self._data), self._type, bool(self._data)

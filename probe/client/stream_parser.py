@@ -120,6 +120,8 @@ class StreamReader(ABC):
                 self._take(event, last[0] if last else 0, last[0] - last[1] if last else 0)
         if self._splitter.failure is not None:
             self._take_failure(self._splitter.failure)
+        if not self._ended and self._splitter.stray is not None:
+            self._error = error_of(self._splitter.stray, self._hide)
         error = self._error
         return Transcript(
             TokenEvents(self._at_ns, self._late_ns, self._tokens, self._first_visible, self._first_answer),

@@ -15,8 +15,17 @@ from probe.core.text import one_line
 
 # Keys of a request's body that Kneewatch sets itself.
 _OWN = (
-    *("documents", "ignore_eos", "input", "max_output_tokens", "max_tokens", "messages", "model", "prompt", "query"),
-    *("stream", "stream_options", "text_1", "text_2"),
+    *(
+        "documents",
+        "ignore_eos",
+        "input",
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "messages",
+        "model",
+    ),
+    *("prompt", "query", "stream", "stream_options", "text_1", "text_2"),
 )
 # Names of texts that are credentials; not eos_token or cache_key.
 _SECRET = re.compile(
@@ -32,6 +41,13 @@ class PromptForm(StrEnum):
 
     TOKEN_IDS = "token_ids"  # noqa: S105 - no password
     TEXT = "text"
+
+
+class ChatLimit(StrEnum):
+    """The field of chat for the most tokens of an answer."""
+
+    MAX_TOKENS = "max_tokens"
+    MAX_COMPLETION_TOKENS = "max_completion_tokens"
 
 
 def _extra_body(body: dict[str, Any]) -> dict[str, Any]:
@@ -77,5 +93,7 @@ class RequestConfig(ConfigSection):
     """
     expect_done: bool = True
     """`false` accepts streams that end with a finish reason instead of `[DONE]`, or of the last event of their API."""
+    chat_limit: ChatLimit = ChatLimit.MAX_TOKENS
+    """The field that limits an answer of `api: chat`; newer OpenAI models and Azure refuse `max_tokens`."""
     vector_length: Annotated[int, Field(ge=1, le=65_536), NotASwitch] | None = None
     """Length of the vectors of `api: embeddings`; one of another length makes a canary `corrupt`. Default: any."""

@@ -49,7 +49,12 @@ def shape_of(target: TargetConfig) -> RequestShape:
     request = target.request
     is_text = request.prompt is PromptForm.TEXT
     return RequestShape(
-        request.extra_body, frozenset(request.omit), is_text, request.expect_done, request.vector_length
+        request.extra_body,
+        frozenset(request.omit),
+        is_text,
+        request.expect_done,
+        request.vector_length,
+        request.chat_limit.value,
     )
 
 

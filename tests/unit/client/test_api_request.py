@@ -175,3 +175,12 @@ def test_a_server_that_never_sends_done_can_be_watched(finish: str | None) -> No
     hint = "; set request.expect_done: false if the server never sends it"
     assert strict.detail == "the stream ended without [DONE] after 1 token events" + (hint if finish else "")
     assert lenient.outcome is (Outcome.OK if finish else Outcome.BROKEN_STREAM)
+
+
+@pytest.mark.parametrize("api", [api for api in Api if api.generates])
+def test_only_chat_has_another_name_for_its_limit(api: Api) -> None:
+    usual = body_of(spec(4, 3, api), "m", PLAIN_REQUESTS)
+    other = body_of(spec(4, 3, api), "m", RequestShape(chat_limit="max_completion_tokens"))
+    if api is Api.CHAT:
+        usual["max_completion_tokens"] = usual.pop("max_tokens")
+    assert other == usual
