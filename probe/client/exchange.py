@@ -63,6 +63,23 @@ class Exchange:
         )
 
 
+class FirstToken:
+    """Looks for the first token of an answer in flight: each read is parsed once, none after that token."""
+
+    def __init__(self, api: Api) -> None:
+        self._reader = answer_reader(api) if api.generates else None
+        self._parsed = 0
+
+    def has_come(self, received: ResponseBuffer) -> bool:
+        """Return whether the answer so far has a token, or is none that could have one."""
+        if self._reader is None or received.status != _OK:
+            return True
+        if not self._reader.events and self._parsed < len(received.reads):
+            self._reader.read(received.reads[self._parsed :])
+            self._parsed = len(received.reads)
+        return self._reader.events > 0
+
+
 @dataclass(slots=True)
 class PreparedRequest:
     """A request that only has to be sent, once; only the exchange holds its prompt.
@@ -81,6 +98,7 @@ class PreparedRequest:
     carry_out: Callable[[Exchange], Awaitable[Ended | None]]
     shape: RequestShape = PLAIN_REQUESTS
     trace: TraceContext | None = None
+    _first_token: FirstToken | None = None
 
     def aborted(self, scheduled_ns: int) -> RequestRecord:
         """Return the record this request would get if cancelled now."""
@@ -96,8 +114,15 @@ class PreparedRequest:
 
     @property
     def reads(self) -> int:
-        """Return the number of reads of the response's body so far."""
-        return len(self.exchange.received.reads) if self.exchange is not None else 0
+        """Return the number of reads of the response's body so far; 0 until one of them has a token.
+
+        A comment, which some gateways send to keep the connection open, or the role of a message is none.
+        """
+        if self.exchange is None or not self.exchange.received.reads:
+            return 0
+        self._first_token = self._first_token or FirstToken(self.spec.api)
+        received = self.exchange.received
+        return len(received.reads) if self._first_token.has_come(received) else 0
 
     async def send(self, scheduled_ns: int) -> "Response":
         """Send the request, due at `scheduled_ns`, and wait for its end. Raises only CancelledError."""

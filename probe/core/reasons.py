@@ -73,7 +73,7 @@ RATE_LIMITED = Reason(
     kind=ReasonKind.FAILURE,
     why="requests were refused with HTTP 429, which is a rate limit or a full queue, and no knee",
     advice="raise the limit for Kneewatch's key, or measure behind the gateway",
-    condition="a probe request got 429",
+    condition="a probe request got 429, and not the words of an engine that has too much to do",
 )
 FAILED_REQUESTS = Reason(
     word="failed_requests",
@@ -166,12 +166,23 @@ KV_CACHE = Reason(
     condition="the KV cache was above 95 % in two of the last five scrapes",
     unseen="the KV cache",
 )
+REJECTIONS = Reason(
+    word="rejections",
+    kind=ReasonKind.OVERLOAD,
+    why="the server refuses requests, as its queue limit is reached",
+    advice="raise the queue limit (vLLM: --max-num-queued-reqs, --max-num-queued-tokens) if requests may wait longer,"
+    " or add a replica",
+    condition="the server refused a probe request for having too much to do"
+    " ([which answers](engines.md#refused-or-broken)); or, since the load began, its metrics page counted a request"
+    " that it refused to queue, a user's or one that got 503 or 429",
+    unseen="rejected users",
+)
 NO_FIRST_TOKEN = Reason(
     word="no_first_token",
     kind=ReasonKind.OVERLOAD,
     why="the server hangs, or its queue is long",
     advice="requests queue above this load: raise --max-num-seqs if KV cache is free, or add a replica",
-    condition="three probe requests have waited for their first byte for more than twice the TTFT objective, or one"
+    condition="three probe requests have waited for their first token for more than twice the TTFT objective, or one"
     " for more than four times it and two seconds (the first request of a run may take as long as a canary)",
 )
 USERS_LATENCY = Reason(
@@ -199,7 +210,7 @@ SLOW_UNLOADED = Reason(
     why="without load the median already misses an objective",
     advice="loosen the objective, shorten the workload, or make the server faster",
     condition="only [without a metrics page](#without-a-metrics-page), before any load: the median of five requests"
-    " sent one at a time missed an objective, or one of them waited for its first byte as for `no_first_token`",
+    " sent one at a time missed an objective, or one of them waited for its first token as for `no_first_token`",
 )
 IN_FLIGHT_CAP = Reason(
     word="in_flight_cap",
@@ -449,8 +460,8 @@ ENDED_BY_ERROR = Reason(
 
 TRIPS = (
     SERVER_ERRORS, RATE_LIMITED, FAILED_REQUESTS, SERVER_UNREADABLE, OTHER_SERVER, SERVER_RESTARTED, SEVERAL_SERVERS,
-    REPLICAS_CHANGED, ASLEEP, PREEMPTIONS, QUEUE, KV_CACHE, NO_FIRST_TOKEN, USERS_LATENCY, SLOW_ANSWERS, SLOW_UNLOADED,
-    IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
+    REPLICAS_CHANGED, ASLEEP, REJECTIONS, PREEMPTIONS, QUEUE, KV_CACHE, NO_FIRST_TOKEN, USERS_LATENCY, SLOW_ANSWERS,
+    SLOW_UNLOADED, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
 )  # fmt: skip
 REFUSALS = (
     LOCKED, NO_LOCK, OUTSIDE_WINDOW, BUDGET_SPENT, CANARY_FAILED, NO_SERVER_METRICS, REFUSED_ASLEEP, BUSY,

@@ -247,6 +247,7 @@ class StepSummary:
     tripped: str | None = None  # why the guard stopped it
     held_s: Distribution = Distribution()  # how long requests waited for one fewer in flight
     tokens: SentTokens = field(default_factory=SentTokens)
+    rejected: int = 0  # of the failed requests, those that the server refused for having too much to do
 
     @property
     def total_tokens_per_second(self) -> float:

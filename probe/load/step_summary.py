@@ -74,6 +74,7 @@ def summarize(
         users=users or UserLoad(),
         gpu=use(gpus, run.window_ns),
         tokens=sent_tokens(run.records),
+        rejected=sum(r.is_overload for r in records),
     )
 
 

@@ -39,7 +39,7 @@ class GuardLimits:
     latency_polls: int = 6  # three seconds: at one request/s the last poll alone would have no samples
     slow_first_tokens: float = 3
     itl_samples: float = 20
-    unanswered: int = 3  # requests that wait too long for their first byte; a single one may have a long prompt
+    unanswered: int = 3  # requests that wait too long for their first token; a single one may have a long prompt
     hang_s: float = 2.0  # or twice the limit, if longer: a server that does not answer a single request does not answer
     worse_than_before: float = 2  # users with long prompts wait long without probe load too
     usual_samples: float = 200
@@ -104,12 +104,16 @@ def decide(
     failures: Sequence[Outcome],
     limits: GuardLimits,
     unanswered_s: Sequence[float] = (),
+    *,
+    rejected: int = 0,
+    before: ServerSnapshot | None = None,
 ) -> GuardVerdict:
     """Decide whether load may go on.
 
     `polls`: the server at each poll since load began, oldest first, None for a failed poll; `failures`: outcomes of the
-    probe requests that failed since then; `unanswered_s`: for how long (s) the probe requests without a first byte have
-    been due, in any order.
+    probe requests that failed since then, but for the `rejected` ones, which the server refused for having too much to
+    do; `unanswered_s`: for how long (s) the probe requests without a first token have been due, in any order. `before`:
+    the server before any load of the run; None: the first poll.
     """
     if polls and polls[-1] is not None and polls[-1].is_asleep:
         return denied(reasons.ASLEEP, SLEEPS)  # and not the failures that this brings
@@ -123,11 +127,12 @@ def decide(
     read = [poll for poll in polls if poll is not None]
     return (
         _restarted(read)
+        or _rejecting(read, rejected)
         or _preempting(read, limits)
         or _queueing(read, limits)
         or _full(read, limits)
         or _unanswered(unanswered_s, limits)
-        or _slow(read, limits)
+        or _slow(read, limits, before)
         or GO
     )
 
@@ -176,8 +181,17 @@ def broken_for_certain(missed: Mapping[str, int], planned: float, objectives: Ob
 
 def preemptions(polls: Sequence[ServerSnapshot]) -> float | None:
     """Return the preemptions between the first poll and the last; None if the server does not report them."""
-    counts = [poll.preemptions for poll in polls if poll.preemptions is not None]
-    # The growth from poll to poll: a server that restarts in between counts from zero again.
+    return _growth([poll.preemptions for poll in polls])
+
+
+def rejections(polls: Sequence[ServerSnapshot]) -> float | None:
+    """Return the requests that the server refused to queue between the first poll and the last; None: not reported."""
+    return _growth([poll.rejections for poll in polls])
+
+
+def _growth(counted: Sequence[float | None]) -> float | None:
+    counts = [count for count in counted if count is not None]
+    # From poll to poll: a server that restarts in between counts from zero again.
     return sum(max(after - before, 0.0) for before, after in pairwise(counts)) if counts else None
 
 
@@ -188,6 +202,14 @@ def _restarted(polls: Sequence[ServerSnapshot]) -> GuardVerdict | None:
             is_other = before.replicas.keys() != after.replicas.keys()
             return denied(reasons.REPLICAS_CHANGED if is_other else reasons.SERVER_RESTARTED, words)
     return None
+
+
+def _rejecting(polls: Sequence[ServerSnapshot], rejected: int) -> GuardVerdict | None:
+    """Judge rejections. A single one is harm: a user may have got it, and a full queue refuses whoever comes."""
+    counted = rejections(polls) or 0.0
+    if not rejected and not counted:
+        return None
+    return denied(reasons.REJECTIONS, f"the server refused {max(rejected, counted):g} requests since the load began")
 
 
 def _preempting(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
@@ -223,19 +245,23 @@ def _unanswered(unanswered_s: Sequence[float], limits: GuardLimits) -> GuardVerd
     return denied(reasons.NO_FIRST_TOKEN, words)
 
 
-def _slow(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> GuardVerdict | None:
-    words = slow_tokens(polls, limits)
+def _slow(polls: Sequence[ServerSnapshot], limits: GuardLimits, before: ServerSnapshot | None) -> GuardVerdict | None:
+    words = slow_tokens(polls, limits, before)
     return denied(reasons.USERS_LATENCY, words) if words else None
 
 
-def slow_tokens(polls: Sequence[ServerSnapshot], limits: GuardLimits) -> str | None:
+def slow_tokens(
+    polls: Sequence[ServerSnapshot], limits: GuardLimits, before: ServerSnapshot | None = None
+) -> str | None:
     """Describe latencies that are too long at the end of `polls`, the successful ones since load began, or None.
 
+    `before`: as for `decide`. What is usual is taken from it, as a later poll has the run's own overloads in it.
     The server's histograms include probe requests, which share queue and batch with users' requests: whichever wait too
     long, it is a reason to stop.
     """
     recent = polls[-limits.latency_polls :]
-    return _slow_first_tokens(polls, recent, limits) or _slow_next_tokens(recent, limits)
+    usual = [before] if before is not None else polls
+    return _slow_first_tokens(usual, recent, limits) or _slow_next_tokens(recent, limits)
 
 
 def _slow_first_tokens(

@@ -8,6 +8,7 @@ from probe.core.result import CapacityResult
 
 # vLLM's words for a prompt that is too long; other servers have similar ones.
 _TOO_LONG = re.compile(r"(context|model) length|maximum context|too (long|many tokens)", re.IGNORECASE)
+_LIMITED = "HTTP 429"
 _IN_THE_SERVER = (Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT, Outcome.BROKEN_STREAM)
 
 
@@ -18,6 +19,8 @@ def failure_advice(result: CapacityResult) -> str | None:
     has_failed = ended in (reasons.SERVER_ERRORS, reasons.FAILED_REQUESTS)
     if failure is None or ended is reasons.RATE_LIMITED or not (has_failed or is_unanswered):
         return None
+    if failure.startswith(Outcome.REJECTED.value):
+        return f"{(reasons.RATE_LIMITED if _LIMITED in failure else reasons.REJECTIONS).advice}."
     if _TOO_LONG.search(failure):
         return "shorten the workload: its prompt and output have to fit the server's context length."
     if failure.partition(":")[0] in _IN_THE_SERVER:

@@ -1,11 +1,17 @@
 """The knee of a capacity result as text: where it is, whether a step reached it, and what limits it."""
 
 from probe.core.objectives import AVAILABILITY, LATENCIES
+from probe.core.reasons import REJECTIONS
 from probe.core.result import Capacity, CapacityResult
 from probe.report.figures import number
 
 _EMPIRICAL = "empirical"
-_OBJECTIVES = (AVAILABILITY, *LATENCIES)
+_OBJECTIVES = (AVAILABILITY, *LATENCIES, REJECTIONS.word)
+# vLLM's flags that limit its queue, by the words with which it refuses a request.
+_QUEUE_LIMITS = (
+    ("cannot accept new requests", "--max-num-queued-reqs"),
+    ("token backlog", "--max-num-queued-tokens"),
+)
 
 
 def is_not_reached(capacity: Capacity) -> bool:
@@ -54,6 +60,11 @@ def _in_flight(requests: int) -> str:
 def limit_words(result: CapacityResult) -> str:
     """Return what limits the capacity; "" if that is unknown."""
     limiting = result.capacity.limiting or ""
+    if limiting == REJECTIONS.word:
+        said = (flag for words, flag in _QUEUE_LIMITS if words in (result.first_failure or ""))
+        anyone = " or ".join(flag for _, flag in _QUEUE_LIMITS) if result.context.engine == "vllm" else ""
+        flag = next(said, anyone)
+        return f"the server's queue limit ({flag})" if flag else "the server's queue limit"
     if limiting and is_predicted(result):
         return f"{limiting} (predicted by the model)"
     return limiting

@@ -67,6 +67,9 @@ _VERSION = JsonLimits(max_bytes=64 * 1024, max_values=1000)  # vLLM's is {"versi
 _INFO_TIMEOUT_S = 15.0  # vLLM 0.32 first lists the machine's software, which took 9 s on two busy cores
 _STOPPED_SHARE = 0.1  # of the time limit
 _MAX_VERSION = 64
+_UNKNOWN = "unknown"
+# After a page; it was asked for at once. A guard gives up a poll after a second.
+_VERSION_WAIT_S = 0.5
 _MAX_ADDRESS = 100
 _MAX_MESSAGE = 300
 # Shorter secrets may be words of the page.
@@ -83,7 +86,7 @@ class _UnreadError(ValueError):
 
 
 class PageScraper:
-    """Scrapes one page. It requests the version once, and again after every failure: servers are redeployed.
+    """Scrapes one page. Beside it, it requests the version once, and again after every failure: servers are redeployed.
 
     `engine`: one of engines.NAMES, or None to detect it. `max_bytes`: the most of an answer. `seconds` and `page_bytes`
     describe the last page: the time to fetch and parse it, and its uncompressed size.
@@ -99,6 +102,8 @@ class PageScraper:
         self._timeout_s = timeout_s
         self.max_bytes = MAX_PAGE_BYTES
         self._version: str | None = None
+        self._asking: asyncio.Task[str] | None = None  # for the version
+        self._answers_version = True  # not known to leave the question open
         self._found_engine = engine
         self._has_no_info = False  # the server has refused /server_info
         self._redactor = Redactor()
@@ -107,6 +112,7 @@ class PageScraper:
         self._metrics = httpx.AsyncClient(timeout=timeout, transport=endpoint.metrics_transport(), trust_env=False)
 
     async def close(self) -> None:
+        await self._forget_version()
         await self._server.aclose()
         await self._metrics.aclose()
 
@@ -146,16 +152,16 @@ class PageScraper:
     async def _read(self) -> ServerSnapshot:
         try:
             async with asyncio.timeout(self._timeout_s):
-                # Another read may fail and forget the version while this one waits for its page.
-                version = self._version = self._version or await self._ask_version()
+                version, asking = self._version, self._ask_beside()
                 began_ns = self._clock.monotonic_ns()
                 page, is_framed = await self._get(self._metrics, self._address)
             if page and not is_framed and not page.endswith(b"\n"):
                 raise _UnreadError("damaged", "cut short: the last line has no end")
             # Outside the time-out: a thread cannot be cancelled, and each scrape would leave another one behind.
-            snapshot = replace(await self._parsed(page, version), asked_ns=began_ns)
+            snapshot = replace(await self._parsed(page), asked_ns=began_ns)
         except NETWORK_ERRORS as error:
-            self._version, self._has_no_info = None, False
+            await self._forget_version()
+            self._has_no_info = False
             message = shortage(error) or one_line(self._redactor.hide_text(str(error)), _MAX_MESSAGE)
             message = message or self._unsaid(error)
             raise TargetError(
@@ -164,13 +170,17 @@ class PageScraper:
         self.seconds = (self._clock.monotonic_ns() - began_ns) * 1e-9
         self.page_bytes = len(page)
         self._found_engine = snapshot.engine
-        return snapshot
+        if asking is not None:
+            await asyncio.wait((asking,), timeout=_VERSION_WAIT_S if self._answers_version else 0)
+            # Another read may have failed and forgotten the version while this one waited for its page.
+            version = asking.result() if asking.done() and not asking.cancelled() else self._version
+        return replace(snapshot, version=version or _UNKNOWN)
 
-    async def _parsed(self, page: bytes, version: str) -> ServerSnapshot:
+    async def _parsed(self, page: bytes) -> ServerSnapshot:
         at_ns, wall_s = self._clock.monotonic_ns(), self._clock.wall_s()
 
         def parsed() -> ServerSnapshot:
-            return engines.parse(page.decode("utf-8", "replace"), at_ns, wall_s, version, self._engine)
+            return engines.parse(page.decode("utf-8", "replace"), at_ns, wall_s, engine=self._engine)
 
         try:
             return await asyncio.to_thread(parsed) if len(page) > _BESIDE_BYTES else parsed()
@@ -179,16 +189,36 @@ class PageScraper:
         except ValueError as error:
             raise _UnreadError("damaged", str(error)) from None
 
+    def _ask_beside(self) -> asyncio.Task[str] | None:
+        """Return the question for the version, where it is not known.
+
+        It goes on when the read that asked is given up: else a gateway that never answers it would be asked by each.
+        """
+        if self._version is None and self._asking is None:
+            self._asking = asyncio.create_task(self._ask_version())
+        return self._asking
+
+    async def _forget_version(self) -> None:
+        self._version, asking, self._asking = None, self._asking, None
+        if asking is not None:
+            asking.cancel()
+            await asyncio.wait((asking,))
+
     async def _ask_version(self) -> str:
-        """Return the version at /version, as vLLM has it; "unknown" if there is none within half the time-out."""
+        """Return and keep the version at /version, vLLM's; "unknown" if there is none within half the time-out."""
+        version: object = None
         try:
             async with asyncio.timeout(self._timeout_s / 2):
                 answer, _ = await self._get(self._server, f"{self._endpoint.base_url}/version")
+            self._answers_version = True
             version = read_json(answer, _VERSION)["version"]
+        except (TimeoutError, httpx.TimeoutException):
+            self._answers_version = False
         except (*NETWORK_ERRORS, KeyError, TypeError):
-            return "unknown"
+            self._answers_version = True
         is_label = isinstance(version, str) and 0 < len(version) <= _MAX_VERSION and version.isprintable()
-        return version if is_label else "unknown"
+        self._version, self._asking = str(version) if is_label else _UNKNOWN, None
+        return self._version
 
     async def _get(self, http: httpx.AsyncClient, url: str, timeout_s: float | None = None) -> tuple[bytes, bool]:
         """Return the body, and whether its length or framing would reveal a truncated body."""

@@ -23,6 +23,7 @@ from probe.observe.guard import (
     counted_after_s,
     decide,
     page_fault,
+    rejections,
 )
 from probe.observe.stream_guard import StreamGuard
 
@@ -87,6 +88,8 @@ _CALM_POLLS = 2
 # Overloads that, without load, show a slow server.
 _SLOW = (reasons.NO_FIRST_TOKEN.word, reasons.SLOW_ANSWERS.word)
 _RESTARTED = Stopped("guard", reasons.SERVER_RESTARTED.word)
+# Answers that may be a full queue whose words a gateway has replaced by its own. The metrics page tells.
+_BARE_REFUSALS = (429, 503)
 # After a restart: if there are several servers, the old one answers again within so many polls.
 _AGAIN_POLLS = 6
 
@@ -107,6 +110,8 @@ class RunGuard:
         self._stream = StreamGuard(self._limits, request.objectives) if request.by_stream else None
         self._is_unloaded = request.by_stream  # until the answers of the unloaded server are known
         self._failures: list[Outcome] = []
+        self._rejected = 0  # requests that the server refused for having too much to do
+        self._unexplained: list[Outcome] = []  # of refusals until the next poll
         self._is_loading = False
         self._rate_rps = 0.0  # of the step that runs, where it is known
         self._planned = 0.0  # requests of the step that runs, where it has a rate
@@ -159,6 +164,7 @@ class RunGuard:
                 self._switch.stop("guard", self.tripped)
             await self._switch.pause(POLL_S)
         self._watch.forget_polls()
+        self._rejected = 0
         self.tripped = None
 
     async def _is_calm(self, send_one: Callable[[], Awaitable[StepRun]]) -> bool:
@@ -180,8 +186,37 @@ class RunGuard:
         if self._stream is not None:
             self._stream.answered(record)
         if record.outcome not in NO_FAILURES:
-            self._failures.append(record.outcome)
+            self._refused(record)
             self.check()
+
+    def _refused(self, record: RequestRecord) -> None:
+        """Take in a failure. The load ends at once for one that the next poll explains."""
+        if record.is_overload:
+            self._rejected += 1
+        elif record.http_status in _BARE_REFUSALS and self._counts_rejections():
+            self._unexplained.append(record.outcome)
+            self._switch.step_over.set()
+        else:
+            self._failures.append(record.outcome)
+
+    def _counts_rejections(self) -> bool:
+        last = self._watch.snapshots[-1] if self._watch.snapshots else None
+        return self._request.is_guarded and self._is_loading and last is not None and last.rejections is not None
+
+    @property
+    def is_unsure(self) -> bool:
+        """Return whether the next poll decides what a refusal was."""
+        return bool(self._unexplained)
+
+    def explain_refusals(self) -> None:
+        """Take refusals for rejections where the page, polled since, has counted some; else the server failed."""
+        polls = [*(poll for poll in self._watch.polls if poll is not None), *self._watch.snapshots[-1:]]
+        if rejections(polls):
+            self._rejected += len(self._unexplained)
+        else:
+            self._failures += self._unexplained
+        self._unexplained.clear()
+        self.check()
 
     def _judge(self, record: RequestRecord) -> None:
         """End a step of a search as soon as it is certain to break an objective. Fixed steps run to their end."""
@@ -196,7 +231,14 @@ class RunGuard:
         """Judge the server now."""
         limits = self._limits.offered(self._rate_rps)
         polls = self._watch.polls if self._stream is None else ()
-        verdict = decide(polls, self._failures, limits, self._unanswered_s())
+        verdict = decide(
+            polls,
+            self._failures,
+            limits,
+            self._unanswered_s(),
+            rejected=self._rejected,
+            before=self._watch.first,
+        )
         if verdict.allows_load and self._stream is not None:
             verdict = self._stream.decide() or verdict
         if self._request.is_guarded and not verdict.allows_load:
@@ -256,7 +298,7 @@ class RunGuard:
             self._switch.stop("guard", reason)
 
     def _unanswered_s(self) -> list[float]:
-        """Return for how long requests had waited for their first byte when that was reported.
+        """Return for how long requests had waited for their first token when that was reported.
 
         None of a cold server's first request, which may take long; none by a report that is too old, as the answers
         may have arrived since.

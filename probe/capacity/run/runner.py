@@ -334,6 +334,9 @@ class CapacityRun:
             run = await self._load.run(plan, self._switch.step_over, self._keep)
         finally:
             self._cost.step_ended()
+        if self._guard.is_unsure:
+            await self._watch.poll()
+            self._guard.explain_refusals()
         self._guard.step_ended(run)
         return run
 

@@ -33,6 +33,7 @@ class ServerWatch:
         self._gpus: list[GpuSnapshot] = []
         self.polls: list[ServerSnapshot | None] = []
         self.snapshots: list[ServerSnapshot] = []  # those before and after a step too
+        self.first: ServerSnapshot | None = None  # before the run's load
         self.failure: str | None = None  # why the last poll that failed did
         self.has_alternated = False  # several servers answer, one after the other
         self._polled: ServerSnapshot | None = None
@@ -50,6 +51,7 @@ class ServerWatch:
             self.failure = str(error)
             return None
         self.snapshots.append(snapshot)
+        self.first = self.first or snapshot
         return snapshot
 
     async def follow_server(self) -> None:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from probe.capacity.search.load_words import describe_load, option_of
 from probe.core import reasons
-from probe.core.reasons import CUT_SHORT, OVER_OBJECTIVE_SECONDS, ReasonKind
+from probe.core.objectives import AVAILABILITY
+from probe.core.reasons import CUT_SHORT, OVER_OBJECTIVE_SECONDS, REJECTIONS, ReasonKind
 from probe.core.result import Capacity, Stopped
 from probe.core.step import Pattern, StepPlan, StepSummary
 
@@ -60,7 +61,8 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     """Return the highest valid step that held every objective, as a capacity.
 
     The true knee lies between that step and the next one up that did not hold: one that broke an objective, or was over
-    an objective for as long as the budget allows. A step that the guard stopped gives no bound. Of steps with the same
+    an objective for as long as the budget allows, or in which the server refused requests, which is not within the
+    objective of availability. Another step that the guard stopped gives no bound. Of steps with the same
     load, the longest that was judged counts: the others hardly show queues that grow slowly.
     `lower` is the throughput held. `upper`, in a closed loop, is what the broken step reached or, where throughput had
     already collapsed there, the most it could have reached (throughput grows no faster than concurrency); in an
@@ -73,6 +75,7 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     if ended.kind is ReasonKind.VOID:
         return no_capacity(MODE, Cause(ended.explained, ended.advice))
     spent = [step for step in steps if stopped == _OVER_OBJECTIVE and step.reason == CUT_SHORT.word]
+    spent += [step for step in steps if step.tripped == REJECTIONS.word and step not in spent]
     steps = [step for step in steps if not _is_repeated(step, [*(s for s in steps if s.valid), *spent])]
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
     best = max(held, key=_load, default=None)
@@ -119,8 +122,11 @@ def _users_rps(step: StepSummary) -> float | None:
 
 
 def _limiting(above: StepSummary | None, stopped: Stopped) -> str | None:
+    if above is not None and above.tripped == REJECTIONS.word:
+        return REJECTIONS.word
     if above is not None and above.broken:
-        return above.broken[0]
+        is_refused = above.broken[0] == AVAILABILITY and 2 * above.rejected > above.requests.failed
+        return REJECTIONS.word if is_refused else above.broken[0]
     if above is not None and stopped == _OVER_OBJECTIVE:
         # The step was cut short and not judged, so take the objective that the fewest of its requests met.
         latencies = {name: ratio for name, ratio in above.good_ratio.items() if name in ("ttft", "tpot")}

@@ -16,7 +16,7 @@ from probe.capacity.search.search_step import SearchStep
 from probe.capacity.search.unverified import MAX_VERIFIED_HALF, assumption, is_crowded
 from probe.core import objectives as slo
 from probe.core import reasons
-from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, TOO_FEW, ReasonKind
+from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, REJECTIONS, TOO_FEW, ReasonKind
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
 from probe.core.token_length import mean_length
@@ -74,6 +74,15 @@ def _load(step: SearchStep) -> float:
     return step.load_rps
 
 
+def queue_limit(state: SearchState) -> str | None:
+    """Return that the server's queue limit is what limits it, by the lowest load that was too high, or None.
+
+    No model has it: a server refuses requests there long before it is slow.
+    """
+    lowest = min(overloaded_steps(state), default=None, key=_load)
+    return REJECTIONS.word if lowest is not None and lowest.tripped == REJECTIONS.word else None
+
+
 def _may_be_chance(state: SearchState, step: SearchStep) -> bool:
     """Return whether so many requests may have missed an objective by chance at a load that just holds (binomial)."""
     if step.tripped is not None:
@@ -116,7 +125,8 @@ def unforeseen_overload(state: SearchState, knee: KneeEstimate) -> str | None:
     if lowest is None:
         return None
     words = f"{lowest.load_rps:.3g} requests/s were too many ({lowest.tripped})"
-    hint = f"; {SET_MAX_NUM_SEQS}" if state.model.max_num_seqs is None else ""
+    is_batch = state.model.max_num_seqs is None and lowest.tripped != REJECTIONS.word
+    hint = f"; {SET_MAX_NUM_SEQS}" if is_batch else ""
     return f"{words}, which the model of this server does not say{hint}"
 
 
@@ -207,14 +217,15 @@ def model_capacity(state: SearchState, knee: KneeEstimate, caveat: str | None) -
     low, high = knee.interval[0] * rate / knee.rate_rps, knee.interval[1]
     if unforeseen_overload(state, knee) is not None:
         low = min(low, _least_capacity_rps(_highest_held(state)))
-    limits = knee.bottleneck
+    refuses = queue_limit(state) if too_high_rps <= knee.rate_rps else None
+    limits = knee.bottleneck if refuses is None else None
     return Capacity(
         mode=VERIFIED if caveat is None else FORECAST,
         requests_per_second=rate,
         lower=low,
         upper=min(high, too_high_rps * (1 + MAX_VERIFIED_HALF)),
         output_tokens_per_second=rate * mean_length(state.model.workload.output_tokens),
-        limiting=knee.limiting,
+        limiting=refuses or knee.limiting,
         bottleneck=limits.name if limits else None,
         advice=limits.advice if limits else None,
         bottleneck_gain=limits.gain if limits else None,
@@ -275,6 +286,7 @@ def empirical_capacity(state: SearchState, doubt: str) -> Capacity:
         lower=least_rps,
         upper=failed_rps * (1 + LEAST_SPREAD),
         output_tokens_per_second=rate * tokens,
+        limiting=queue_limit(state),
         reason=f"measured without a model: {doubt}{_TOO_SHORT if is_short else ''}",
         roofline=state.model.roofline(None),
     )

@@ -116,6 +116,29 @@ def test_every_read_has_its_own_stamp() -> None:
     assert first - record.sent_ns > 40_000_000
 
 
+ROLE = event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]})
+
+
+@pytest.mark.parametrize("early", [b": ping\n\n", b"event: ping\ndata: {}\n\n", ROLE], ids=["comment", "event", "role"])
+def test_what_a_gateway_sends_before_the_first_token_is_not_its_begin(early: bytes) -> None:
+    """The guard counts the requests that wait for their first token by `reads`."""
+
+    async def main() -> list[int]:
+        script: Script = [STREAM_HEAD + chunked(early, end=False), 0.1, chunked(*THREE_TOKENS)]
+        async with hostile(script) as server, client(server.base_url) as to:
+            prepared = to.prepare(SPEC, "tiny", Traffic.CAPACITY)
+            sending = asyncio.create_task(prepared.send(time.monotonic_ns()))
+            while not (prepared.exchange and prepared.exchange.received.reads):  # noqa: ASYNC110 - no event tells
+                await asyncio.sleep(0.001)
+            before = prepared.reads
+            await sending
+            return [before, prepared.reads]
+
+    waiting, begun = asyncio.run(main())
+    assert waiting == 0
+    assert begun > 1
+
+
 def test_asks_as_vllm_wants_to_be_asked() -> None:
     async def main() -> list[Asked]:
         async with hostile([GOOD]) as server, client(server.base_url) as to:

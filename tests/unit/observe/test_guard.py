@@ -64,6 +64,28 @@ def test_a_refusal_by_rate_is_no_server_error() -> None:
     assert reason(poll(), failures=(Outcome.SERVER_ERROR, Outcome.REJECTED)) == "server_errors"
 
 
+def test_a_single_rejection_stops_the_load_and_a_failure_beside_it_names_the_stop() -> None:
+    assert decide([poll()], (), LIMITS, rejected=1).reason == "rejections"
+    assert decide([], (), LIMITS, rejected=1).reason == "rejections", "without a page too"
+    assert decide([poll()], (Outcome.SERVER_ERROR,), LIMITS, rejected=9).reason == "server_errors"
+    assert reasons.is_overload("rejections")
+    assert not reasons.is_precaution("rejections"), "users may have got it"
+
+
+@pytest.mark.parametrize(
+    ("counted", "verdict"),
+    [
+        ((7.0, 7.0), None),
+        ((7.0, 8.0), "rejections"),
+        ((None, 8.0), None),
+        ((7.0, None, 8.0), "rejections"),
+        ((None, None), None),
+    ],
+)
+def test_rejections_of_users_stop_the_load(counted: tuple[float | None, ...], verdict: str | None) -> None:
+    assert reason(*(poll(rejections=count) for count in counted)) == verdict
+
+
 def _page(at_s: float, requests: float) -> ServerSnapshot:
     """Return a page of a server that counts finished requests."""
     return replace(poll(), at_ns=int(at_s * 1e9), finished={"stop": requests}, histograms={})
@@ -249,6 +271,14 @@ def test_users_who_always_wait_long_are_no_reason_unless_it_gets_worse(
 ) -> None:
     """Before the load one of ten waited so long, of 200: long prompts. Twice that is more than usual."""
     assert _judged(_latencies(20, 180), _latencies(20 + slow, 180 + quick)) == verdict
+
+
+def test_what_is_usual_is_what_was_before_any_load_of_the_run() -> None:
+    """A search outlives an overload, in which 90 of 150 first tokens were late. Three of ten are no more usual for it."""
+    before = _latencies(0, 300)
+    after, then = _latencies(90, 360), _latencies(99, 381)
+    assert decide([after, then], (), PROMISED, before=before).reason == "users_latency"
+    assert decide([after, then], (), PROMISED).reason is None, "the first poll is taken for it where there is no other"
 
 
 def test_few_samples_do_not_show_what_a_server_usually_does() -> None:

@@ -5,6 +5,7 @@ import gzip
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from probe.scrape.page_scraper import PageScraper
 def test_a_page_is_a_snapshot() -> None:
     snapshot, asked = read(by_path([PAGE]))
     assert (snapshot.version, snapshot.prompt_tokens, snapshot.running) == ("0.32.0", 18, 0)
-    assert [a.line for a in asked] == ["GET /version HTTP/1.1", "GET /metrics HTTP/1.1"]
+    assert {a.line for a in asked} == {"GET /metrics HTTP/1.1", "GET /version HTTP/1.1"}
     assert all(a.headers["authorization"] == f"bearer {SECRET}" for a in asked)
 
 
@@ -57,6 +58,26 @@ def test_a_server_that_does_not_say_its_version_is_not_broken(version: bytes) ->
 @pytest.mark.fault("FA94")
 def test_a_version_that_never_comes_does_not_cost_the_metrics(version: Script) -> None:
     assert read(by_path([PAGE], version), timeout_s=0.6)[0].prompt_tokens == 18
+
+
+def test_a_version_that_never_comes_costs_no_read_that_is_given_up_early() -> None:
+    """The polls of a guard are given up after a second, before the question for the version ends."""
+
+    async def main() -> list[str]:
+        pages = iter([[PAGE], [whole(503, b"")], *[[PAGE]] * 6])
+        script = lambda asked: [HANG] if "/version" in asked.line else next(pages)  # noqa: E731 - as by_path
+        read = list[str]()
+        async with hostile(script) as server, scraping(server, timeout_s=0.6) as scraper:
+            for _ in range(8):
+                with suppress(TimeoutError, TargetError):
+                    async with asyncio.timeout(0.2):
+                        read.append((await scraper.read()).version)
+                await asyncio.sleep(0.01)
+        return read
+
+    read = asyncio.run(main())
+    assert len(read) >= 5, "all but the failure, and those that learned of the silence"
+    assert set(read) == {"unknown"}
 
 
 def test_after_a_failure_the_version_is_asked_again() -> None:
@@ -111,18 +132,18 @@ def test_the_key_goes_to_the_target_alone() -> None:
 def test_a_configured_engine_is_scraped_at_its_path_and_read_as_that() -> None:
     page = (PAGES / "trtllm.prom").read_bytes()
     snapshot, asked = read(by_path([whole(200, page)]), engine="trtllm")
-    assert asked[-1].line == "GET /prometheus/metrics HTTP/1.1"
+    assert {a.line for a in asked} == {"GET /prometheus/metrics HTTP/1.1", "GET /version HTTP/1.1"}
     assert snapshot.engine == "trtllm"
 
 
 def test_a_metrics_url_counts_more_than_where_an_engine_s_page_usually_is() -> None:
-    async def main() -> str:
+    async def main() -> set[str]:
         async with hostile([whole(200, (PAGES / "nim.prom").read_bytes())]) as server:
             async with scraping(server, engine="nim", metrics_url=f"{server.base_url}/there") as scraper:
                 await scraper.read()
-            return server.asked[-1].line
+            return {asked.line for asked in server.asked}
 
-    assert asyncio.run(main()) == "GET /there HTTP/1.1"
+    assert asyncio.run(main()) == {"GET /there HTTP/1.1", "GET /version HTTP/1.1"}
 
 
 @pytest.mark.parametrize(
