@@ -274,7 +274,7 @@ def test_users_who_always_wait_long_are_no_reason_unless_it_gets_worse(
 
 
 def test_what_is_usual_is_what_was_before_any_load_of_the_run() -> None:
-    """A search outlives an overload, in which 90 of 150 first tokens were late. Three of ten are no more usual for it."""
+    """A search outlives an overload, in which 90 of 150 first tokens were late. Three of ten are no more usual then."""
     before = _latencies(0, 300)
     after, then = _latencies(90, 360), _latencies(99, 381)
     assert decide([after, then], (), PROMISED, before=before).reason == "users_latency"
