@@ -1,10 +1,14 @@
 """Counts of a target's canaries in the last 30 days, by half hours. A half hour without canaries is unknown, not good.
 
 Its arrays never change their length, so another thread may read while canaries are added; it may miss the newest.
+
+The wall clock may leap, for a minute or for good. What was known before a leap is kept beside, and is in force again
+when the clock is nearer to it than to what was counted since.
 """
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
@@ -22,19 +26,49 @@ def slot_of(wall_s: float) -> int:
     return int(wall_s // SLOT_S)
 
 
+_A_LEAP = 2  # half hours without canaries: more may be a leap of the clock
+
+
+@dataclass(slots=True)
+class _Rings:
+    """The counts of the 30 days that end with the half hour `newest`; the totals are the sums of the rings."""
+
+    newest: int
+    rings: dict[str, "array[int]"] = field(default_factory=lambda: {name: array("I", [0] * SLOTS) for name in COUNTS})
+    totals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+    known: int = 0  # half hours with canaries
+
+    def copy(self) -> "_Rings":
+        return _Rings(self.newest, {name: ring[:] for name, ring in self.rings.items()}, dict(self.totals), self.known)
+
+    def advance(self, slot: int) -> None:
+        """Make this half hour the newest, and forget those that are too old then."""
+        for each in range(max(self.newest + 1, slot - SLOTS + 1), slot + 1):
+            self.known -= self.rings["sent"][each % SLOTS] > 0
+            for name, ring in self.rings.items():
+                self.totals[name] -= ring[each % SLOTS]
+                ring[each % SLOTS] = 0
+        self.newest = max(self.newest, slot)
+
+    def count(self, name: str, slot: int, count: int) -> None:
+        ring = self.rings[name]
+        self.known += name == "sent" and count > 0 and not ring[slot % SLOTS]
+        ring[slot % SLOTS] += count
+        self.totals[name] += count
+
+
 class CanaryHistory:
-    """The counts of one target, in rings."""
+    """The counts of one target."""
 
     def __init__(self, rows: Iterable[Row] = ()) -> None:
         """Continue with `rows` of `rows_from` from before a restart, in ascending order."""
-        self._rings = {name: array("I", [0] * SLOTS) for name in COUNTS}
-        self._totals = dict.fromkeys(COUNTS, 0)  # the sums of the rings
-        self._known = 0  # half hours with canaries
-        self._newest: int | None = None
+        self._now: _Rings | None = None  # None: no canary yet
+        self._before: _Rings | None = None  # a leap
         for slot, *counts in rows:
-            self._advance(slot)
+            self._now = self._now or _Rings(slot)
+            self._now.advance(slot)
             for name, count in zip(COUNTS, counts, strict=True):
-                self._count(name, slot, count)
+                self._now.count(name, slot, count)
 
     def add(self, record: RequestRecord, objectives: Objectives) -> None:
         """Count a canary."""
@@ -42,60 +76,55 @@ class CanaryHistory:
         if not verdict:
             return
         slot = slot_of(record.done_wall_s)
-        self._advance(slot)
+        now = self._at(slot)
         is_good = verdict[slo.AVAILABILITY]
         missed = [name for name in objectives.latencies() if not verdict.get(name, True)]
-        self._count("sent", slot)
-        self._count("failed", slot, not is_good)
-        self._count("judged", slot, is_good and slo.ALL in verdict)
-        self._count("slow", slot, bool(missed))
+        now.count("sent", slot, 1)
+        now.count("failed", slot, not is_good)
+        now.count("judged", slot, is_good and slo.ALL in verdict)
+        now.count("slow", slot, bool(missed))
         for name in set(COUNTS).intersection(missed):
-            self._count(name, slot)
+            now.count(name, slot, 1)
 
     def last(self, name: str, slots: int, now_s: float) -> Sequence[int]:
         """Return a count for each of the last `slots` half hours, the oldest first; the last one is under way."""
-        if self._newest is None:
+        if self._now is None:
             return [0] * slots
-        ring, after = self._rings[name], self._newest % SLOTS + 1
-        gap = min(max(slot_of(now_s) - self._newest, 0), SLOTS)
+        ring, after = self._now.rings[name], self._now.newest % SLOTS + 1
+        gap = min(max(slot_of(now_s) - self._now.newest, 0), SLOTS)
         in_order = ring[after:] + ring[:after] + array("I", [0] * gap)
         return in_order[-slots:]
 
     def total(self, name: str, slots: int, now_s: float) -> int:
         """Return the sum of `last`."""
-        if slots == SLOTS and self._newest == slot_of(now_s):
-            return self._totals[name]
+        if slots == SLOTS and self._now is not None and self._now.newest == slot_of(now_s):
+            return self._now.totals[name]
         return sum(self.last(name, slots, now_s))
 
     def known_slots(self, slots: int, now_s: float) -> int:
         """Return how many of the last half hours had canaries."""
-        if slots == SLOTS and self._newest == slot_of(now_s):
-            return self._known
+        if slots == SLOTS and self._now is not None and self._now.newest == slot_of(now_s):
+            return self._now.known
         return slots - self.last("sent", slots, now_s).count(0)
 
     def rows_from(self, slot: int) -> Iterator[Row]:
         """Yield the counts of this half hour and the later ones, to be stored."""
-        if self._newest is not None:
-            for each in range(max(slot, self._newest - SLOTS + 1), self._newest + 1):
-                counts = [self._rings[name][each % SLOTS] for name in COUNTS]
+        if self._now is not None:
+            for each in range(max(slot, self._now.newest - SLOTS + 1), self._now.newest + 1):
+                counts = [self._now.rings[name][each % SLOTS] for name in COUNTS]
                 if counts[0]:
                     yield each, *counts
 
-    def _advance(self, slot: int) -> None:
-        """Make this half hour one of the ring, and forget those that are too old for it."""
-        newest = self._newest
-        is_far = newest is None or abs(slot - newest) >= SLOTS  # far in the past: the clock was ahead
-        stale = range(SLOTS) if newest is None or is_far else range(newest + 1, slot + 1)
-        for each in stale:
-            self._known -= self._rings["sent"][each % SLOTS] > 0
-            for name, ring in self._rings.items():
-                self._totals[name] -= ring[each % SLOTS]
-                ring[each % SLOTS] = 0
-        if stale:
-            self._newest = slot
-
-    def _count(self, name: str, slot: int, count: int = 1) -> None:
-        ring = self._rings[name]
-        self._known += name == "sent" and count > 0 and not ring[slot % SLOTS]
-        ring[slot % SLOTS] += count
-        self._totals[name] += count
+    def _at(self, slot: int) -> _Rings:
+        """Return the counts of the days around this half hour, which is one of them now."""
+        now, before = self._now, self._before
+        if now is not None and before is not None and abs(slot - before.newest) < abs(slot - now.newest):
+            now, self._before = before, None
+        elif now is not None and (slot > now.newest + _A_LEAP or slot <= now.newest - SLOTS):
+            if before is None or now.known >= before.known:  # not those of a clock that has leapt already
+                self._before = now.copy()
+            now = now if slot > now.newest else None
+        now = now or _Rings(slot)
+        now.advance(slot)
+        self._now = now
+        return now

@@ -105,7 +105,7 @@ class App:
                 await self._discoveries.close()
                 await self._schedule.stop()
                 await self._targets.close()
-        self.measurements.histories.store_now()
+        self.measurements.histories.store_now(self._clock.wall_s())
         self.measurements.store.close()
         _log.info("kneewatch stopped")
 

@@ -40,7 +40,8 @@ def write_errors(db: sqlite3.Connection, results: Sequence[CapacityResult]) -> N
         if (error := forecast_error(each)) is not None
     ]
     db.executemany(
-        "INSERT OR REPLACE INTO forecast_errors VALUES (?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO forecast_errors"
+        " (result, fingerprint, at, log_ratio, half_width, measured_half_width) VALUES (?, ?, ?, ?, ?, ?)",
         [
             (result, of, error.at_s, error.log_ratio, error.half_width, error.measured_half_width)
             for result, of, error in judged

@@ -24,7 +24,15 @@ CREATE TABLE IF NOT EXISTS canaries (
     PRIMARY KEY (target, slot)
 ) STRICT, WITHOUT ROWID;
 """
-_INSERT = f"INSERT OR REPLACE INTO canaries VALUES ({', '.join('?' * (2 + len(COUNTS)))})"  # noqa: S608 - constants
+_NAMES = ("target", "slot", *COUNTS)
+_INSERT = f"INSERT OR REPLACE INTO canaries ({', '.join(_NAMES)}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608
+# A row goes when so many later half hours have been stored, not by the wall clock, which may leap. Two days of a clock
+# that was ahead take nothing from the 30.
+_KEPT = SLOTS + 96
+_DELETE = f"""
+DELETE FROM canaries WHERE slot < (
+    SELECT min(slot) FROM (SELECT DISTINCT slot FROM canaries ORDER BY slot DESC LIMIT {_KEPT})
+)"""  # noqa: S608
 
 
 class CanaryHistories:
@@ -33,13 +41,13 @@ class CanaryHistories:
     def __init__(self, path: Path | None, now_s: float) -> None:
         """Take `path`: the store's file; None: histories end with the process. `now_s`: the wall time."""
         self._store = HistoryStore(path)
-        self._stored_until = slot_of(now_s)
+        self._until = slot_of(now_s)  # the half hour that was under way when all before it was stored
         self._open: dict[str, tuple[CanaryHistory, Objectives]] = {}
         self._gone: dict[str, CanaryHistory] = {}
 
     def open(self, target: str, objectives: Objectives) -> None:
         """Begin or continue the history of a target."""
-        history = self._gone.pop(target) if target in self._gone else self._store.load(target)
+        history = self._gone.pop(target) if target in self._gone else self._store.load(target, self._until)
         self._open[target] = (history, objectives)
 
     def add(self, record: RequestRecord) -> None:
@@ -61,19 +69,21 @@ class CanaryHistories:
         while True:
             await asyncio.sleep(_EVERY_S)
             begun, gone = slot_of(clock.wall_s()), dict(self._gone)
-            if await asyncio.to_thread(self._store.save, self._unstored()):
+            if await asyncio.to_thread(self._store.save, self._unstored(begun)):
                 self._stored(begun, gone)
 
-    def store_now(self) -> None:
-        """Store what is new, at the end of the process."""
-        self._store.save(self._unstored())
+    def store_now(self, now_s: float) -> None:
+        """Store what is new by the wall time `now_s`, at the end of the process."""
+        self._store.save(self._unstored(slot_of(now_s)))
 
-    def _unstored(self) -> Mapping[str, Sequence[Row]]:
+    def _unstored(self, now: int) -> Mapping[str, Sequence[Row]]:
+        """Return the rows to store. A clock that was ahead has left `_until` in the future."""
+        since = min(now, self._until)
         shown = {**self._gone, **{target: history for target, (history, _) in self._open.items()}}
-        return {target: list(history.rows_from(self._stored_until)) for target, history in shown.items()}
+        return {target: list(history.rows_from(since)) for target, history in shown.items()}
 
     def _stored(self, until: int, gone: Mapping[str, CanaryHistory]) -> None:
-        self._stored_until = until  # this half hour is still under way, and is stored again
+        self._until = until  # this half hour is still under way, and is stored again
         for target, history in gone.items():
             if self._gone.get(target) is history:
                 del self._gone[target]
@@ -85,33 +95,39 @@ class HistoryStore:
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._is_failing = False
+        self._cleared: int | None = None  # the newest half hour when old ones were deleted
 
-    def load(self, target: str) -> CanaryHistory:
-        """Return the target's history; an empty one if there is none or it cannot be read."""
+    def load(self, target: str, now: int) -> CanaryHistory:
+        """Return the target's history until the half hour `now`; an empty one if there is none or it cannot be read.
+
+        A later half hour is of a clock that was ahead; if all are later, the clock is behind now.
+        """
         select = f"SELECT slot, {', '.join(COUNTS)} FROM canaries WHERE target = ? ORDER BY slot"  # noqa: S608
         if self._path is None:
             return CanaryHistory()
         try:
             with closing(_opened(self._path)) as db:
-                return CanaryHistory(filter(_is_possible, db.execute(select, (target,)).fetchall()))
+                rows = [*filter(_is_possible, db.execute(select, (target,)).fetchall())]
+                return CanaryHistory([row for row in rows if row[0] <= now + 1] or rows)
         except (sqlite3.Error, ValueError) as error:
             self._failed(error)
             return CanaryHistory()
 
     def save(self, rows: Mapping[str, Sequence[Row]]) -> bool:
-        """Store half hours by target, and delete those older than 30 days. Return whether nothing is left to store."""
+        """Store half hours by target, and delete old ones. Return whether nothing is left to store."""
         values = [(target, *row) for target, each in rows.items() for row in each]
         if self._path is None or not values:
             return True
-        oldest = max(row[0] for each in rows.values() for row in each) - SLOTS + 1
+        newest = max(row[0] for each in rows.values() for row in each)
         try:
             with closing(_opened(self._path)) as db, db:
                 db.executemany(_INSERT, values)
-                db.execute("DELETE FROM canaries WHERE slot < ?", (oldest,))
+                if newest != self._cleared:
+                    db.execute(_DELETE)
         except sqlite3.Error as error:
             self._failed(error)
             return False
-        self._is_failing = False
+        self._is_failing, self._cleared = False, newest
         return True
 
     def _failed(self, error: Exception) -> None:

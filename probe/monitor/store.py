@@ -180,7 +180,7 @@ def _save(path: Path | None, results: Sequence[CapacityResult]) -> sqlite3.Error
 
 def _write(db: sqlite3.Connection, results: Sequence[CapacityResult]) -> None:
     db.executemany(
-        "INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO results (id, target, started, result) VALUES (?, ?, ?, ?)",
         [(each.id, each.target, each.started.timestamp(), dumps(each)) for each in results],
     )
     for target in {each.target for each in results}:
@@ -215,6 +215,8 @@ CREATE TABLE IF NOT EXISTS results (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS results_by_target ON results (target, started);
 """
+# What the first page of a store has.
+_MAGIC, _TABLE, _PAGE = b"SQLite format 3\0", b"CREATE TABLE results", 4096
 
 
 def open_store(path: Path | None) -> sqlite3.Connection:
@@ -226,7 +228,7 @@ def open_store(path: Path | None) -> sqlite3.Connection:
         try:
             return _opened(path)
         except sqlite3.DatabaseError as error:
-            if path is None or error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CORRUPT:
+            if path is None or not _is_damaged_store(path, error.sqlite_errorcode & 0xFF):
                 raise
             _set_aside(path, str(error))
         return _opened(path)
@@ -265,6 +267,16 @@ def _opened(path: Path | None) -> sqlite3.Connection:
         db.close()
         raise
     return db
+
+
+def _is_damaged_store(path: Path, error: int) -> bool:
+    """Return whether a file that SQLite refused was a store: some other file stays where it is. Raises OSError."""
+    if error != sqlite3.SQLITE_NOTADB:
+        return error == sqlite3.SQLITE_CORRUPT
+    with path.open("rb") as file:
+        page = file.read(_PAGE)
+    is_cut = len(page) < len(_MAGIC) and _MAGIC.startswith(page)
+    return is_cut or page.startswith(_MAGIC) or _TABLE in page or not any(page) or Path(f"{path}-wal").exists()
 
 
 def _set_aside(path: Path, problem: str) -> None:

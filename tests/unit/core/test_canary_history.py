@@ -57,7 +57,7 @@ def test_data_older_than_thirty_days_are_forgotten() -> None:
 
 @pytest.mark.fault(
     "TI2",
-    "The wall clock was ahead and is set back: canaries from the future",
+    "The wall clock was ahead since the start and is set back: canaries from the future",
     area="Time",
     users_see="the later canaries are shown",
     stays="the history",
@@ -65,6 +65,25 @@ def test_data_older_than_thirty_days_are_forgotten() -> None:
 def test_a_clock_that_was_ahead_hides_nothing_that_comes() -> None:
     history = _history(_at(-10 * SLOTS), _at(0))
     assert list(history.last("sent", 2, NOW_S)) == [0, 1]
+
+
+@pytest.mark.parametrize("leap", [3, 100, SLOTS - 1, SLOTS, 20 * SLOTS, -SLOTS, -20 * SLOTS])
+@pytest.mark.parametrize("stay", [1, 10])
+def test_a_leap_of_the_clock_costs_only_its_own_canaries(leap: int, stay: int) -> None:
+    """Ahead by more than an hour, or back by more than 30 days."""
+    history = _history(*(_at(ago) for ago in range(SLOTS - 1, -1, -1)))
+    for _ in range(stay):
+        history.add(_at(-leap), CHAT)
+    history.add(_at(0), CHAT)
+    assert list(history.last("sent", SLOTS, NOW_S)) == [1] * (SLOTS - 1) + [2]
+    assert history.total("sent", SLOTS, NOW_S) == SLOTS + 1
+    assert history.known_slots(SLOTS, NOW_S) == SLOTS
+
+
+def test_after_a_long_pause_the_counts_go_on_from_the_new_time() -> None:
+    history = _history(_at(SLOTS + 100), _at(200), _at(0), _at(-1), _at(-2))
+    assert list(history.last("sent", 3, NOW_S + 2 * SLOT_S)) == [1, 1, 1]
+    assert history.total("sent", SLOTS, NOW_S + 2 * SLOT_S) == 4
 
 
 def test_a_canary_a_little_late_is_counted_where_it_belongs() -> None:

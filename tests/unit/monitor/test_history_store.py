@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 from example_records import CHAT, record
 
-from probe.core.canary_history import SLOT_S, SLOTS
+from probe.core.canary_history import COUNTS, SLOT_S, SLOTS, Row, slot_of
 from probe.core.request import Outcome
 from probe.monitor import history_store
-from probe.monitor.history_store import CanaryHistories
+from probe.monitor.history_store import CanaryHistories, HistoryStore
 
 NOW_S = 1_000_000 * SLOT_S + 900.0
+KEPT = history_store._KEPT
 
 
 class At:
@@ -41,7 +42,7 @@ def test_a_restart_keeps_the_history_of_each_target(tmp_path: Path) -> None:
     before = _histories(tmp_path / "k.db", "a", "b")
     for target, outcome in (("a", Outcome.OK), ("a", Outcome.TIMEOUT), ("b", Outcome.OK), ("other", Outcome.OK)):
         before.add(record(target=target, outcome=outcome, done_wall_s=NOW_S))
-    before.store_now()
+    before.store_now(NOW_S)
     after = _histories(tmp_path / "k.db", "a", "b")
     assert (_sent(after, "a"), _sent(after, "b")) == (2, 1)
     assert after.get("other") is None
@@ -58,7 +59,7 @@ def test_a_file_from_before_e2e_had_a_budget_is_continued(tmp_path: Path) -> Non
     of = _histories(tmp_path / "k.db", "a")
     assert _sent(of, "a") == 3
     of.add(record(target="a", done_wall_s=NOW_S))
-    of.store_now()
+    of.store_now(NOW_S)
     assert _sent(_histories(tmp_path / "k.db", "a"), "a") == 4
 
 
@@ -92,16 +93,60 @@ def test_new_canaries_are_stored_every_minute_also_of_targets_that_have_gone(
     assert (_sent(after, "a"), _sent(after, "gone")) == (1, 1)
 
 
-def test_rows_of_more_than_thirty_days_are_deleted(tmp_path: Path) -> None:
-    old = _histories(tmp_path / "k.db", "a")
-    old.add(record(done_wall_s=NOW_S - 31 * 86400))
-    old._stored_until = 0
-    old.store_now()
-    new = _histories(tmp_path / "k.db", "a")
-    new.add(record(done_wall_s=NOW_S))
-    new.store_now()
+def _rows(first: int, last: int) -> list[Row]:
+    """Return a row for each of these half hours, counted from now."""
+    now = slot_of(NOW_S)
+    return [(slot, *[5] * len(COUNTS)) for slot in range(now + first, now + last + 1)]
+
+
+def test_rows_of_more_than_thirty_days_are_deleted_of_targets_that_have_gone_too(tmp_path: Path) -> None:
+    store = HistoryStore(tmp_path / "k.db")
+    store.save({"gone": _rows(-KEPT - 9, -KEPT - 5)})
+    store.save({"a": _rows(-KEPT - 3, -1)})
+    store.save({"a": _rows(0, 0)})
     with closing(sqlite3.connect(tmp_path / "k.db")) as db:
-        assert db.execute("SELECT COUNT(*) FROM canaries").fetchone() == (1,)
+        found = db.execute("SELECT target, MIN(slot), COUNT(*) FROM canaries").fetchall()
+    assert found == [("a", slot_of(NOW_S) - KEPT + 1, KEPT)]
+
+
+@pytest.mark.parametrize("leap_s", [31 * 86400, 365 * 86400, 3650 * 86400, -86400, -365 * 86400])
+@pytest.mark.fault(
+    "TI24",
+    "The wall clock leaps by a month, a year or ten, ahead or back, and is put right later",
+    area="Time",
+    users_see="the canaries of that time are shown at the wrong one, and later not at all",
+    stays="the history of every target, in memory and in the store",
+)
+def test_a_clock_that_leaps_deletes_no_history(tmp_path: Path, leap_s: int) -> None:
+    HistoryStore(tmp_path / "k.db").save({target: _rows(-SLOTS + 1, -1) for target in ("a", "other")})
+    of = _histories(tmp_path / "k.db", "a")
+    before = _sent(of, "a")
+    for now_s in (NOW_S, NOW_S + leap_s, NOW_S + leap_s + 5 * SLOT_S, NOW_S + 60):
+        of.add(record(target="a", done_wall_s=now_s))
+        of.store_now(now_s)
+        of._stored(slot_of(now_s), {})
+    assert before == 5 * (SLOTS - 1)
+    assert 0 <= _sent(of, "a") - (before + 2) <= 2, "a clock a day back counts where a day ago is"
+    again = _histories(tmp_path / "k.db", "a", "other")
+    assert _sent(again, "a") == _sent(of, "a")
+    assert _sent(again, "other") == before
+
+
+def test_a_clock_that_is_behind_at_the_start_hides_nothing(tmp_path: Path) -> None:
+    HistoryStore(tmp_path / "k.db").save({"a": _rows(-9, 0)})
+    behind = CanaryHistories(tmp_path / "k.db", 0.0)  # 1970: it has not been set yet
+    behind.open("a", CHAT)
+    behind.add(record(target="a", done_wall_s=100.0))
+    behind.add(record(target="a", done_wall_s=NOW_S))
+    assert _sent(behind, "a") == 51
+
+
+def test_a_store_of_a_later_version_is_written_by_name(tmp_path: Path) -> None:
+    HistoryStore(tmp_path / "k.db").save({"a": _rows(-1, -1)})
+    with closing(sqlite3.connect(tmp_path / "k.db")) as db, db:
+        db.execute("ALTER TABLE canaries ADD COLUMN later INTEGER NOT NULL DEFAULT 0")
+    assert HistoryStore(tmp_path / "k.db").save({"a": _rows(0, 0)})
+    assert _sent(_histories(tmp_path / "k.db", "a"), "a") == 10
 
 
 @pytest.mark.parametrize("value", ["NULL", "'text'", "x'ff'", "9e999", "1.5", "-1", "9000000000"])
@@ -117,7 +162,7 @@ def test_a_half_hour_that_no_history_can_have_is_left_out(tmp_path: Path, column
     """A damaged page may have values of any type: SQLite checks types as it writes, not as it reads."""
     before = _histories(tmp_path / "k.db", "a")
     before.add(record(done_wall_s=NOW_S))
-    before.store_now()
+    before.store_now(NOW_S)
     with closing(sqlite3.connect(tmp_path / "k.db")) as db, db:
         db.execute("CREATE TABLE of_any_type AS SELECT * FROM canaries UNION ALL SELECT * FROM canaries")
         db.execute("DROP TABLE canaries")
@@ -137,6 +182,6 @@ def test_a_file_that_is_no_store_costs_the_history_only(tmp_path: Path) -> None:
     (tmp_path / "k.db").write_text("no database" * 100)
     of = _histories(tmp_path / "k.db", "a")
     of.add(record(done_wall_s=NOW_S))
-    of.store_now()
+    of.store_now(NOW_S)
     assert _sent(of, "a") == 1
     assert (tmp_path / "k.db").read_text() == "no database" * 100

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -114,7 +115,7 @@ def test_the_history_of_a_target_is_bounded_and_another_target_keeps_its_own() -
         assert store.get("b") is not None
 
 
-@pytest.mark.parametrize("content", [b"this is not a database, but it is long enough to be one" * 20, b"\x00" * 4096])
+@pytest.mark.parametrize("content", [b"this is not a database, but it is long enough to be one" * 20, b"\x7fELF" * 999])
 @pytest.mark.fault(
     "DI3",
     "The store's path is another file",
@@ -240,6 +241,53 @@ def _filled(path: Path) -> None:
     with _store(path) as store:
         for i in range(40):
             store.add(result(result_id=str(i), started_s=WALL_S + i, steps=(step(4), step(8))))
+
+
+@pytest.mark.parametrize("damage", ["zeroed page", "random header", "torn", "zeros"])
+@pytest.mark.fault("C13")
+def test_a_store_whose_head_is_lost_is_set_aside_too(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "kneewatch.db"
+    _filled(path)
+    whole = path.read_bytes()
+    content = {
+        "zeroed page": bytes(4096) + whole[4096:],
+        "random header": random.Random(5).randbytes(100) + whole[100:],
+        "torn": whole[:10],
+        "zeros": bytes(len(whole)),
+    }[damage]
+    path.write_bytes(content)
+    with _store(path) as store:
+        assert store.latest() == []
+    (kept,) = tmp_path.glob("kneewatch.db.damaged-*")
+    assert kept.read_bytes() == content
+
+
+def test_a_store_of_a_later_version_is_read_and_written_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "kneewatch.db"
+    _filled(path)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("ALTER TABLE results ADD COLUMN later TEXT")
+        db.execute("ALTER TABLE forecast_errors ADD COLUMN later TEXT")
+    with _store(path) as store:
+        store.add(result(result_id="new", started_s=WALL_S + 99))
+    with _store(path) as store:
+        assert store.latest(limit=1)[0].id == "new"
+
+
+def test_a_copy_that_was_made_while_it_was_written_can_be_put_in_its_place(tmp_path: Path) -> None:
+    """As docs/operations.md says."""
+    path = tmp_path / "kneewatch.db"
+    with _store(path) as store:
+        store.add(result(result_id="kept"))
+        store.save()
+        with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+            source.backup(copy)
+        store.add(result(result_id="later"))
+    for each in tmp_path.glob("kneewatch.db*"):
+        each.unlink()
+    (tmp_path / "copy.db").rename(path)
+    with _store(path) as store:
+        assert [each.id for each in store.latest()] == ["kept"]
 
 
 @pytest.mark.fault("C13")
