@@ -27,12 +27,11 @@ from probe.client.response_buffer import ResponseBuffer, ResponseParser
 _RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: close with a reset, and send nothing more
 
 
-def discard_unsent(transport: asyncio.Transport) -> None:
+def discard_unsent(own: socket.socket | None) -> None:
     """Have the close of an open connection discard what the kernel could not send yet.
 
     Otherwise a server that reads slowly gets the request, and goes on with it, long after it was given up.
     """
-    own = transport.get_extra_info("socket")
     if own is None:
         return
     unsent = array("i", [0])
@@ -244,7 +243,7 @@ class Connection(asyncio.Protocol):
     def _give_up(self) -> None:
         """Close, and take back what the server has not read of the request."""
         if self._transport is not None and not self._transport.is_closing():
-            discard_unsent(self._transport)
+            discard_unsent(self._transport.get_extra_info("socket"))
             self._transport.abort()
 
     def _wake(self) -> None:

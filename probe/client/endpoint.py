@@ -4,18 +4,22 @@ import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
 
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
-from probe.client.httpx_transport import HttpxTransport
 from probe.client.secrets import BEARER, AuthHeader, Secrets
 from probe.client.tls_files import client_context
 from probe.client.transport import Transport
 from probe.core.file_signature import file_signature
 from probe.core.redactor import Redactor
+
+if TYPE_CHECKING:
+    from probe.client.httpx_transport import MakePool
 
 # uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE). The client closes
 # first, so that a request seldom meets a connection that is just being closed.
@@ -104,10 +108,18 @@ class Endpoint:
             raise ValueError(f"a secret of headers cannot be read ({_reason(error)})") from error
 
     def transport(self) -> httpx.AsyncBaseTransport:
-        """Return the transport that the target needs: httpx's for a proxy or HTTP/2, else Transport."""
+        """Return the transport that the target needs: httpcore's for a proxy or HTTP/2, else Transport.
+
+        What takes long is done here and not in the first request: imports, and reading certificates.
+        """
         if self.proxy is None and not self.http2:
-            return Transport(tls=self.tls, keepalive_s=_KEEPALIVE_S, unix_socket=self.unix_socket)
-        return HttpxTransport(self._httpx_transport, self._version)
+            made = Transport(tls=self.tls, keepalive_s=_KEEPALIVE_S, unix_socket=self.unix_socket)
+            if self.base_url.startswith("https:"):
+                made.prepare()
+            return made
+        from probe.client.httpx_transport import HttpxTransport  # noqa: PLC0415 - slow to import, and few need it
+
+        return HttpxTransport(self._pool, self._version, _KEEPALIVE_S)
 
     def timeouts(self, total_s: float) -> dict[str, float | None]:
         """Return the time limits for the `timeout` extension of a request; the caller limits the whole request."""
@@ -140,31 +152,35 @@ class Endpoint:
 
     def tls(self) -> ssl.SSLContext:
         """Return the current TLS context. Raises OSError or ValueError where a file cannot be used."""
-        return client_context(self.ca_file, self.cert_file, self.key_file, verify=self.verify)
-
-    def _trust(self) -> ssl.SSLContext:
-        return client_context(self.ca_file, verify=self.verify)
+        return client_context(self.ca_file, self.cert_file, self.key_file, verify=self.verify, http2=self.http2)
 
     def _version(self) -> object:
-        """Return a value that changes with the files that `_httpx_transport` reads."""
+        """Return a value that changes with the files that `_pool` reads."""
         return self.tls(), file_signature(Path(self.proxy_auth_file)) if self.proxy_auth_file else None
 
-    def _httpx_transport(self) -> httpx.AsyncHTTPTransport:
-        return httpx.AsyncHTTPTransport(
-            verify=self.tls(),
-            trust_env=False,  # a proxy from the environment would be measured as if it were the server
-            http2=self.http2,
-            proxy=self._proxy(),
-            uds=self.unix_socket,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=_KEEPALIVE_S),
-        )
+    def _pool(self) -> "MakePool":
+        """Return what makes a connection's pool, with certificates and credentials as they are now.
 
-    def _proxy(self) -> httpx.Proxy | None:
-        """Return the proxy. It is verified like the server; the client certificate is shown to the server only."""
+        A proxy is verified like the server; the client certificate is shown to the server only. A proxy from the
+        environment is not used: it would be measured as if it were the server.
+        """
+        import httpcore  # noqa: PLC0415 - as in transport()
+
+        options: dict[str, Any] = {
+            "ssl_context": self.tls(),
+            "http2": self.http2,
+            "max_connections": None,
+            "keepalive_expiry": _KEEPALIVE_S,
+        }
         if self.proxy is None:
-            return None
-        is_https = self.proxy.startswith("https:")
-        return httpx.Proxy(self.proxy, auth=self._proxy_login(), ssl_context=self._trust() if is_https else None)
+            return partial(httpcore.AsyncConnectionPool, uds=self.unix_socket, **options)
+        url, login = httpx.URL(self.proxy), self._proxy_login()
+        if url.scheme == "https":
+            options["proxy_ssl_context"] = client_context(self.ca_file, verify=self.verify)
+        if login is not None:
+            options["proxy_auth"] = tuple(part.encode() for part in login)
+        address = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/")
+        return partial(httpcore.AsyncHTTPProxy, address, **options)
 
     def _proxy_login(self) -> tuple[str, str] | None:
         """Return user and password for the proxy, if any. Raises OSError or ValueError where the file has none."""

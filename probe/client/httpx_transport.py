@@ -1,67 +1,281 @@
-"""httpx's own transport, for proxies and HTTP/2, which transport.py does not support.
+"""A transport for proxies and HTTP/2, which transport.py does not support: httpcore's, as httpx's own is.
 
-It times streams less exactly (transport.py explains why). httpx has one time limit for all reads; here the first
-read has a limit of its own, as in transport.py.
+Each request in flight has a connection of its own, over HTTP/2 too. httpcore gives a request over HTTP/2 up on its own
+side alone, without RST_STREAM, so the server would go on to answer requests that a guard has stopped. Here a request
+that is cancelled or late is reset and its connection closed, and the server, or the proxy, stops at once. An idle
+connection serves the next request.
+
+It times streams less exactly than transport.py, which explains why. httpcore has one time limit for all reads; here
+the first read has a limit of its own, as there.
 """
 
-from collections.abc import Callable
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from struct import Struct
+from time import perf_counter_ns
+from typing import Any
 
+import anyio._backends._asyncio  # noqa: F401 - anyio would import it during the first request
+import httpcore
 import httpx
 import structlog
 
+from probe.client.connection import IDLE_RACE_NS, discard_unsent
 from probe.core.text import one_line
 
 _log = structlog.get_logger()
 
+MakePool = Callable[..., httpcore.AsyncConnectionPool]
+_MAX_IDLE = 1024  # as many as the largest step has in flight
+# A frame of HTTP/2 (RFC 9113, sections 4.1 and 6.4): length 4 in three bytes, type 3, no flags, stream, error code.
+_RST_STREAM = Struct(">BHBBII")
+_CANCEL = 8
+_RESET_S = 0.05  # where the server reads nothing, closing says the same
+
 
 class HttpxTransport(httpx.AsyncBaseTransport):
-    """A transport created by `make` at the first request, so that a missing file fails that request only.
+    """Connections that are kept for `keepalive_s` after their last use.
 
-    `version` returns another value when files that `make` reads have changed; a new transport is then made. If it
-    cannot be, the previous one stays in use.
+    `read` reads certificates and credentials, and returns what makes a connection's pool with them. `version` returns
+    another value when these files have changed; new connections then use the new ones, or the previous ones where they
+    cannot be used.
     """
 
-    def __init__(self, make: Callable[[], httpx.AsyncHTTPTransport], version: Callable[[], object]) -> None:
-        self._make = make
+    def __init__(self, read: Callable[[], MakePool], version: Callable[[], object], keepalive_s: float) -> None:
+        self._read = read
         self._version = version
-        self._made: httpx.AsyncHTTPTransport | None = None
+        self._keepalive_s = keepalive_s
+        self._make: MakePool | None = None
         self._made_of: object = None
-        self._before: httpx.AsyncHTTPTransport | None = None
+        self._all: set[_Line] = set()
+        self._idle: list[_Line] = []
         self._closed = False
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Read the files now and not during a request, which will report what is wrong with them."""
+        with suppress(OSError, ValueError):
+            self._current()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request. Return the response once its head has arrived. Raises httpx's errors and `make`'s."""
+        """Send a request. Return the response once its head has arrived. Raises httpx's errors and those of `read`.
+
+        A request on an idle connection that closes promptly and without a byte is sent once more: see IDLE_RACE_NS.
+        """
         if self._closed:
             raise httpx.ConnectError("the client is closed", request=request)
-        made = await self._current()
-        limits = dict(request.extensions.get("timeout", {}))
-        between_s = limits.get("read")
-        limits["read"] = limits.pop("first_byte", between_s)
-        request.extensions["timeout"] = limits  # httpx looks it up before every read
-        response = await made.handle_async_request(request)
-        limits["read"] = between_s
-        return response
+        idle = await self._take_idle()
+        if idle is not None:
+            began_ns = perf_counter_ns()
+            try:
+                return await self._exchange(idle, request)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                is_race = not idle.heard and perf_counter_ns() - began_ns <= IDLE_RACE_NS
+                if not (is_race and isinstance(request.stream, httpx.ByteStream)):
+                    raise
+        line = _Line(self._current(), self._made_of)
+        self._all.add(line)
+        return await self._exchange(line, request)
 
     async def aclose(self) -> None:
         self._closed = True
-        for made in (self._made, self._before):
-            if made is not None:
-                await made.aclose()
+        for line in tuple(self._all):
+            await self._drop(line)
 
-    async def _current(self) -> httpx.AsyncHTTPTransport:
+    async def _exchange(self, line: "_Line", request: httpx.Request) -> httpx.Response:
+        given = request.extensions.get("timeout", {})
+        limits = {**given, "read": given.get("first_byte", given.get("read"))}
+        asked = httpcore.Request(
+            request.method,
+            httpcore.URL(
+                scheme=request.url.raw_scheme,
+                host=request.url.raw_host,
+                port=request.url.port,
+                target=request.url.raw_path,
+            ),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions={**request.extensions, "timeout": limits, "trace": line.note},
+        )
+        line.heard = False
+        try:
+            with _errors_of_httpx(request):
+                response = await line.pool.handle_async_request(asked)
+        except BaseException:
+            await self._drop(line)
+            raise
+        limits["read"] = given.get("read")  # httpcore looks it up before every read
+        body = _Body(response, request, lambda is_whole: self._release(line, is_whole=is_whole))
+        return httpx.Response(response.status, headers=response.headers, stream=body, extensions=response.extensions)
+
+    async def _release(self, line: "_Line", *, is_whole: bool) -> None:
+        if is_whole and line.is_usable and not self._closed and len(self._idle) < _MAX_IDLE:
+            line.idle_since_s, line.http2_stream = asyncio.get_running_loop().time(), None
+            self._idle.append(line)
+        else:
+            await self._drop(line)
+
+    async def _take_idle(self) -> "_Line | None":
+        """Return the connection used last; close those that are too old, closed, or made with previous files."""
         version = self._version()
-        if self._made is None:
-            self._made, self._made_of = self._make(), version
+        oldest_s = asyncio.get_running_loop().time() - self._keepalive_s
+        kept, self._idle = self._idle, []
+        for line in kept:
+            if line.is_usable and line.idle_since_s > oldest_s and line.made_of == version:
+                self._idle.append(line)
+            else:
+                await self._drop(line)
+        return self._idle.pop() if self._idle else None
+
+    async def _drop(self, line: "_Line") -> None:
+        self._all.discard(line)
+        if line in self._idle:
+            self._idle.remove(line)
+        await line.close()
+
+    def _current(self) -> MakePool:
+        version = self._version()
+        if self._make is None:
+            self._make, self._made_of = self._read(), version
         elif version != self._made_of:
             self._made_of = version
             try:
-                made = self._make()
+                self._make = self._read()
             except (OSError, ValueError) as error:
                 words = "changed credentials cannot be used, the previous ones stay in use"
                 _log.error(words, detail=one_line(str(error)))
-                return self._made
-            # Streams of the previous transport may go on; older ones have ended.
-            older, self._before, self._made = self._before, self._made, made
-            if older is not None:
-                await older.aclose()
-        return self._made
+        return self._make
+
+
+class _Line:
+    """A connection, and the pool of httpcore that it is alone in."""
+
+    def __init__(self, make: MakePool, made_of: object) -> None:
+        self.made_of = made_of
+        self.heard = False  # a byte since the current request began
+        self.idle_since_s = 0.0
+        self.http2_stream: int | None = None  # of the current request
+        self.streams: list[httpcore.AsyncNetworkStream] = []  # as connected
+        self.top: httpcore.AsyncNetworkStream | None = None  # the same, or TLS over it
+        self.pool = make(network_backend=_Backend(self))
+
+    @property
+    def is_usable(self) -> bool:
+        return any(made.is_available() and not made.has_expired() for made in self.pool.connections)
+
+    async def note(self, event: str, info: Mapping[str, Any]) -> None:
+        """Note the current request's stream, as httpcore's extension `trace`."""
+        if event == "http2.send_request_headers.started":
+            self.http2_stream = info["stream_id"]
+
+    async def close(self) -> None:
+        """Reset the current request, and close at once, in any state."""
+        for stream in self.streams:
+            with suppress(Exception):  # its socket may be gone
+                discard_unsent(stream.get_extra_info("socket"))
+        with suppress(Exception):
+            if self.http2_stream is not None and self.top is not None:
+                await self.top.write(_RST_STREAM.pack(0, 4, 3, 0, self.http2_stream, _CANCEL), _RESET_S)
+        for stream in self.streams:
+            with suppress(Exception):
+                await stream.aclose()
+        with suppress(Exception):  # what httpcore makes of its connection's end
+            await self.pool.aclose()
+
+
+class _Backend(httpcore.AsyncNetworkBackend):
+    """httpcore's network for one line: it knows the line's streams, and whether the other side has said anything."""
+
+    def __init__(self, line: _Line) -> None:
+        self._line = line
+        self._network = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        made = await self._network.connect_tcp(host, port, timeout, local_address, socket_options)
+        self._line.streams.append(made)
+        return _Stream(made, self._line)
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        made = await self._network.connect_unix_socket(path, timeout, socket_options)
+        self._line.streams.append(made)
+        return _Stream(made, self._line)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._network.sleep(seconds)
+
+
+class _Stream(httpcore.AsyncNetworkStream):
+    """A stream, plain or TLS, that notes on its line that bytes have come."""
+
+    def __init__(self, stream: httpcore.AsyncNetworkStream, line: _Line) -> None:
+        self._line = line
+        self._stream = stream
+        line.top = stream
+        self.write = stream.write  # type: ignore[method-assign]
+        self.aclose = stream.aclose  # type: ignore[method-assign]
+        self.get_extra_info = stream.get_extra_info  # type: ignore[method-assign]
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's
+        data = await self._stream.read(max_bytes, timeout)
+        self._line.heard = self._line.heard or bool(data)
+        return data
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore's
+    ) -> httpcore.AsyncNetworkStream:
+        return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._line)
+
+
+class _Body(httpx.AsyncByteStream):
+    """A response's body. Closing it before its end closes the connection; `release` is called when it is closed."""
+
+    def __init__(self, response: httpcore.Response, request: httpx.Request, release: Callable[[bool], Any]) -> None:
+        self._stream: Any = response.stream
+        self._request = request
+        self._release = release
+        self._is_whole = False
+        self._closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        with _errors_of_httpx(self._request):
+            async for part in self._stream:
+                yield part
+        self._is_whole = True
+
+    async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._is_whole:
+            with _errors_of_httpx(self._request):
+                await self._stream.aclose()
+        await self._release(self._is_whole)
+
+
+@contextmanager
+def _errors_of_httpx(request: httpx.Request) -> Iterator[None]:
+    """Raise httpx's error of the same name for httpcore's; what h2 finds wrong is the other side's error."""
+    try:
+        yield
+    except (OSError, ValueError, httpx.HTTPError):
+        raise
+    except Exception as error:
+        kind = getattr(httpx, type(error).__name__, httpx.RemoteProtocolError)
+        raise kind(str(error) or type(error).__name__, request=request) from error

@@ -15,15 +15,20 @@ _log = structlog.get_logger()
 
 
 def client_context(
-    ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None, *, verify: bool = True
+    ca_file: str | None = None,
+    cert_file: str | None = None,
+    key_file: str | None = None,
+    *,
+    verify: bool = True,
+    http2: bool = False,
 ) -> ssl.SSLContext:
     """Return the current TLS context: how to verify a server's certificate, and the client certificate if one is set.
 
-    Targets with the same files share it. A new one is for new connections. If changed files cannot be used, such as a
-    certificate without its key, the log says so once, and the previous context stays in use. Raises OSError
-    or ValueError where a file cannot be used and there is no previous context.
+    Targets with the same files share it, but for `http2`, which the handshake offers. A new one is for new connections.
+    If changed files cannot be used, such as a certificate without its key, the log says so once, and the previous
+    context stays in use. Raises OSError or ValueError where a file cannot be used and there is no previous context.
     """
-    return _files(ca_file, cert_file, key_file, verify=verify).current()
+    return _files(ca_file, cert_file, key_file, verify=verify, http2=http2).current()
 
 
 class _TlsFiles:
@@ -54,16 +59,19 @@ class _TlsFiles:
 
 
 @cache
-def _files(ca_file: str | None, cert_file: str | None, key_file: str | None, *, verify: bool) -> _TlsFiles:
+def _files(ca_file: str | None, cert_file: str | None, key_file: str | None, *, verify: bool, http2: bool) -> _TlsFiles:
     named = [file for file in (ca_file, cert_file, key_file) if file is not None]
-    return _TlsFiles(partial(_make, ca_file, cert_file, key_file, verify=verify), tuple(map(Path, named)))
+    return _TlsFiles(partial(_make, ca_file, cert_file, key_file, verify=verify, http2=http2), tuple(map(Path, named)))
 
 
-def _make(ca_file: str | None, cert_file: str | None, key_file: str | None, *, verify: bool) -> ssl.SSLContext:
+def _make(
+    ca_file: str | None, cert_file: str | None, key_file: str | None, *, verify: bool, http2: bool
+) -> ssl.SSLContext:
     if verify and ca_file:
         context = ssl.create_default_context(cafile=ca_file)
     else:
         context = httpx.create_ssl_context(verify=verify, trust_env=False)
+    context.set_alpn_protocols(["http/1.1", "h2"] if http2 else ["http/1.1"])  # httpcore sets the same
     if cert_file:
         context.load_cert_chain(cert_file, key_file, _no_passphrase)
     return context

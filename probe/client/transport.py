@@ -12,10 +12,12 @@ the response is complete. Without one it behaves as any httpx transport. It supp
 """
 
 import asyncio
+import encodings.idna  # noqa: F401 - Python would import it during the first lookup or handshake
 import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self
@@ -117,6 +119,11 @@ class Transport(httpx.AsyncBaseTransport):
                     raise  # its body has been read, and cannot be sent again
         made = await self._connect(origin, request, _limit(timeouts.get("connect")))
         return await self._exchange(made, request, data, timeouts)
+
+    def prepare(self) -> None:
+        """Read the TLS files now and not during a request, which will report what is wrong with them."""
+        with suppress(OSError, ValueError):
+            self._tls()
 
     async def connect_ahead(self, url: httpx.URL, count: int, connect_s: float = 5.0) -> None:
         """Open connections until `count` are idle. Errors are ignored here: the requests will report them."""
