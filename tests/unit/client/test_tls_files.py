@@ -139,5 +139,8 @@ def test_targets_with_the_same_files_share_their_context(tmp_path: Path) -> None
     authority = _authority()
     secret = Secret(tmp_path)
     secret.swap(authority, _issue(authority))
-    assert secret.endpoint(http2=False).tls() is secret.endpoint(http2=True).tls()
+    assert secret.endpoint(http2=False).tls() is secret.endpoint(http2=False).tls()
+    assert secret.endpoint(http2=True).tls() is secret.endpoint(http2=True).tls()
+    # httpcore writes the protocols that it offers into its context, and the other transport speaks HTTP/1.1 only.
+    assert secret.endpoint(http2=True).tls() is not secret.endpoint(http2=False).tls()
     assert Endpoint("a", "https://a").tls() is not secret.endpoint(http2=False).tls()

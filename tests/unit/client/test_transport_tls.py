@@ -276,6 +276,29 @@ def test_a_kept_connection_that_was_closed_is_replaced(run: Run, made: Certifica
     run(main())
 
 
+def test_http2_is_not_offered_though_another_target_with_the_same_files_uses_it(run: Run, made: Certificates) -> None:
+    agreed: list[str | None] = []
+
+    async def converse(peer: Peer) -> None:
+        agreed.append(peer.writer.get_extra_info("ssl_object").selected_alpn_protocol())
+        if agreed[-1] != "h2":
+            await ok(peer)
+
+    async def main() -> None:
+        both = made.server
+        both.set_alpn_protocols(["h2", "http/1.1"])
+        async with serving(converse, tls=both) as server:
+            over_http2 = endpoint(base_url=server.url, ca_file=made.ca_file, http2=True).transport()
+            with pytest.raises(httpx.TransportError):  # the server closes
+                await over_http2.handle_async_request(httpx.Request("GET", server.url))
+            await over_http2.aclose()
+            async with transport(endpoint(ca_file=made.ca_file)) as through:
+                assert await fetch(through, server.url) == (200, b"hello")
+        assert agreed == ["h2", "http/1.1"]
+
+    run(main())
+
+
 def test_files_that_cannot_be_used_are_said_to_be_so(run: Run, made: Certificates, tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")
 
