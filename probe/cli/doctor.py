@@ -26,9 +26,11 @@ from probe.monitor.live_forecast import forecast_result, live_forecast, made_of
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import workload
 from probe.observe.cross_checks import CrossChecker
+from probe.observe.kv_size import kv_size
 from probe.observe.length_history import lengths_since_start
 from probe.observe.server_observer import most_tokens
 from probe.observe.server_state import ServerState
+from probe.observe.snapshot_history import unpack
 from probe.observe.user_mix import MIN_REQUESTS
 from probe.report.diagnosis import Diagnosis
 from probe.report.setting_findings import RequestLengths, request_lengths
@@ -165,8 +167,9 @@ class _Examination:
             forecast=forecast,
         )
         lengths = self._lengths()
+        kv = kv_size(unpack(self._state.history.packed), lengths.held_tokens if lengths is not None else None)
         return Diagnosis(
-            status, self._state.user_totals, seconds, context.flags, context.flag_sources, lengths, for_users
+            status, self._state.user_totals, seconds, context.flags, context.flag_sources, lengths, for_users, kv
         )
 
     def _lengths(self) -> RequestLengths | None:

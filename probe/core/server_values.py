@@ -58,7 +58,7 @@ VALUES: tuple[Value, ...] = (
     Value("kv_cache_bytes", _G, "kv_cache_bytes", "KV cache on each GPU in bytes, if --kv-cache-memory-bytes sets it",
           Merge.LARGEST),
     Value("kv_block_tokens", _G),  # that all blocks have room for, if one kind of attention takes them all
-    Value("kv_longest_requests", _G),  # of max_model_len, that the KV cache has room for
+    Value("kv_longest_requests", _G),  # of max_model_len, that fit, if several kinds of attention use the cache
     Value("preemptions", _C, "preemptions_total", "Requests pushed out of the KV cache and computed again",
           shows_restart=True),
     Value("prompt_tokens", _C, "prompt_tokens_total", "Prompt tokens that the server processed", shows_restart=True),

@@ -15,6 +15,7 @@ from probe.core.snapshot import ServerSnapshot, UserTotals
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.core.vllm_flags import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
+from probe.observe.kv_size import KvSize
 from probe.observe.user_mix import USERS
 from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import cell, kv_size, number, percent, table
@@ -38,6 +39,7 @@ class Diagnosis:
     flag_sources: Mapping[str, str]
     lengths: RequestLengths | None = None  # the mean request
     for_users: CapacityResult | None = None  # the forecast for users' lengths, if users sent requests
+    kv: KvSize | None = None  # for the mean request, by the traffic while it was watched
 
     @property
     def is_healthy(self) -> bool:
@@ -58,8 +60,8 @@ class Diagnosis:
         if self.status.server is not None:
             forecast = self.status.forecast
             speed = forecast.capacity.prefill_tokens_per_second if forecast is not None else None
-            settings = setting_findings(self.status.server, self.flags, self.lengths, self.status.objectives, speed)
-            found += settings
+            server, objectives = self.status.server, self.status.objectives
+            found += setting_findings(server, self.flags, self.lengths, objectives, speed, kv=self.kv)
         return sorted(found, key=lambda finding: not finding.is_problem)
 
 
@@ -91,7 +93,8 @@ def _server(found: Diagnosis) -> Iterator[tuple[str, str]]:
             f"{status.recent[0].spec.api.value}: it generates no text, so latency is E2E, and nothing is forecast",
         )
     if server.kv_cache_tokens is not None:
-        yield "KV cache", kv_size(server)
+        differs = f"; {found.kv.words}" if found.kv is not None and found.kv.words else ""
+        yield "KV cache", f"{kv_size(server)}{differs}"
     known = [f"{name}={value} ({found.flag_sources[name]})" for name, value in sorted(found.flags.items())]
     yield "Flags", ", ".join(known) or "none known"
     if found.missing_limits and all(record.spec.api.generates for record in status.recent):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from probe.core.objectives import Objectives
 from probe.core.server_limits import limits_of
 from probe.core.snapshot import ServerSnapshot, UserTotals, differing_flags
+from probe.observe.kv_size import KvSize, kv_size
 from probe.report.cross_check_text import Finding
 from probe.report.figures import milliseconds, number
 
@@ -29,6 +30,11 @@ class RequestLengths:
     output_tokens: float
     is_recent: bool
 
+    @property
+    def held_tokens(self) -> float:
+        """Return the tokens that a running request holds on average: half of its answer has been generated."""
+        return self.prompt_tokens + self.output_tokens / 2
+
 
 def request_lengths(users: UserTotals, server: ServerSnapshot) -> RequestLengths | None:
     """Return the mean length of users' requests; None where the server has not answered enough of them."""
@@ -50,11 +56,16 @@ def setting_findings(
     lengths: RequestLengths | None,
     objectives: Objectives,
     prefill_tokens_per_second: float | None,
+    *,
+    kv: KvSize | None = None,
 ) -> Iterator[Finding]:
-    """Yield what the flags cost. `flags`: by vLLM's names with underscores; an unknown one is absent."""
+    """Yield what the flags cost. `flags`: by vLLM's names with underscores; an unknown one is absent.
+
+    `kv`: the KV cache size for requests of these lengths, where traffic was seen.
+    """
     if differing := differing_flags(flags):
         yield Finding(f"{replicas_words(differing)}: start them with the same flags", is_problem=True)
-    yield from _memory(server, flags, lengths)
+    yield from _memory(server, flags, lengths, kv)
     yield from _prefix_cache(server, flags)
     if flags.get("enforce_eager") == "True":
         yield Finding(
@@ -76,16 +87,22 @@ def replicas_words(differing: Mapping[str, str]) -> str:
     return f"the replicas differ in {', '.join(f'{name} ({values})' for name, values in differing.items())}"
 
 
-def _memory(server: ServerSnapshot, flags: Mapping[str, str], lengths: RequestLengths | None) -> Iterator[Finding]:
+def _memory(
+    server: ServerSnapshot, flags: Mapping[str, str], lengths: RequestLengths | None, kv: KvSize | None
+) -> Iterator[Finding]:
     limits = limits_of(flags)
     limit = limits.running
-    if limit is None or lengths is None or not server.kv_cache_tokens:
+    if limit is None or lengths is None:
         return
-    # On average, half of an answer has been generated.
-    room = server.kv_cache_tokens / server.engines / (lengths.prompt_tokens + lengths.output_tokens / 2)
+    kv = kv or kv_size([server], lengths.held_tokens)
+    if kv is None:
+        return
+    tokens = max(kv.stated_tokens, kv.block_tokens) if kv.is_lower_bound else kv.tokens
+    room = tokens / server.engines / lengths.held_tokens
     if room < limit:
+        many = f"{'at most ' if kv.is_lower_bound else ''}{number(int(room))}"
         yield Finding(
-            f"the KV cache has room for {number(int(room))} requests of the mean length, and {limits.named} is {limit}:"
+            f"the KV cache has room for {many} requests of the mean length, and {limits.named} is {limit}:"
             " under load requests are preempted and computed again; raise --gpu-memory-utilization, or lower"
             f" --{limits.named.replace('_', '-')} to {max(int(room), 1)}",
             is_problem=bool(server.preemptions),

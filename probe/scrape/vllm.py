@@ -186,6 +186,10 @@ def _of_all_engines(found: Samples, name: str) -> float | None:
     return added(*values) if values and None not in values else None
 
 
+def _block_size(line: Sample) -> float | None:
+    return _label(line, "effective_attention_block_size") or _label(line, "block_size")
+
+
 def _kv_block_tokens(found: Samples) -> float | None:
     """Return the tokens that the blocks of all engines have room for, if all layers share them.
 
@@ -196,7 +200,7 @@ def _kv_block_tokens(found: Samples) -> float | None:
     servers: dict[str, float] = {}
     for line in first(found, CACHE_CONFIG):
         blocks = _label(line, "num_gpu_blocks")
-        size = _label(line, "effective_attention_block_size") or _label(line, "block_size")
+        size = _block_size(line)
         if blocks is None or size is None:
             return None
         replica = line.labels.get("ReplicaId", "")
@@ -212,6 +216,20 @@ def _kv_cache_tokens(found: Samples) -> float | None:
     """
     stated = _of_all_engines(found, "kv_cache_size_tokens")
     return _kv_block_tokens(found) if stated is None else stated
+
+
+def _kv_longest_requests(found: Samples) -> float | None:
+    """Return how many requests of max_model_len fit if each takes more blocks than its tokens fill: of several kinds.
+
+    None where one kind of attention uses the cache, whose size then is the same for all requests.
+    """
+    size, blocks = _of_all_engines(found, "kv_cache_size_tokens"), _kv_block_tokens(found)
+    requests = _of_all_engines(found, "kv_cache_max_concurrency")
+    if size is None or blocks is None or requests is None:
+        return None
+    (block, *_) = [_block_size(line) or 0.0 for line in first(found, CACHE_CONFIG)]
+    rounded_up = math.ceil(round(size / requests) / block) * block
+    return None if abs(blocks / requests - rounded_up) < block / 2 else requests
 
 
 def _kv_cache_bytes(found: Samples) -> float | None:
@@ -262,7 +280,7 @@ READS: Reads = {
     "kv_cache_usage": _KV_USAGE,
     "kv_cache_tokens": Read(CACHE_CONFIG, _kv_cache_tokens),
     "kv_block_tokens": Read(CACHE_CONFIG, _kv_block_tokens),
-    "kv_longest_requests": Read(CACHE_CONFIG, lambda found: _of_all_engines(found, "kv_cache_max_concurrency")),
+    "kv_longest_requests": Read(CACHE_CONFIG, _kv_longest_requests),
     "kv_cache_bytes": Read(CACHE_CONFIG, _kv_cache_bytes),
     "preemptions": _PREEMPTIONS,
     "rejections": _REJECTIONS,

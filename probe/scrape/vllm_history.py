@@ -14,7 +14,7 @@ from probe.scrape.metrics_parser import first
 from probe.scrape.reads import names
 
 # What a forecast needs of the past: gauges, counters, and of histograms their sums and counts.
-_FORECAST_HISTOGRAMS = ("ttft", "itl", "prefill", "prompt_length", "output_length", "iteration_tokens")
+_FORECAST_HISTOGRAMS = ("ttft", "itl", "prefill", "prompt_length", "iteration_tokens")
 _FORECAST_VALUES = (
     "running", "waiting", "kv_cache_usage", "preemptions", "prompt_tokens", "generation_tokens", "prefix_cache_hits",
     "kv_cache_tokens", "estimated_flops", "estimated_read_bytes", "estimated_write_bytes",

@@ -13,6 +13,7 @@ from probe.core.objectives import Objectives
 from probe.core.result import Capacity
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload
+from probe.observe.snapshot_history import SnapshotHistory, unpack
 from probe.scrape.replicas import merged
 
 pytestmark = pytest.mark.long
@@ -69,6 +70,46 @@ def test_without_a_latency_promised_no_load_is_too_much() -> None:
 
 def test_a_cache_of_unknown_size() -> None:
     assert "KV cache" in silence([replace(r, kv_cache_tokens=None) for r in BUSY])
+
+
+def test_a_cache_that_is_a_seventh_of_what_the_page_says() -> None:
+    """Usage stays right, so that running requests show it. By the page's size, 29 requests/s were forecast."""
+    known, objectives = profile(FAST, max_num_seqs=256, kv_tokens=16_000), promise(0.5, 0.05)
+    truth = find_capacity(twin_of(known, CHAT), objectives, 10.0, requests=1500)
+    right = watched(known, CHAT, 0.7 * truth, 120.0)
+    wrong = [replace(r, kv_cache_tokens=7.0 * (r.kv_cache_tokens or 0.0)) for r in right]
+    for snapshots in (wrong, _kept(wrong)):
+        found = said(snapshots, objectives=objectives, hints=Hints(max_num_seqs=256))
+        assert found.requests_per_second == pytest.approx(truth, rel=0.1)
+        assert found.lower is not None
+        assert found.upper is not None
+        assert found.lower < truth < found.upper
+        assert "tokens of such requests (learnt from traffic; the server says 112,000, 7" in str(found.reason)
+
+
+def test_before_traffic_shows_the_size_of_a_hybrid_model_s_cache_its_forecast_is_a_lower_bound() -> None:
+    """Its page has the size for requests of 8,192 tokens, of which two fit; a shorter one holds no more than those."""
+    known, objectives = profile(FAST, max_num_seqs=256, kv_tokens=48_000), promise(0.5, 0.05)
+    truth = find_capacity(twin_of(known, CHAT), objectives, 25.0, requests=1500)
+    sizes = {"kv_block_tokens": 48_000.0, "kv_longest_requests": 4.0}
+    snapshots = [
+        # A gauge is missing, as on a page that shows the usage of the fullest engine only.
+        replace(r, kv_cache_tokens=4 * 8192.0, kv_cache_usage=None, others={**r.others, **sizes})
+        for r in watched(known, CHAT, 0.3 * truth, 120.0)
+    ]
+    found = forecast(snapshots, CHAT, objectives, Hints(max_num_seqs=256), requests=400)
+    assert found.requests_per_second is not None
+    assert found.is_lower_bound
+    assert found.requests_per_second < truth
+    assert "tokens of such requests (not yet learnt from traffic; the server says 32,768" in str(found.reason)
+
+
+def _kept(snapshots: Sequence[ServerSnapshot]) -> list[ServerSnapshot]:
+    """Return the snapshots as a running Kneewatch keeps them: without buckets."""
+    history = SnapshotHistory()
+    for snapshot in snapshots:
+        history.add(snapshot)
+    return unpack(history.packed)
 
 
 @pytest.mark.parametrize("missing", ["itl", "ttft"])

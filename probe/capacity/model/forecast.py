@@ -105,6 +105,7 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, fit: ModelFit) -
     half = _Z * math.hypot(
         _jackknife_spread(without_parts, objectives, roughly, requests // 2),
         _chunk_spread(model, fit, objectives, roughly, requests),
+        _kv_spread(model, twin, objectives, roughly, requests),
         fit.cost_model.drift,
         extrapolation_error(share),
         _FLOOR,
@@ -114,8 +115,11 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, fit: ModelFit) -
         highest = f"the highest load measured was {share:.0%} of it"
         return _no_forecast(f"not enough evidence: {found:.3g} requests/s, {spread}; {highest}")
     least = _least_capacity(model, twin, objectives, found, requests // 2)
-    is_bound = least < found * (1 - half)
-    rate = least if is_bound else found
+    doubts = [_bound_words(model, found)] if least < found * (1 - half) else []
+    rate = least if doubts else found
+    if model.kv_size is not None and model.kv_size.words:
+        doubts.append(f"; {model.kv_size.words}")
+    is_bound = rate < found or _may_hold_more(model, twin, objectives, rate * (1 + half), requests // 2)
     return Capacity(
         mode=MODE,
         requests_per_second=rate,
@@ -126,7 +130,7 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, fit: ModelFit) -
         roofline=model.roofline(fit),
         prefill_tokens_per_second=fit.prefill_tokens_per_second(),
         fitted_server=None if is_bound else fitted_server(twin, model, fit, without_parts, {}),
-        reason=f"experimental until a verification has confirmed it{_bound_words(model, found) if is_bound else ''}",
+        reason=f"experimental until a verification has confirmed it{''.join(doubts)}",
     )
 
 
@@ -178,6 +182,24 @@ def _least_capacity(model: ServerModel, twin: Twin, objectives: Objectives, foun
         return found
     limited = replace(twin, max_num_seqs=model.least_max_num_seqs)
     return min(find_capacity(limited, objectives, found, seeds=(0,), requests=requests), found)
+
+
+def _may_hold_more(model: ServerModel, twin: Twin, objectives: Objectives, rate_rps: float, requests: int) -> bool:
+    """Return whether the server would hold that rate if its KV cache had all the room that it may have."""
+    size = model.kv_size
+    if size is None or not size.is_lower_bound:
+        return False
+    roomy = replace(twin, kv_tokens=max(size.block_tokens, size.stated_tokens))
+    return predict(roomy, rate_rps, objectives, requests=requests).worst_objective_ratio(objectives) <= 1
+
+
+def _kv_spread(model: ServerModel, twin: Twin, objectives: Objectives, found: float, requests: int) -> float:
+    """Return by how much the capacity depends on the error of a learnt KV cache size, relative; 0 if it is known."""
+    size = model.kv_size
+    if size is None or not size.error:
+        return 0.0
+    smaller = replace(twin, kv_tokens=size.tokens * (1 - size.error))
+    return abs(find_capacity(smaller, objectives, found, seeds=(0,), requests=requests) / found - 1) / _Z
 
 
 def _bound_words(model: ServerModel, found: float) -> str:

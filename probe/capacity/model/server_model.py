@@ -28,6 +28,7 @@ from probe.core.step import TrafficBeside
 from probe.core.vllm_flags import MAX_NUM_ACTIVE_SEQS, MAX_NUM_SCHEDULED_TOKENS
 from probe.core.workload import Workload
 from probe.observe.kv_pressure import most_running
+from probe.observe.kv_size import KvSize, kv_size, mean_held
 from probe.simulator.cost import StepCost
 from probe.simulator.virtual_server import BackgroundTraffic
 
@@ -76,6 +77,7 @@ class ServerModel:
         self._are_of_load: list[bool] = []  # of each part, whether it is not only users' traffic
         self._observed_s = 0.0
         self._live_lengths: Workload | None = None  # None: no different from the workload's
+        self._kv_size: tuple[int, KvSize | None] = 0, None  # by how many snapshots
 
     @property
     def parts(self) -> int:
@@ -105,9 +107,18 @@ class ServerModel:
         return self._hints.least_max_num_seqs * self.engines
 
     @property
+    def kv_size(self) -> KvSize | None:
+        """Return the size of the KV cache for the workload's requests; None if unknown."""
+        known, found = self._kv_size
+        if known != len(self._all):
+            found = kv_size(self._all, mean_held(self.workload.prompt_tokens, self.workload.output_tokens))
+            self._kv_size = len(self._all), found
+        return found
+
+    @property
     def kv_tokens(self) -> float | None:
-        """Return the size of the KV cache over all engines; None if unknown."""
-        return next((r.kv_cache_tokens for r in reversed(self._all) if r.kv_cache_tokens), None)
+        """Return the size of the KV cache over all engines, for the workload's requests; None if unknown."""
+        return self.kv_size.tokens if self.kv_size is not None else None
 
     @property
     def block_size(self) -> int:
@@ -228,19 +239,29 @@ class ServerModel:
     def _fit_parts(
         self, parts: Sequence[int], chunk_tokens: int, pair_s: float, *, plans_ahead: bool | None = None
     ) -> _UncorrectedFit | None:
-        segments = [self._segments[part] for part in parts]
+        segments = [self._with_kv_tokens(self._segments[part]) for part in parts]
         measured = [window for segment in segments for window in segment]
         if not measured:
             return None
         traffic = join_windows(measured)
         cached = traffic.cached_tokens / (traffic.prompt_tokens or 1.0)
         prompts = prompt_lengths(self.workload, cached_ratio=cached)
-        by_steps = fit_steps([self._snapshots[part] for part in parts], prompts, pair_s)
+        size = self.kv_size
+        kv_ratio = 1.0 if size is None or size.is_as_stated else size.traffic_tokens / size.block_tokens
+        by_steps = fit_steps([self._snapshots[part] for part in parts], prompts, pair_s, kv_ratio)
         cost_model = by_steps or fit_step_cost(segments, chunk_tokens, prompts, pair_s, plans_ahead=plans_ahead)
         if cost_model is None:
             return None
         twin = self._uncorrected_twin(cost_model, measured, traffic, chunk_tokens, has_prefix_hits=cached > 0)
         return _UncorrectedFit(twin, cost_model, by_steps is not None, prompts)
+
+    def _with_kv_tokens(self, segment: list[MetricsWindow]) -> list[MetricsWindow]:
+        """Return windows with the tokens that requests had in the KV cache, where the page's size is not theirs."""
+        size = self.kv_size
+        if size is None or size.is_as_stated:
+            return segment
+        ratio = size.traffic_tokens / size.stated_tokens
+        return [replace(window, kv_tokens=window.kv_tokens * ratio) for window in segment]
 
     def _fit_again(self, first: _UncorrectedFit, simulated: Segments) -> StepCost | None:
         """Fit a simulated server as the real one was fitted."""

@@ -6,7 +6,7 @@ there is no bias to estimate. Model and least squares: step_cost_fit.py.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from itertools import pairwise
 
 import numpy as np
@@ -80,14 +80,17 @@ class StepData:
 
 
 def fit_steps(
-    segments: Sequence[Sequence[ServerSnapshot]], prompts: Sequence[float], pair_s: float = 0.0
+    segments: Sequence[Sequence[ServerSnapshot]],
+    prompts: Sequence[float],
+    pair_s: float = 0.0,
+    kv_ratio: float = 1.0,
 ) -> StepCostModel | None:
     """Fit the step cost model; None without sums over steps, or if they are of too few steps or too little load.
 
     `prompts`: at least one prompt length, all equally likely; `pair_s`: cost of each pair of a prompt's tokens, which
-    sums cannot show.
+    sums cannot show; `kv_ratio`: tokens of requests for each token that their blocks have room for.
     """
-    grown = [list(_growth(snapshots)) for snapshots in segments]
+    grown = [[replace(one, kv_tokens=one.kv_tokens * kv_ratio) for one in _growth(snapshots)] for snapshots in segments]
     every = [one for segment in grown for one in segment]
     steps = sum(one.steps for one in every)
     has_prompts = any(one.prefill_tokens > 0 for one in every)

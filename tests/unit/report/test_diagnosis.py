@@ -8,6 +8,7 @@ from plain_records import failure, poll, record
 
 from probe.core.result import Capacity
 from probe.core.snapshot import UserLoad, UserTotals
+from probe.observe.kv_size import KvSize
 from probe.report.diagnosis import Diagnosis, diagnosis_json, diagnosis_markdown, diagnosis_words
 from probe.report.setting_findings import RequestLengths
 
@@ -43,6 +44,10 @@ def test_the_size_of_the_kv_cache_is_shown_in_tokens_and_where_it_is_known_in_gi
     assert "KV cache:   1,640,750 tokens, 3 GiB on each GPU\n" in diagnosis_words(found)
     assert (diagnosis_json(found)["kv_cache_tokens"], diagnosis_json(found)["kv_cache_bytes"]) == (1_640_750, 3 << 30)
     assert "KV cache" not in diagnosis_words(_diagnosis(server=poll(kv_cache_tokens=None)))
+    learnt = replace(found, kv=KvSize(600_000.0, 600_000.0, 1_640_750.0, 9_852_512.0, is_learnt=True))
+    assert "3 GiB on each GPU; the KV cache has room for about 600,000 tokens of such requests (" in diagnosis_words(
+        learnt
+    )
 
 
 def test_a_forecast_and_the_headroom_that_it_leaves() -> None:

@@ -7,6 +7,7 @@ from plain_records import poll
 
 from probe.core.objectives import Objective, Objectives
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
+from probe.observe.kv_size import KvSize
 from probe.report.cross_check_text import Finding
 from probe.report.setting_findings import RequestLengths, request_lengths, setting_findings
 from probe.scrape.replicas import merged
@@ -58,6 +59,17 @@ def test_a_lower_limit_of_running_requests_is_the_one_that_counts(server: Server
 def test_the_room_is_that_of_one_engine(server: ServerSnapshot) -> None:
     assert _found({"max_num_seqs": "64"}, replace(server, kv_cache_tokens=128_000.0, engines=2)) == []
     assert _found({"max_num_seqs": "65"}, replace(server, kv_cache_tokens=128_000.0, engines=2))
+
+
+def test_the_room_is_that_for_the_mean_request_whatever_the_page_says(server: ServerSnapshot) -> None:
+    """Learnt: 20,000 tokens. Before that, what the blocks have room for is the most that can be."""
+    learnt = KvSize(20_000.0, 20_000.0, 64_000.0, 64_000.0, is_learnt=True)
+    (found,) = setting_findings(server, {"max_num_seqs": "64"}, LENGTHS, CHAT, None, kv=learnt)
+    assert "room for 20 requests of the mean length" in found.words
+    unknown = replace(learnt, is_learnt=False, is_lower_bound=True)
+    assert list(setting_findings(server, {"max_num_seqs": "64"}, LENGTHS, CHAT, None, kv=unknown)) == []
+    (found,) = setting_findings(server, {"max_num_seqs": "65"}, LENGTHS, CHAT, None, kv=unknown)
+    assert "room for at most 64 requests" in found.words
 
 
 @pytest.mark.parametrize("unknown", ["flag", "cache", "lengths"])

@@ -40,11 +40,22 @@ def parse(page: str) -> ServerSnapshot:
                  effective_attention_block_size=256),
             41_000, 256_000, 5.0,
         ),
+        # One kind of attention: a longest request of 1,000 tokens takes 63 blocks.
+        (
+            line(num_gpu_blocks=630, kv_cache_size_tokens=10_000, kv_cache_max_concurrency=10.0,
+                 effective_attention_block_size=16),
+            10_000, 10_080, None,
+        ),
+        # Windows of few tokens beside long requests: one block more for each.
+        (
+            line(num_gpu_blocks=4097, kv_cache_size_tokens=65_536, kv_cache_max_concurrency=1.0),
+            65_536, 65_552, 1.0,
+        ),
         # Decode context parallelism of 4: a block holds the tokens of four.
         (
             line(num_gpu_blocks=1000, kv_cache_size_tokens=64_000, kv_cache_max_concurrency=8.0,
                  effective_attention_block_size=64),
-            64_000, 64_000, 8.0,
+            64_000, 64_000, None,
         ),
         # Two data-parallel engines: the blocks of both on each line, the size of one.
         (

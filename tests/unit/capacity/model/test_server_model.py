@@ -49,6 +49,18 @@ def test_a_twin_of_a_watched_server() -> None:
     assert (twin.max_num_seqs, twin.chunk_tokens) == (UNLIMITED_SEQS, 2048)
 
 
+def test_a_page_with_a_wrong_size_changes_neither_the_cache_nor_what_its_tokens_cost() -> None:
+    """Usage times seven times the size would be seven times the tokens, each at a seventh of the cost."""
+    known = profile(replace(FAST, per_kv_token_s=1e-6), kv_tokens=20_000)
+    right = watched(known, CHAT, 8.0, 90.0)
+    wrong = [replace(one, kv_cache_tokens=7 * (one.kv_cache_tokens or 0.0)) for one in right]
+    seen, found = fitted(model(right)), fitted(model(wrong))
+    assert seen is not None
+    assert found is not None
+    assert (seen.kv_tokens, found.kv_tokens) == (20_000, pytest.approx(20_000, rel=0.05))
+    assert found.cost.per_kv_token_s == pytest.approx(seen.cost.per_kv_token_s, rel=0.1)
+
+
 def test_the_twin_s_cache_has_the_server_s_blocks() -> None:
     """A request wastes half a block: with blocks of 128 tokens that is a fifth of the memory of short requests."""
     coarse = watched(replace(KNOWN, block_size=128, num_blocks=513), CHAT, 12.0, 30.0)

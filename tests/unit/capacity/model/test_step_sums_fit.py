@@ -67,6 +67,14 @@ def test_a_segment_that_was_slower_gets_a_speed_of_its_own() -> None:
     assert found.slowdown[3] / found.slowdown[2] == pytest.approx(1.15, rel=0.02)
 
 
+def test_tokens_that_blocks_have_room_for_are_counted_as_those_of_requests() -> None:
+    """Where each token takes blocks of six kinds of attention, a sixth of the tokens costs six times as much each."""
+    found, sixth = fit_steps([stepped(FAST, 60)], PROMPTS), fit_steps([stepped(FAST, 60)], PROMPTS, kv_ratio=1 / 6)
+    assert found is not None
+    assert sixth is not None
+    assert sixth.cost.per_kv_token_s == pytest.approx(6 * found.cost.per_kv_token_s, rel=0.02)
+
+
 def without_prompts(snapshots: Sequence[ServerSnapshot]) -> Iterator[ServerSnapshot]:
     for snapshot in snapshots:
         sums = {bound: replace(one, prefill_tokens=0.0) for bound, one in snapshot.step_sums.items()}
