@@ -95,9 +95,7 @@ async def _history(config: Config, target: TargetConfig, clock: Clock, seconds: 
     from probe.prometheus.queries import Prometheus
 
     matchers = target.capacity.history or f'instance="{urlsplit(target.metrics_url or target.base_url).netloc}"'
-    found = await Prometheus(config.prometheus.url, config.prometheus.ca_file).server_history(
-        matchers, clock.wall_s(), seconds
-    )
+    found = await Prometheus(config.prometheus).server_history(matchers, clock.wall_s(), seconds)
     if not found:
         raise TargetError(
             f"{config.prometheus.url}: no vLLM series match {matchers}; set their labels in capacity.history",

@@ -15,6 +15,7 @@ from probe.capacity.trend.replica_count import Demand, Price, gpus_of, lower_end
 from probe.cli.options import check_address, share
 from probe.cli.result_commands import PeakOptions, PlanOptions
 from probe.cli.targets import one_target
+from probe.config.config import PrometheusConfig
 from probe.config.config_file import load_config
 from probe.core.errors import ConfigError, TargetError
 from probe.core.objectives import Objectives
@@ -60,6 +61,16 @@ def check_options(peak: PeakOptions, options: PlanOptions) -> None:
         check_address(peak.prometheus, "--prometheus", "http://prometheus:9090")
 
 
+def _prometheus(options: PeakOptions) -> PrometheusConfig:
+    pairs = [pair.partition("=") for pair in options.prometheus_label or ()]
+    try:
+        return PrometheusConfig.model_validate(
+            {"url": options.prometheus, "labels": {name: value for name, _, value in pairs}}
+        )
+    except ValidationError:
+        raise ConfigError("--prometheus-label: expected NAME=VALUE such as cluster=eu; fix it") from None
+
+
 def peak_of(options: PeakOptions, result: CapacityResult, target: str | None = None) -> Peak:
     """Return the peak for a result's target; `target`: its name in Prometheus, if that is another one.
 
@@ -71,7 +82,7 @@ def peak_of(options: PeakOptions, result: CapacityResult, target: str | None = N
     from probe.prometheus.queries import Prometheus
 
     name, weeks = target or result.target, options.weeks
-    load = event_loop.run(Prometheus(options.prometheus).users_peak(name, weeks * _WEEK_S))
+    load = event_loop.run(Prometheus(_prometheus(options)).users_peak(name, weeks * _WEEK_S))
     if load.requests_per_second is None and load.output_tokens_per_second is None:
         words = f"no user traffic of target {one_line(name)} in {weeks} weeks; name its target with --target"
         raise TargetError(f"{options.prometheus}: {words}", Outcome.NOT_FOUND)

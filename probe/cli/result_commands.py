@@ -119,6 +119,10 @@ class PeakOptions:
         str | None,
         typer.Option(help="Prometheus to read the users' peak from instead: their highest five minutes in --weeks."),
     ] = None
+    prometheus_label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="<name=value>", help="Label of its series there, such as cluster=eu; can be repeated."),
+    ] = None
     weeks: Annotated[int, typer.Option(min=1, max=12, help="Weeks that --prometheus looks back.")] = 4
 
 

@@ -23,6 +23,7 @@ from probe.config.types import (
     Listen,
     Name,
     NotASwitch,
+    PrometheusLabels,
     Url,
     default_duration,
 )
@@ -121,6 +122,10 @@ class PrometheusConfig(ConfigSection):
     ca_file: Path | None = None
     """CA certificates that sign the certificate of that Prometheus, in a readable PEM file; read again when it changes.
     Default: the usual authorities.
+    """
+    labels: PrometheusLabels = Field(default_factory=dict)
+    """Labels of this Kneewatch's series in that Prometheus, such as `{cluster: eu}`: added to every question. Needed
+    where it has targets of the same name from several clusters or namespaces; without them such an answer is refused.
     """
 
 

@@ -312,6 +312,12 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NotASwitch]
 EngineName = Annotated[str, AfterValidator(_engine), Field(title="engine")]
 
 
+def _prometheus_labels(labels: dict[str, str]) -> dict[str, str]:
+    if wrong := [name for name in labels if re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", name) is None]:
+        raise ValueError(f"expected label names such as cluster, got {wrong[0]!r}")
+    return labels
+
+
 def _facts(facts: dict[str, str]) -> dict[str, str]:
     if (problem := facts_problem(facts)) is not None:
         raise ValueError(problem)
@@ -319,6 +325,7 @@ def _facts(facts: dict[str, str]) -> dict[str, str]:
 
 
 Facts = Annotated[dict[str, str], AfterValidator(_facts)]
+PrometheusLabels = Annotated[dict[str, str], AfterValidator(_prometheus_labels)]
 GpuName = Annotated[str, AfterValidator(_gpu), Field(title="GPU model")]
 Parameters = Annotated[
     float,

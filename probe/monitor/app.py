@@ -288,7 +288,7 @@ class AlertWatch:
         from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
 
         try:
-            alerts = await Prometheus(prometheus.url, prometheus.ca_file).firing_alerts()
+            alerts = await Prometheus(prometheus).firing_alerts()
         except TargetError as error:
             return FiringAlerts((), self._clock.wall_s(), str(error))
         return FiringAlerts(alerts, self._clock.wall_s())

@@ -87,9 +87,7 @@ class TargetTasks:
         from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
 
         try:
-            history = await Prometheus(prometheus.url, prometheus.ca_file).capacity_history(
-                target, workload, self._clock.wall_s()
-            )
+            history = await Prometheus(prometheus).capacity_history(target, workload, self._clock.wall_s())
             self._sink.set_history(target, history)
         except TargetError as error:
             _log.warning("no history of capacity", target=target, detail=str(error))

@@ -9,7 +9,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_api_client import PrometheusConnect
@@ -18,6 +17,7 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from exporters import names
 from probe.capacity.trend.fingerprint import from_number
 from probe.client.failures import NETWORK_ERRORS
+from probe.config.config import PrometheusConfig
 from probe.core.errors import TargetError
 from probe.core.foreign_json import ForeignJsonError, JsonLimits
 from probe.core.request import Outcome
@@ -33,10 +33,6 @@ _T = TypeVar("_T")
 KNEE_PAGE = "KneewatchKneeDropped"
 # ALERTS_FOR_STATE has when each alert's condition began to hold. In a Prometheus without it, ALERTS is enough.
 _OWN = 'alertname=~"Kneewatch.+"'
-_FIRING = (
-    f'(ALERTS_FOR_STATE{{{_OWN}}} and ignoring (alertstate) ALERTS{{{_OWN}, alertstate="firing"}})'
-    f' or ignoring (alertstate) ALERTS{{{_OWN}, alertstate="firing"}}'
-)
 # Some three thousand alerts that fire.
 _NOW = AnswerLimits(5.0, JsonLimits(2 * 2**20, 100_000))
 # 333,000 samples: a year of three modes of capacity from two monitors, or a day of ten engines. They take 100 MiB.
@@ -44,9 +40,9 @@ _PAST = AnswerLimits(5.0, JsonLimits(16 * 2**20, 1_000_000))
 # Larger than any time of a sample (s), and a year that a date can have.
 _NO_TIME_S = 1e11
 _MAX_NAME = 256
-# A peak is the mean of this long, and the label that tells its two values apart. Weeks of samples take seconds.
+# A peak is the mean of this long. Weeks of samples take seconds.
 _PEAK_OVER = "5m"
-_OF = "of"
+_OF, _A_PLACE = "of", "place"  # the label that tells apart what one question asks for
 _PEAK = AnswerLimits(60.0, JsonLimits(2**16, 1000))
 # A year; Prometheus allows 11,000 steps in a query.
 _HISTORY_S, _HISTORY_STEP_S = 365 * 86400, 3600
@@ -58,11 +54,19 @@ _HISTORY = (
 )  # fmt: skip
 
 
-class Prometheus:
-    """One Prometheus server. `ca_file`: the authorities of its certificate, if not the usual ones."""
+# What tells two Kneewatches apart that have targets of one name: Prometheus or its federation adds these labels. Every
+# question but that for a server's own series is for one of them, or its answer is refused.
+_PLACE = ("cluster", "namespace")
+_BY_PLACE = f"by ({', '.join(_PLACE)})"
+_OF_EACH_TARGET = f'__name__=~"{names.TARGET_UP.name}|{names.SERVER_UP.name}"'
 
-    def __init__(self, url: str, ca_file: Path | None = None) -> None:
-        self._url, self._ca_file = url, ca_file
+
+class Prometheus:
+    """One Prometheus server, as the configuration has it."""
+
+    def __init__(self, config: PrometheusConfig) -> None:
+        self._url, self._ca_file = config.url, config.ca_file
+        self._here = [f"{label}={json.dumps(value)}" for label, value in config.labels.items()]
 
     async def firing_pages(self, target: str) -> list[str]:
         """Return the names of the paging alerts that fire for a target now. Raise TargetError without an answer.
@@ -70,18 +74,24 @@ class Prometheus:
         Tickets do not count: KneewatchKneeDown is one, and must not prevent the next measurement of the knee.
         """
         # `kneewatch alerts --severity page=...` keeps the original severity in `urgency`.
-        query = " or ".join(
-            f'ALERTS{{alertstate="firing", {label}="page", alertname!="{KNEE_PAGE}", target={json.dumps(target)}}}'
+        of = f"target={json.dumps(target)}"
+        pages = (
+            self._series("ALERTS", 'alertstate="firing"', f'{label}="page"', f'alertname!="{KNEE_PAGE}"', of)
             for label in ("severity", "urgency")
         )
+        query = " or ".join((*pages, self._places(of)))
         return await self._ask(
             lambda prometheus: prometheus.custom_query(query),
-            lambda answer: sorted({_name(sample["metric"].get("alertname", "?")) for sample in answer}),
+            lambda answer: sorted({_name(one["metric"].get("alertname", "?")) for one in self._of_one(answer)}),
         )
 
     async def firing_alerts(self) -> list[FiringAlert]:
         """Return Kneewatch's alerts that fire now, pages first. Raise TargetError without an answer."""
-        return await self._ask(lambda prometheus: prometheus.custom_query(_FIRING), _alerts)
+        since, firing = self._series("ALERTS_FOR_STATE", _OWN), self._series("ALERTS", _OWN, 'alertstate="firing"')
+        query = f"({since} and ignoring (alertstate) {firing}) or ignoring (alertstate) {firing} or {self._places()}"
+        return await self._ask(
+            lambda prometheus: prometheus.custom_query(query), lambda answer: _alerts(self._of_one(answer))
+        )
 
     async def capacity_history(self, target: str, workload: str, now_s: float) -> list[CapacitySample]:
         """Return a target's capacities for a workload in the year before `now_s` (wall time), oldest first.
@@ -89,10 +99,12 @@ class Prometheus:
         A run is missed if the next one ended within the hour. Raises TargetError without an answer.
         """
         of = f"target={json.dumps(target)}, workload={json.dumps(workload)}"
-        query = f'{{__name__=~"{"|".join(series.name for series in _HISTORY)}", {of}}}'
+        query = self._series("", f'__name__=~"{"|".join(series.name for series in _HISTORY)}"', of)
         start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - _HISTORY_S, now_s))
         return await self._ask(
-            lambda prometheus: prometheus.custom_query_range(query, start, end, str(_HISTORY_STEP_S)), _figures, _PAST
+            lambda prometheus: prometheus.custom_query_range(query, start, end, str(_HISTORY_STEP_S)),
+            lambda answer: _figures(self._of_one(answer)),
+            _PAST,
         )
 
     async def users_peak(self, target: str, seconds: float) -> UserLoad:
@@ -101,15 +113,16 @@ class Prometheus:
         None: unknown. Raises TargetError without an answer.
         """
         one, past = f"target={json.dumps(target)}", f"{round(seconds)}s:{_PEAK_OVER}"
-        requests = f"sum without (outcome) (rate({names.USERS_REQUESTS.name}{{{one}}}[{_PEAK_OVER}]))"
-        tokens = f'rate({names.USERS_TOKENS.name}{{{one}, kind="output"}}[{_PEAK_OVER}])'
+        requests = f"sum without (outcome) (rate({self._series(names.USERS_REQUESTS.name, one)}[{_PEAK_OVER}]))"
+        output_tokens = self._series(names.USERS_TOKENS.name, one, 'kind="output"')
+        tokens = f"rate({output_tokens}[{_PEAK_OVER}])"
         query = " or ".join(
-            f'label_replace(max(max_over_time(({rate})[{past}])), "{_OF}", "{of}", "", "")'
+            f'label_replace(max {_BY_PLACE} (max_over_time(({rate})[{past}])), "{_OF}", "{of}", "", "")'
             for of, rate in (("requests", requests), ("tokens", tokens))
         )
         found = await self._ask(
             lambda prometheus: prometheus.custom_query(query),
-            lambda answer: {sample["metric"][_OF]: _positive(sample["value"][1]) for sample in answer},
+            lambda answer: {one["metric"][_OF]: _positive(one["value"][1]) for one in self._of_one(answer)},
             _PEAK,
         )
         return UserLoad(found.get("requests"), found.get("tokens"))
@@ -128,6 +141,30 @@ class Prometheus:
             lambda answer: self._snapshots(answer, matchers),
             _PAST,
         )
+
+    def _series(self, name: str, *matchers: str) -> str:
+        return f"{name}{{{', '.join((*matchers, *self._here))}}}"
+
+    def _places(self, *matchers: str) -> str:
+        """Return a query for where there are targets, also where no alert fires."""
+        targets = self._series("", _OF_EACH_TARGET, *matchers)
+        return f'label_replace(group {_BY_PLACE} ({targets}), "{_OF}", "{_A_PLACE}", "", "")'
+
+    def _of_one(self, answer: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the answer without the places. Raise TargetError if it is of several Kneewatches."""
+        places = {tuple(_name(one["metric"].get(label, "")) for label in _PLACE) for one in answer}
+        if len(places) > 1:
+            differ = "; ".join(
+                f"{label}: {', '.join(sorted(values))}"
+                for label, values in zip(_PLACE, map(set, zip(*places, strict=True)), strict=True)
+                if len(values) > 1
+            )
+            raise TargetError(
+                f"{self._url}: several Kneewatches have such series ({one_line(differ)}); set prometheus.labels to"
+                " those of one",
+                Outcome.BAD_REQUEST,
+            )
+        return [one for one in answer if one["metric"].get(_OF) != _A_PLACE]
 
     def _snapshots(self, answer: list[dict[str, Any]], matchers: str) -> list[ServerSnapshot]:
         series = [(one["metric"], [(float(at_s), float(value)) for at_s, value in one["values"]]) for one in answer]

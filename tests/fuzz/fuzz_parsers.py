@@ -30,6 +30,7 @@ import msgspec  # noqa: E402 - after the path to what follows
 from probe.client.exchange import read_answer  # noqa: E402
 from probe.client.sse import EventSplitter  # noqa: E402
 from probe.client.stream_parser import server_times  # noqa: E402
+from probe.config.config import PrometheusConfig  # noqa: E402
 from probe.core.errors import TargetError  # noqa: E402
 from probe.core.foreign_json import ForeignJsonError, read_json  # noqa: E402
 from probe.core.request import Api  # noqa: E402
@@ -112,7 +113,7 @@ def _servers(document: object) -> None:
 
 def prometheus(data: bytes) -> None:
     """An answer of Prometheus to each query: what it says, or an error that the caller makes one line of."""
-    server = queries.Prometheus("http://p")
+    server = queries.Prometheus(PrometheusConfig(url="http://p"))
     try:
         answer = read_json(data, LIMITS)["data"]["result"]
     except (ForeignJsonError, LookupError, TypeError):

@@ -27,6 +27,7 @@ from stub_server import stub_server
 from dashboards.build import annotations, queries, substitute
 from exporters import names
 from probe.capacity.trend.fingerprint import capacity_sample
+from probe.config.config import PrometheusConfig
 from probe.core.result import CapacityResult
 from probe.core.server_values import VALUES, ValueKind, plain
 from probe.mock_server.metrics import Metrics
@@ -302,7 +303,9 @@ def test_the_history_of_capacity_comes_from_prometheus(monitor: Monitor, prometh
     """For a monitor without a store: the figure is there, with what it holds for."""
     capacity = f'{names.CAPACITY_LAST_SUCCESS.name}{{target="{WORKS}"}}'
     eventually(lambda: prometheus.query(capacity), within_s=120, what="a capacity run that found the capacity")
-    history = asyncio.run(Prometheus(prometheus.base_url).capacity_history(WORKS, "short", time.time()))
+    history = asyncio.run(
+        Prometheus(PrometheusConfig(url=prometheus.base_url)).capacity_history(WORKS, "short", time.time())
+    )
     runs = f"{monitor.base_url}/api/v1/runs"
     ids = [run["id"] for run in httpx.get(runs, timeout=5, trust_env=False).json()]
     results = [loads(httpx.get(f"{runs}/{one}", timeout=5, trust_env=False).text) for one in ids]

@@ -9,6 +9,7 @@ import yaml
 from process import eventually
 from real_prometheus import RealPrometheus
 
+from probe.config.config import PrometheusConfig
 from probe.prometheus.queries import Prometheus
 
 pytestmark = pytest.mark.prometheus
@@ -35,7 +36,7 @@ def test_kneewatchs_alerts_that_fire_are_known_with_target_and_time(prometheus_b
     file.write_text(yaml.safe_dump({"groups": [{"name": "g", "rules": rules}]}))
     begun_s = time.time()
     with RealPrometheus(prometheus_binary, tmp_path, addresses=[], rule_files=[file]) as server:
-        connection = Prometheus(server.base_url)
+        connection = Prometheus(PrometheusConfig(url=server.base_url))
         eventually(lambda: len(asyncio.run(connection.firing_alerts())) == 2, within_s=30, what="two alerts that fire")
         found = asyncio.run(connection.firing_alerts())
     assert [(one.name, one.severity, one.target) for one in found] == [

@@ -63,7 +63,7 @@ def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str
         return None
     from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
 
-    prometheus = Prometheus(config.prometheus.url, config.prometheus.ca_file)
+    prometheus = Prometheus(config.prometheus)
     return partial(prometheus.firing_pages, target)
 
 

@@ -2,9 +2,11 @@
 
 import asyncio
 import math
+import re
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from hostile_server import CLOSE, HANG, Asked, head, hostile
 
 from alerts.capacity import capacity_group
 from alerts.rules import Alert
+from probe.config.config import PrometheusConfig
 from probe.config.config_file import config_from
 from probe.core.errors import TargetError
 from probe.core.request import Outcome
@@ -24,6 +27,11 @@ from probe.core.snapshot import ServerSnapshot
 from probe.prometheus import queries
 from probe.prometheus.queries import Prometheus
 from probe.runtime.kept_program import free_port
+
+
+def connection(url: str, **values: Any) -> Prometheus:
+    return Prometheus(PrometheusConfig(url=url, **values))
+
 
 CONFIG = config_from({"targets": [{"name": "a", "base_url": "http://x:1"}]}, "test")
 
@@ -34,7 +42,7 @@ def _vector(*names: str) -> dict[str, object]:
 
 
 def _firing(url: str, target: str = "a") -> list[str]:
-    return asyncio.run(Prometheus(url).firing_pages(target))
+    return asyncio.run(connection(url).firing_pages(target))
 
 
 def test_the_names_of_the_alerts_once_each_in_order() -> None:
@@ -47,7 +55,7 @@ def test_a_prometheus_of_a_private_authority_is_asked_with_its_ca_file(tmp_path:
     authority.issue_cert("127.0.0.1").configure_cert(tls)
     authority.cert_pem.write_to_path(ca_file)
     with _prometheus(_vector("Down"), tls=tls) as (url, _):
-        assert asyncio.run(Prometheus(url, ca_file).firing_pages("a")) == ["Down"]
+        assert asyncio.run(connection(url, ca_file=ca_file).firing_pages("a")) == ["Down"]
         with pytest.raises(TargetError, match="certificate"):
             _firing(url)
 
@@ -64,13 +72,67 @@ def test_firing_alerts_have_their_target_and_since_when_and_pages_come_first() -
         _alert("1795402140", target="a", severity="none", alertname="KneewatchTargetDown"),
     ]
     with _prometheus({"status": "success", "data": {"resultType": "vector", "result": answer}}) as (url, queries):
-        found = asyncio.run(Prometheus(url).firing_alerts())
+        found = asyncio.run(connection(url).firing_alerts())
     assert [(one.name, one.severity, one.target, one.since_s) for one in found] == [
         ("KneewatchTTFTBurn", "page", "b", 1795402200.0),
         ("KneewatchConfigRefused", "ticket", None, None),
         ("KneewatchTTFTBurn", "ticket", "a", 1795402140.0),
     ]
     assert 'alertname=~"Kneewatch.+"' in queries[0], "those of others are theirs"
+
+
+def _places(*clusters: str) -> dict[str, object]:
+    """Return an answer to `group by (cluster, namespace)`: where there are targets of the name."""
+    metrics = [{"cluster": one, "namespace": "monitoring", "of": "place"} for one in clusters]
+    found = [{"metric": metric, "value": [1.0, "1"]} for metric in metrics]
+    return {"status": "success", "data": {"resultType": "vector", "result": found}}
+
+
+def test_where_the_target_is_is_no_alert() -> None:
+    with _prometheus(_places("eu")) as (url, queries):
+        assert _firing(url) == []
+        assert asyncio.run(connection(url).firing_alerts()) == []
+    assert all("group by (cluster, namespace)" in query for query in queries)
+
+
+@pytest.mark.fault(
+    "PR16",
+    "One Prometheus for several clusters, with targets of the same name",
+    area="Prometheus",
+    users_see="one line with the clusters and the setting to add: no load",
+    stays="nothing of another cluster is taken for the target's own",
+)
+@pytest.mark.parametrize(
+    "asked",
+    [
+        lambda it: it.firing_pages("a"),
+        lambda it: it.firing_alerts(),
+        lambda it: it.capacity_history("a", "chat", 4e7),
+        lambda it: it.users_peak("a", 3600.0),
+    ],
+)
+def test_an_answer_of_several_clusters_is_refused(asked: Callable[[Prometheus], Coroutine[Any, Any, Any]]) -> None:
+    with _prometheus(_places("us", "eu")) as (url, _), pytest.raises(TargetError) as raised:
+        asyncio.run(asked(connection(url)))
+    assert str(raised.value).endswith(
+        "several Kneewatches have such series (cluster: eu, us); set prometheus.labels to those of one"
+    )
+
+
+def test_every_question_has_the_labels_of_this_kneewatch() -> None:
+    with _prometheus(_places("eu")) as (url, queries):
+        of_one = connection(url, labels={"cluster": "eu", "stage": 'a"b'})
+        asyncio.run(of_one.firing_pages("a"))
+        asyncio.run(of_one.firing_alerts())
+        with suppress(TargetError):  # the answer is no range
+            asyncio.run(of_one.capacity_history("a", "chat", 4e7))
+        asyncio.run(of_one.users_peak("a", 3600.0))
+    assert len(queries) == 4
+    for query in queries:
+        # Not of the names that a recording rule or this question itself makes.
+        selectors = re.findall(r"\{[^{}]*\}", query)
+        assert selectors
+        assert all('cluster="eu", stage="a\\"b"}' in selector for selector in selectors)
 
 
 @pytest.mark.fault(
@@ -83,7 +145,7 @@ def test_firing_alerts_have_their_target_and_since_when_and_pages_come_first() -
 def test_an_answer_without_alert_names_is_an_error() -> None:
     answer = {"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": [1.0, "5"]}]}}
     with _prometheus(answer) as (url, _), pytest.raises(TargetError):
-        asyncio.run(Prometheus(url).firing_alerts())
+        asyncio.run(connection(url).firing_alerts())
 
 
 def test_no_alert_is_an_empty_list() -> None:
@@ -96,7 +158,7 @@ def test_only_pages_that_fire_for_that_target_are_asked_for() -> None:
         _firing(url, "llama-8b")
     (asked,) = queries
     # With `kneewatch alerts --severity page=critical`, the original severity is in `urgency`.
-    for one, label in zip(asked.split(" or "), ("severity", "urgency"), strict=True):
+    for one, label in zip(asked.split(" or ")[:2], ("severity", "urgency"), strict=True):
         for matcher in ('alertstate="firing"', f'{label}="page"', 'target="llama-8b"'):
             assert matcher in one
     assert asked.startswith("/api/v1/query ALERTS{")
@@ -120,7 +182,7 @@ def test_the_page_about_the_knee_itself_keeps_nobody_from_measuring_it_again() -
 def test_a_name_cannot_leave_its_quotes() -> None:
     with _prometheus(_vector()) as (url, queries):
         _firing(url, 'a"} or vector(1) or ALERTS{x="\\')
-    assert queries[0].endswith(r'target="a\"} or vector(1) or ALERTS{x=\"\\"}')
+    assert queries[0].count(r'target="a\"} or vector(1) or ALERTS{x=\"\\"}') == 3
 
 
 def test_an_address_below_a_path_works() -> None:
@@ -192,7 +254,7 @@ def test_a_prometheus_that_is_down_is_an_error_and_soon() -> None:
 def test_a_time_that_no_date_can_have_is_unknown() -> None:
     answer = [_alert(value, target=value) for value in ("+Inf", "1e300", "NaN", "-5")]
     with _prometheus({"status": "success", "data": {"resultType": "vector", "result": answer}}) as (url, _):
-        found = asyncio.run(Prometheus(url).firing_alerts())
+        found = asyncio.run(connection(url).firing_alerts())
     assert [one.since_s for one in found] == [None] * 4
 
 
@@ -275,7 +337,7 @@ def test_the_whole_answer_has_one_deadline(answer: Any) -> None:
     async def main() -> None:
         async with hostile(answer) as server:
             with pytest.raises(TargetError, match=r"no complete answer within 0\.3 s"):
-                await Prometheus(server.base_url)._ask(lambda asked: asked.custom_query("up"), list, limits)
+                await connection(server.base_url)._ask(lambda asked: asked.custom_query("up"), list, limits)
 
     asyncio.run(main())
 
@@ -291,7 +353,7 @@ def test_an_answer_that_breaks_off_is_an_error() -> None:
     async def main() -> None:
         async with hostile([head(200, "application/json", "content-length: 99") + b"{", CLOSE]) as server:
             with pytest.raises(TargetError, match="does not answer"):
-                await Prometheus(server.base_url).firing_pages("a")
+                await connection(server.base_url).firing_pages("a")
 
     asyncio.run(main())
 
@@ -306,7 +368,7 @@ def test_an_answer_that_breaks_off_is_an_error() -> None:
 def test_a_question_that_is_cancelled_ends_at_once_with_its_thread_and_its_connection() -> None:
     async def main() -> None:
         async with hostile([HANG]) as server:
-            asking = asyncio.create_task(Prometheus(server.base_url).firing_pages("a"))
+            asking = asyncio.create_task(connection(server.base_url).firing_pages("a"))
             await server.until_asked()
             asking.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -332,7 +394,7 @@ def _matrix(*series: dict[str, object]) -> dict[str, object]:
 
 
 def _history(url: str, now_s: float = 4e7) -> list[CapacitySample]:
-    return asyncio.run(Prometheus(url).capacity_history("a", "chat", now_s))
+    return asyncio.run(connection(url).capacity_history("a", "chat", now_s))
 
 
 # Two runs, at 3500 and at 9000, read once an hour; the second found no upper bound.
@@ -441,7 +503,7 @@ def _vllm(name: str, values: Sequence[tuple[float, float]], **labels: str) -> di
 
 
 def _server(url: str, seconds: float = 600.0) -> list[ServerSnapshot]:
-    return asyncio.run(Prometheus(url).server_history('instance="x:8000"', 4e7, seconds))
+    return asyncio.run(connection(url).server_history('instance="x:8000"', 4e7, seconds))
 
 
 RUNNING = _vllm("num_requests_running", [(3600, 4), (3615, 5)])

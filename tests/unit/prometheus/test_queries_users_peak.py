@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fake_prometheus import prometheus
 
+from probe.config.config import PrometheusConfig
 from probe.prometheus.queries import Prometheus
 
 # A request/s of each outcome, and ten more of those answered for ten minutes; 100 output tokens/s.
@@ -22,7 +23,7 @@ _SERIES = {
 def test_the_peak_is_the_highest_five_minutes_of_all_outcomes(tmp_path: Path, promtool: str) -> None:
     empty = {"status": "success", "data": {"resultType": "vector", "result": []}}
     with prometheus(empty) as (url, queries):
-        asyncio.run(Prometheus(url).users_peak("a", 3600.0))
+        asyncio.run(Prometheus(PrometheusConfig(url=url)).users_peak("a", 3600.0))
     expected = [{"labels": f'{{of="{of}"}}', "value": value} for of, value in (("requests", 12), ("tokens", 100))]
     case = {
         "evaluation_interval": "1m",
