@@ -17,7 +17,7 @@ from probe.core.clock import Clock
 from probe.core.errors import ConfigError, TargetError
 from probe.core.request import Outcome
 from probe.core.result import CapacityResult, Phase
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import ServerSnapshot, with_kv_cache_tokens
 from probe.monitor.capacity_workload import workload_since_start
 from probe.monitor.forecast_errors import errors_in_file
 from probe.monitor.live_forecast import forecast_result, live_forecast, made_of
@@ -56,7 +56,7 @@ async def forecast_target(
         if history_s is not None:
             on_phase(Phase("asking Prometheus"))
             for reading in await _history(config, target, clock, history_s):
-                state.add(reading)
+                state.add(with_kv_cache_tokens(reading, target.capacity.server.kv_cache_tokens))
         ends = clock.monotonic_ns() + int(watch_s * 1e9)
         if history_s is None:
             on_phase(Phase("watching live traffic", watch_s))

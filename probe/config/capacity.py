@@ -89,6 +89,11 @@ class ServerLimitsConfig(ConfigSection):
     max_num_batched_tokens: Count | None = None
     """`--max-num-batched-tokens` of the server. Default: as the server or its pod shows it; otherwise 2048 is assumed.
     """
+    kv_cache_tokens: Count | None = None
+    """Size of the KV cache in tokens, of all engines on one metrics page together: vLLM logs it at its start for one
+    engine (`GPU KV cache size`). For a page that does not show it, as of vLLM's Rust front end, or shows a wrong one.
+    Default: as the page shows it.
+    """
     gpu: GpuName | None = None
     """GPU model of the server, named as by `nvidia-smi -L`, such as `NVIDIA H100 80GB HBM3`; one of
     [these](results.md#before-there-is-a-server). For its [hardware limits](capacity.md#beside-what-the-gpu-can-do),

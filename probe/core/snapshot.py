@@ -1,7 +1,7 @@
 """Snapshots of a server's and its GPUs' metrics, and values derived from several of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from probe.core.server_values import BY_KEY, ValueKind
@@ -121,8 +121,19 @@ class ServerSnapshot:
         return found
 
 
+def with_kv_cache_tokens(server: ServerSnapshot, tokens: float | None) -> ServerSnapshot:
+    """Return the snapshot with this size of the KV cache instead of all that its page says of it; None: as it is."""
+    if tokens is None:
+        return server
+    others = {key: value for key, value in server.others.items() if key not in _KV_SIZES}
+    return replace(server, kv_cache_tokens=tokens, others=others)
+
+
 # The values that are fields.
 TYPED = frozenset(each.name for each in fields(ServerSnapshot)) & BY_KEY.keys()
+
+
+_KV_SIZES = ("kv_block_tokens", "kv_longest_requests", "kv_cache_bytes")
 
 
 def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:

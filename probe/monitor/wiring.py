@@ -71,6 +71,7 @@ def scraper_of(target: TargetConfig, clock: Clock, timeout_s: float) -> Scraper:
         timeout_s=timeout_s,
         engine=engine_of(target),
         follows=target.metrics_discovery is not None,
+        kv_cache_tokens=target.capacity.server.kv_cache_tokens,
     )
 
 

@@ -51,7 +51,8 @@ class Diagnosis:
         """Return the limits that a forecast needs and that are unknown, by the keys of the configuration."""
         shown = self.status.server.scheduler_limits if self.status.server is not None else {}
         limits = limits_of({**{name: str(value) for name, value in shown.items()}, **self.flags})
-        known = {MAX_NUM_SEQS: limits.running, MAX_NUM_BATCHED_TOKENS: limits.step_tokens}
+        size = self.status.server.kv_cache_tokens if self.status.server is not None else None
+        known = {MAX_NUM_SEQS: limits.running, MAX_NUM_BATCHED_TOKENS: limits.step_tokens, "kv_cache_tokens": size}
         return [name for name, value in known.items() if value is None]
 
     def findings(self) -> Sequence[Finding]:
@@ -99,7 +100,8 @@ def _server(found: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "Flags", ", ".join(known) or "none known"
     if found.missing_limits and all(record.spec.api.generates for record in status.recent):
         named = " and ".join(found.missing_limits)
-        yield "Unknown", f"{named}: a forecast may be a lower bound only; set them below targets[].capacity.server"
+        may = "a forecast may be a lower bound only" if server.kv_cache_tokens else "there is no forecast"
+        yield "Unknown", f"{named}: {may}; set them below targets[].capacity.server"
 
 
 def _health(found: Diagnosis) -> Iterator[tuple[str, str]]:

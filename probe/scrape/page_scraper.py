@@ -16,10 +16,10 @@ from probe.client.endpoint import Endpoint
 from probe.client.failures import NETWORK_ERRORS, shortage
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.foreign_json import JsonLimits, read_json
+from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
 from probe.core.redactor import Redactor
 from probe.core.request import Outcome
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import ServerSnapshot, with_kv_cache_tokens
 from probe.core.text import one_line
 from probe.core.vllm_command import MAX_VALUE, parts_of
 from probe.core.vllm_flags import FLAGS, KV_TRANSFER, SPECULATIVE
@@ -70,6 +70,7 @@ _MAX_VERSION = 64
 _UNKNOWN = "unknown"
 # After a page; it was asked for at once. A guard gives up a poll after a second.
 _VERSION_WAIT_S = 0.5
+_SLEEP_WAIT_S = 0.25  # most steps are shorter
 _MAX_ADDRESS = 100
 _MAX_MESSAGE = 300
 # Shorter secrets may be words of the page.
@@ -88,11 +89,19 @@ class _UnreadError(ValueError):
 class PageScraper:
     """Scrapes one page. Beside it, it requests the version once, and again after every failure: servers are redeployed.
 
-    `engine`: one of engines.NAMES, or None to detect it. `max_bytes`: the most of an answer. `seconds` and `page_bytes`
-    describe the last page: the time to fetch and parse it, and its uncompressed size.
+    `engine`: one of engines.NAMES, or None to detect it. `kv_cache_tokens`: the size of the KV cache, instead of the
+    page's. `max_bytes`: the most of an answer. `seconds` and `page_bytes` describe the last page: the time to fetch and
+    parse it, and its uncompressed size.
     """
 
-    def __init__(self, endpoint: Endpoint, clock: Clock, timeout_s: float = 3.0, engine: str | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        clock: Clock,
+        timeout_s: float = 3.0,
+        engine: str | None = None,
+        kv_cache_tokens: float | None = None,
+    ) -> None:
         self.seconds = 0.0
         self.page_bytes = 0
         self._endpoint = endpoint
@@ -105,7 +114,12 @@ class PageScraper:
         self._asking: asyncio.Task[str] | None = None  # for the version
         self._answers_version = True  # not known to leave the question open
         self._found_engine = engine
+        self._kv_cache_tokens = kv_cache_tokens
         self._has_no_info = False  # the server has refused /server_info
+        self._has_no_sleep = False  # the server has refused /is_sleeping
+        self._is_asleep: bool | None = None  # by its last answer
+        self._asking_sleep: asyncio.Task[None] | None = None
+        self._answers_sleep = True  # not known to leave the question open
         self._redactor = Redactor()
         timeout = httpx.Timeout(timeout_s, connect=min(endpoint.connect_s, timeout_s))
         self._server = httpx.AsyncClient(timeout=timeout, transport=endpoint.transport(), trust_env=False)
@@ -113,6 +127,7 @@ class PageScraper:
 
     async def close(self) -> None:
         await self._forget_version()
+        await self._forget_sleep()
         await self._server.aclose()
         await self._metrics.aclose()
 
@@ -161,6 +176,7 @@ class PageScraper:
             snapshot = replace(await self._parsed(page), asked_ns=began_ns)
         except NETWORK_ERRORS as error:
             await self._forget_version()
+            await self._forget_sleep()
             self._has_no_info = False
             message = shortage(error) or one_line(self._redactor.hide_text(str(error)), _MAX_MESSAGE)
             message = message or self._unsaid(error)
@@ -174,6 +190,9 @@ class PageScraper:
             await asyncio.wait((asking,), timeout=_VERSION_WAIT_S if self._answers_version else 0)
             # Another read may have failed and forgotten the version while this one waited for its page.
             version = asking.result() if asking.done() and not asking.cancelled() else self._version
+        if snapshot.is_asleep is None and snapshot.engine == vllm.ENGINE.name:
+            snapshot = replace(snapshot, is_asleep=await self._says_it_sleeps())
+        snapshot = with_kv_cache_tokens(snapshot, self._kv_cache_tokens)
         return replace(snapshot, version=version or _UNKNOWN)
 
     async def _parsed(self, page: bytes) -> ServerSnapshot:
@@ -219,6 +238,42 @@ class PageScraper:
         is_label = isinstance(version, str) and 0 < len(version) <= _MAX_VERSION and version.isprintable()
         self._version, self._asking = str(version) if is_label else _UNKNOWN, None
         return self._version
+
+    async def _says_it_sleeps(self) -> bool | None:
+        """Return what vLLM says at /is_sleeping, for a page that does not show it; None where it says nothing.
+
+        The engine answers between two steps: while it takes longer, its last answer counts.
+        """
+        if self._has_no_sleep:
+            return None
+        if self._asking_sleep is None:
+            self._asking_sleep = asyncio.create_task(self._ask_sleep())
+        await asyncio.wait((self._asking_sleep,), timeout=_SLEEP_WAIT_S if self._answers_sleep else 0)
+        return self._is_asleep
+
+    async def _ask_sleep(self) -> None:
+        """Keep the answer of /is_sleeping. A server that refuses it is not asked again until a scrape has failed."""
+        found: object = None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                answer, _ = await self._get(self._server, f"{self._endpoint.base_url}/is_sleeping")
+            found = read_json(answer, _VERSION)["is_sleeping"]
+            self._answers_sleep = True
+        except _UnreadError as error:
+            self._has_no_sleep = error.is_refused
+        except (ForeignJsonError, KeyError, TypeError):
+            self._has_no_sleep = True  # another program's page
+        except NETWORK_ERRORS:
+            self._answers_sleep = False
+        self._is_asleep = found if isinstance(found, bool) else None
+        self._asking_sleep = None
+
+    async def _forget_sleep(self) -> None:
+        self._has_no_sleep, self._is_asleep = False, None
+        asking, self._asking_sleep = self._asking_sleep, None
+        if asking is not None:
+            asking.cancel()
+            await asyncio.wait((asking,))
 
     async def _get(self, http: httpx.AsyncClient, url: str, timeout_s: float | None = None) -> tuple[bytes, bool]:
         """Return the body, and whether its length or framing would reveal a truncated body."""

@@ -34,10 +34,16 @@ class Scraper:
         engine: str | None = None,
         *,
         follows: bool = False,
+        kv_cache_tokens: float | None = None,
     ) -> None:
-        """Take `engine`: one of engines.NAMES, or None to detect it. `follows`: `follow` says what to read."""
+        """Take `engine`: one of engines.NAMES, or None to detect it. `follows`: `follow` says what to read.
+
+        `kv_cache_tokens`: the size of the KV cache of each page's server, instead of the page's.
+        """
         self._target, self._endpoint = endpoint.target, endpoint
-        self._new_page = partial(PageScraper, clock=clock, timeout_s=timeout_s, engine=engine)
+        self._new_page = partial(
+            PageScraper, clock=clock, timeout_s=timeout_s, engine=engine, kv_cache_tokens=kv_cache_tokens
+        )
         self._are_replicas = follows or bool(endpoint.metrics_urls)
         self._pages: dict[str, PageScraper] = {}
         self._dropped: list[PageScraper] = []  # of replicas that have gone, until no read needs them

@@ -156,7 +156,7 @@ def _is_asleep(found: Samples) -> bool | None:
     """
     awake = largest(found, *_SLEEP_STATE, sleep_state="awake")
     is_falling_asleep = bool(total(found, *_SLEEP_OPERATIONS, operation="sleep"))
-    return None if awake is None else awake == 0 or is_falling_asleep
+    return is_falling_asleep or (None if awake is None else awake == 0)
 
 
 def _adapters(found: Samples) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from probe.capacity.model.server_model import Hints
 from probe.capacity.model.twin import find_capacity
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import ServerSnapshot, with_kv_cache_tokens
 from probe.core.workload import Workload
 from probe.observe.snapshot_history import SnapshotHistory, unpack
 from probe.scrape.replicas import merged
@@ -69,7 +69,9 @@ def test_without_a_latency_promised_no_load_is_too_much() -> None:
 
 
 def test_a_cache_of_unknown_size() -> None:
-    assert "KV cache" in silence([replace(r, kv_cache_tokens=None) for r in BUSY])
+    hidden = [replace(r, kv_cache_tokens=None) for r in BUSY]
+    assert "set capacity.server.kv_cache_tokens" in silence(hidden)
+    assert said([with_kv_cache_tokens(r, BUSY[0].kv_cache_tokens) for r in hidden]) == said(BUSY)
 
 
 def test_a_cache_that_is_a_seventh_of_what_the_page_says() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from probe.capacity.model.fitted_twin import fitted_server
-from probe.capacity.model.hints import SET_MAX_NUM_SEQS, Hints
+from probe.capacity.model.hints import SET_KV_CACHE_TOKENS, SET_MAX_NUM_SEQS, Hints
 from probe.capacity.model.server_model import ModelFit, ServerModel
 from probe.capacity.model.spread import extrapolation_error, jackknife
 from probe.capacity.model.step_cost_fit import StepCostModel
@@ -142,7 +142,7 @@ def _why_impossible(evidence: _Evidence) -> str | None:
     if len(snapshots) < _MIN_SNAPSHOTS:
         return f"not enough evidence: scrapes of the server: {len(snapshots)}, at least {_MIN_SNAPSHOTS} needed"
     if not any(snapshot.kv_cache_tokens for snapshot in snapshots):
-        return "the server's metrics do not show the size of its KV cache"
+        return f"the server's metrics do not show the size of its KV cache; {SET_KV_CACHE_TOKENS}"
     if not evidence.measured:
         return "not enough evidence: the server had almost no traffic"
     return None

@@ -9,6 +9,7 @@ SET_MAX_NUM_SEQS = (
     f"set capacity.server.max_num_seqs to the server's --max-num-seqs (vLLM's default is {SMALL_GPU.max_num_seqs}, but"
     f" {LARGE_GPU.max_num_seqs} on {LARGE_GPU.hardware})"
 )
+SET_KV_CACHE_TOKENS = "set capacity.server.kv_cache_tokens to it, as vLLM logs it at its start"
 
 
 @dataclass(frozen=True, slots=True)

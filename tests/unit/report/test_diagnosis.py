@@ -31,7 +31,7 @@ def test_a_healthy_server() -> None:
     words = diagnosis_words(_diagnosis())
     assert "Healthy:    yes: 1 of 1 canaries met every objective" in words
     assert "max_num_seqs=64 (process)" in words
-    assert "Unknown:    max_num_batched_tokens:" in words
+    assert "Unknown:    max_num_batched_tokens and kv_cache_tokens: there is no forecast; set them below" in words
     assert "Users:      1.5 requests/s, 30 output tokens/s; 100 + 20 tokens in an average request" in words
     assert "Capacity" not in words
 
@@ -107,11 +107,23 @@ def test_a_server_without_metrics() -> None:
     assert diagnosis_json(found)["metrics_error"] == "no metrics of a server (404)"
 
 
+def test_limits_are_known_from_the_plugin_and_below_a_lower_one() -> None:
+    server = poll(kv_cache_tokens=1e6)
+    assert "Unknown:    max_num_batched_tokens: a forecast may" in diagnosis_words(_diagnosis(server=server))
+    shown = replace(server, scheduler_limits={"max_num_seqs": 256, "max_num_batched_tokens": 2048})
+    assert "Unknown" not in diagnosis_words(_diagnosis(server=shown))
+    default = replace(_diagnosis(server=server), flags={"max_num_seqs": "default", "max_num_batched_tokens": "2048"})
+    sources = dict.fromkeys(default.flags, "pod")
+    assert replace(default, flag_sources=sources).missing_limits == ["max_num_seqs"]
+    lowered = {**default.flags, "max_num_active_seqs": "64"}
+    assert replace(default, flags=lowered, flag_sources=dict.fromkeys(lowered, "pod")).missing_limits == []
+
+
 def test_json_has_what_the_words_have() -> None:
     found = json.loads(json.dumps(diagnosis_json(_diagnosis())))
     assert found["is_healthy"] is True
     assert found["flags"] == {"max_num_seqs": {"value": "64", "source": "process"}}
-    assert found["missing_flags"] == ["max_num_batched_tokens"]
+    assert found["missing_flags"] == ["max_num_batched_tokens", "kv_cache_tokens"]
     assert found["users"]["mean_prompt_tokens"] == 100
     assert found["canaries"][0]["met"]["all"] is True
     assert found["capacity"]["requests_per_second"] is None

@@ -30,7 +30,7 @@ def by_path(metrics: Script, version: Script = (VERSION,)) -> Callable[[Asked], 
 def in_turn(*pages: bytes) -> Callable[[Asked], Script]:
     """Serve another page each time."""
     left = iter(pages)
-    return lambda asked: [VERSION if "/version" in asked.line else next(left)]
+    return lambda asked: [next(left) if "/metrics" in asked.line else VERSION]
 
 
 @asynccontextmanager
