@@ -118,6 +118,7 @@ class ClientSeries:
         self._tokens = counter(names.TOKENS, registry)
         self._ttft = LatencyHistogram(names.TTFT, registry, bounds.ttft)
         self._first_answer = histogram(names.FIRST_ANSWER, registry)
+        self._first_visible = histogram(names.FIRST_VISIBLE, registry)
         self._itl = LatencyHistogram(names.ITL, registry, bounds.itl)
         self._tpot = LatencyHistogram(names.TPOT, registry, bounds.tpot)
         self._e2e = LatencyHistogram(names.E2E, registry, bounds.e2e)
@@ -181,9 +182,8 @@ class ClientSeries:
         self._forget_provisional(record)
         self._requests.labels(*labels, record.outcome.value).inc()
         verdict = dict(slo.met(record, self.objectives))
-        if record.outcome is Outcome.OK and self.objectives.judges_gaps and latency.is_held_back(record):
-            for name in slo.BY_GAPS:
-                verdict.setdefault(name, True)  # not judged: alerts take what is not good for bad
+        for name in slo.unknown(record, self.objectives):
+            verdict[name] = True  # not judged: alerts take what is not good for bad
         for objective, good in verdict.items():
             if good and objective in self._judged:
                 self._good.labels(*labels, objective).inc()
@@ -242,6 +242,8 @@ class ClientSeries:
         )
         if (reasoned_s := latency.first_answer_s(record)) is not None:  # no series for servers without reasoning
             self._first_answer.labels(*labels).observe(reasoned_s)
+        if (visible_s := latency.first_visible_s(record)) is not None:  # nor for those that show each token
+            self._first_visible.labels(*labels).observe(visible_s)
         for metric, values in samples:
             child = metric.labels(*labels)  # type: ignore[attr-defined]
             for value in values:

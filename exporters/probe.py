@@ -16,6 +16,7 @@ _SERIES = (
     names.GOOD_REQUESTS,
     names.TTFT,
     names.FIRST_ANSWER,
+    names.FIRST_VISIBLE,
     names.ITL,
     names.TPOT,
     names.E2E,

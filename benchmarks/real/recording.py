@@ -222,14 +222,12 @@ def _request_out(record: RequestRecord, begin_ns: int) -> list[Any]:
 
 
 def _tokens_out(record: RequestRecord, begin_ns: int) -> list[int]:
-    """Return the number of events from the first visible one on, the index of the event after the longest gap, and the
-    times
-    of the first, of those around that gap, and of the last. Without a token return nothing, for a single one only
-    its time.
+    """Return the number of events, the index of the event after the longest gap, and the times of the first, of those
+    around that gap, and of the last. Without a token return nothing, for a single one only its time.
     """
-    if record.events.first_visible is None:
+    if not record.events:
         return []
-    at_us = [(at - begin_ns) // _US for at in record.events.at_ns[record.events.first_visible :]]
+    at_us = [(at - begin_ns) // _US for at in record.events.at_ns]
     if len(at_us) == 1:
         return [1, 0, at_us[0]]
     longest = max(range(1, len(at_us)), key=lambda i: at_us[i] - at_us[i - 1])

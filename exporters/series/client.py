@@ -40,6 +40,13 @@ FIRST_ANSWER = _declare(
     _REQUEST,
     _LATENCY_BUCKETS,
 )
+FIRST_VISIBLE = _declare(
+    "histogram",
+    "first_visible_seconds",
+    "Time from the scheduled send to the first token with text, of streams that begin with tokens without",
+    _REQUEST,
+    _LATENCY_BUCKETS,
+)
 ITL = _declare(
     "histogram",
     "itl_seconds",

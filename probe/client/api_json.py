@@ -10,6 +10,7 @@ from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
 from probe.core.text import one_line
 
 ANSWER, REASONING = "answer", "reasoning"  # what an event of a stream brings
+_CHAT_ANSWERS = ("content", "tool_calls", "refusal", "function_call")
 # An error's body, or an event of a stream. Neither has more than some dozen values.
 MESSAGE = JsonLimits(max_bytes=2**20, max_values=10_000)
 MAX_TOKENS = 10_000_000  # no context is longer; a larger count is an error of the server
@@ -162,15 +163,21 @@ def count_in(value: object) -> int | None:
 
 
 def content_of(choice: Mapping[str, Any], *, chat: bool) -> str:
-    """Return ANSWER if a choice carries text or a tool call, REASONING if only reasoning, "" if neither."""
-    if not chat:
-        return ANSWER if choice.get("text") else ""
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
+    """Return ANSWER if a choice carries text, a tool call or a refusal, REASONING if only reasoning, "" if neither."""
+    part = choice.get("delta") if chat else choice
+    if not isinstance(part, dict):
         return ""
-    if delta.get("content") or delta.get("tool_calls"):
+    if any(part.get(field) for field in (_CHAT_ANSWERS if chat else ("text",))):
         return ANSWER
-    return REASONING if delta.get("reasoning") or delta.get("reasoning_content") else ""
+    return REASONING if part.get("reasoning") or part.get("reasoning_content") else ""
+
+
+def is_empty_text(choice: Mapping[str, Any], *, chat: bool) -> bool:
+    """Return whether a choice carries a text of no characters, and in chat no role, which comes before all tokens."""
+    part = choice.get("delta") if chat else choice
+    if not isinstance(part, dict) or part.get("content" if chat else "text") != "":
+        return False
+    return not chat or part.get("role") is None
 
 
 def text_in(choice: Mapping[str, Any], *, chat: bool) -> tuple[str, str]:

@@ -170,7 +170,10 @@ class Response:
         received = exchange.received if exchange is not None else ResponseBuffer()
         if exchange is not None and received.status == _OK:
             reader = answer_reader(
-                prepared.spec.api, exchange.redactor.hide, keeps_text=prepared.spec.expects is not None
+                prepared.spec.api,
+                exchange.redactor.hide,
+                keeps_text=prepared.spec.expects is not None,
+                most=prepared.spec.output_tokens,
             )
             for portion in portions(received.reads):
                 reader.read(portion)
@@ -292,14 +295,14 @@ def aborted(
 
 
 def answer_reader(
-    api: Api, hide: Callable[[bytes], bytes] = unchanged, *, keeps_text: bool = False
+    api: Api, hide: Callable[[bytes], bytes] = unchanged, *, keeps_text: bool = False, most: int | None = None
 ) -> StreamReader | ResultReader:
-    """Return the parser of an answer of this API. `hide`, `keeps_text`: see StreamReader."""
+    """Return the parser of an answer of this API. `hide`, `keeps_text`, `most`: see StreamReader."""
     if not api.generates:
         return ResultReader(api, hide)
     if api in (Api.RESPONSES, Api.MESSAGES):
-        return TypedEventReader(hide, keeps_text=keeps_text)
-    return ChunkReader(hide, keeps_text=keeps_text, chat=api is Api.CHAT)
+        return TypedEventReader(hide, keeps_text=keeps_text, most=most)
+    return ChunkReader(hide, keeps_text=keeps_text, most=most, chat=api is Api.CHAT)
 
 
 def read_answer(reads: Sequence[Read], api: Api) -> Transcript:

@@ -138,7 +138,8 @@ def _judge_stream(spec: RequestSpec, answer: Transcript, shape: RequestShape) ->
         is_cut = answer.finish_reason == "length"
         wrong = corruption(answer.text, spec.expects, answer.output_tokens, is_cut=is_cut)
         return (Outcome.CORRUPT, wrong) if wrong is not None else (Outcome.OK, None)
-    if answer.events.first_visible is None:
+    is_counted = Omittable.STREAM_OPTIONS not in shape.omitted
+    if not answer.events or (answer.events.first_visible is None and not is_counted):
         return Outcome.WRONG_ANSWER, "the stream held no content"
     if answer.output_tokens is None or answer.prompt_tokens is None:
         has_options = spec.api in (Api.COMPLETIONS, Api.CHAT)

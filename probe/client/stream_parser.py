@@ -5,7 +5,6 @@ so parsing one stream cannot delay the timestamps of another. A long stream is p
 """
 
 from abc import ABC, abstractmethod
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from probe.client.api_json import (
     error_in,
     error_of,
     first_choice,
+    is_empty_text,
     parse_object,
     text_in,
     usage_in,
@@ -28,8 +28,9 @@ from probe.client.api_json import (
 from probe.client.judgement import Transcript
 from probe.client.response_buffer import Read
 from probe.client.sse import DONE, EventSplitter
+from probe.client.token_count import COUNTED, EMPTY, LAST, NO_TOKEN, TokenCount
 from probe.core.foreign_json import check_json
-from probe.core.request import ServerTimes, TokenEvents
+from probe.core.request import ServerTimes
 from probe.core.text import one_line
 
 _MAX_MS = 86_400_000.0  # a day; no request takes as long
@@ -72,26 +73,28 @@ def unchanged(data: bytes) -> bytes:
 class StreamReader(ABC):
     """A parser of one stream, a portion at a time. It never raises: errors are in the transcript.
 
-    An event carries tokens when the server's running usage count grows, or, from a server that sends no running
-    count, when it has content (then counted as one token). `hide` removes secrets from text of the response.
+    token_count.py says which events carry tokens. `hide` removes secrets from text of the response.
     """
 
-    def __init__(self, hide: Callable[[bytes], bytes] = unchanged, *, keeps_text: bool = False) -> None:
-        """Take `keeps_text`: the transcript has the answer's text, or the reasoning if there is no answer."""
+    def __init__(
+        self, hide: Callable[[bytes], bytes] = unchanged, *, keeps_text: bool = False, most: int | None = None
+    ) -> None:
+        """Take `keeps_text`: the transcript has the answer's text, or the reasoning if there is no answer.
+
+        `most`: as many tokens as an answer without a usage can have.
+        """
+        self._most = most
         self._hide = hide
         self._keeps_text = keeps_text
         self._answer: list[str] = []
         self._reasoning: list[str] = []
         self._splitter = EventSplitter()
-        self._at_ns, self._late_ns, self._tokens = array("q"), array("q"), array("i")
-        self._first_visible: int | None = None
-        self._first_answer: int | None = None
+        self._tokens = TokenCount()
         self._prompt: int | None = None
         self._output: int | None = None
         self._finish: str | None = None
         self._model: str | None = None
         self._server_times: ServerTimes | None = None
-        self._counted = 0
         self._ended = self._done = False
         self._error: ServerError | None = None
         self._malformed: str | None = None
@@ -111,7 +114,7 @@ class StreamReader(ABC):
     @property
     def events(self) -> int:
         """Return the number of events with tokens so far."""
-        return len(self._at_ns)
+        return len(self._tokens)
 
     def transcript(self, last: Read | None) -> Transcript:
         """Return the transcript; `last` is the last read of the stream."""
@@ -124,7 +127,7 @@ class StreamReader(ABC):
             self._error = error_of(self._splitter.stray, self._hide)
         error = self._error
         return Transcript(
-            TokenEvents(self._at_ns, self._late_ns, self._tokens, self._first_visible, self._first_answer),
+            self._tokens.finish(self._output, self._most),
             self._prompt,
             self._output,
             self._finish,
@@ -154,15 +157,9 @@ class StreamReader(ABC):
             self._finish = _REASONS.get(reason.lower()) or self._safe(reason.encode("utf-8", "replace"), 40)
 
     def _count(
-        self,
-        counts: tuple[int | None, int | None],
-        at_ns: int,
-        late_ns: int,
-        *,
-        content: str,
-        has_choice: bool,
+        self, counts: tuple[int | None, int | None], at_ns: int, late_ns: int, *, content: str, kind: int
     ) -> None:
-        """Count an event: `counts`, prompt and output tokens so far; `has_choice`: whether it can carry tokens."""
+        """Count an event: `counts`, prompt and output tokens so far; `kind`: what it may be without content."""
         prompt, output = counts
         if prompt is not None and 0 <= prompt <= MAX_TOKENS and (prompt or self._prompt is None):
             self._prompt = prompt
@@ -170,21 +167,7 @@ class StreamReader(ABC):
             self._output = output
         else:
             output = None
-        if not has_choice:
-            return
-        grown = max(output - self._counted, 0) if output is not None else int(bool(content))
-        if grown > 0 or content:
-            if content and self._first_visible is None:
-                self._first_visible = len(self._at_ns)
-            if content == ANSWER and self._first_answer is None:
-                self._first_answer = len(self._at_ns)
-            self._add_event(at_ns, late_ns, grown)
-
-    def _add_event(self, at_ns: int, late_ns: int, tokens: int) -> None:
-        self._at_ns.append(at_ns)
-        self._late_ns.append(late_ns)
-        self._tokens.append(tokens)
-        self._counted += tokens
+        self._tokens.add(at_ns, late_ns, content, output, kind)
 
     def _give_up(self, event: bytes) -> None:
         self._malformed, self._ended = self._safe(event), True
@@ -202,6 +185,9 @@ class _Delta(msgspec.Struct):
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[Any] | None = None
+    refusal: str | None = None
+    function_call: Any = None  # of servers older than tool calls
+    role: str | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -215,6 +201,8 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
     usage: _Usage | None = None  # Moonshot has it here
     error: msgspec.Raw | None = None
+    reasoning: str | None = None  # of completions
+    reasoning_content: str | None = None
 
 
 class _Chunk(msgspec.Struct):
@@ -236,9 +224,14 @@ class ChunkReader(StreamReader):
     """A parser of a stream of completions or chat."""
 
     def __init__(
-        self, hide: Callable[[bytes], bytes] = unchanged, *, keeps_text: bool = False, chat: bool = False
+        self,
+        hide: Callable[[bytes], bytes] = unchanged,
+        *,
+        keeps_text: bool = False,
+        most: int | None = None,
+        chat: bool = False,
     ) -> None:
-        super().__init__(hide, keeps_text=keeps_text)
+        super().__init__(hide, keeps_text=keeps_text, most=most)
         self._chat = chat
 
     def _take(self, event: bytes, at_ns: int, late_ns: int) -> None:
@@ -260,20 +253,32 @@ class ChunkReader(StreamReader):
             return
         self._model = self._model or chunk.model
         self._server_times = server_times(chunk.metrics) or self._server_times
-        content, usage = "", chunk.usage
+        content, kind, usage = "", NO_TOKEN, chunk.usage
         if choice is not None:
             usage = usage or choice.usage
-            if choice.finish_reason is not None:
-                self._end_reason(choice.finish_reason)
-            if not self._chat:
-                content = ANSWER if choice.text else ""
-                self._keep(choice.text)
-            elif (delta := choice.delta) is not None:
-                reasoning = delta.reasoning or delta.reasoning_content
-                content = ANSWER if delta.content or delta.tool_calls else REASONING if reasoning else ""
-                self._keep(delta.content, reasoning)
+            content, kind = self._take_choice(choice)
         counts = (usage.prompt_tokens, usage.completion_tokens) if usage is not None else _NO_COUNTS
-        self._count(counts, at_ns, late_ns, content=content, has_choice=choice is not None)
+        self._count(counts, at_ns, late_ns, content=content, kind=kind)
+
+    def _take_choice(self, choice: _Choice) -> tuple[str, int]:
+        """Return what a choice shows, and what it may be without that."""
+        if not self._chat:
+            reasoning = choice.reasoning or choice.reasoning_content
+            content = ANSWER if choice.text else REASONING if reasoning else ""
+            kind = EMPTY if choice.text == "" else COUNTED
+            self._keep(choice.text, reasoning)
+        elif (delta := choice.delta) is not None:
+            reasoning = delta.reasoning or delta.reasoning_content
+            has_answer = delta.content or delta.tool_calls or delta.refusal or delta.function_call
+            content = ANSWER if has_answer else REASONING if reasoning else ""
+            kind = EMPTY if delta.content == "" and delta.role is None else COUNTED
+            self._keep(delta.content, reasoning)
+        else:
+            content, kind = "", COUNTED
+        if choice.finish_reason:  # some servers send an empty one with each event
+            self._end_reason(choice.finish_reason)
+            kind = LAST
+        return content, kind
 
     def _take_unusual(self, event: bytes, at_ns: int, late_ns: int) -> None:
         """Parse an event that is no regular chunk: an error, a field of another type, or no JSON."""
@@ -288,14 +293,16 @@ class ChunkReader(StreamReader):
             return
         if self._model is None and isinstance(model := chunk.get("model"), str):
             self._model = model
-        usage, content = chunk.get("usage"), ""
+        usage, content, kind = chunk.get("usage"), "", NO_TOKEN
         if choice is not None:
             usage = usage or choice.get("usage")
-            if isinstance(reason := choice.get("finish_reason"), str):
-                self._end_reason(reason)
             content = content_of(choice, chat=self._chat)
+            kind = EMPTY if is_empty_text(choice, chat=self._chat) else COUNTED
             self._keep(*text_in(choice, chat=self._chat))
-        self._count(usage_in(usage), at_ns, late_ns, content=content, has_choice=choice is not None)
+            if isinstance(reason := choice.get("finish_reason"), str) and reason:
+                self._end_reason(reason)
+                kind = LAST
+        self._count(usage_in(usage), at_ns, late_ns, content=content, kind=kind)
 
 
 def _may_be_error(chunk: _Chunk, choice: _Choice | None) -> bool:

@@ -1,6 +1,6 @@
 """Parses the events of the Responses and the Messages API; each event names its type. Pure.
 
-Neither API counts tokens on the way: an event with content counts as one, and the usage at the end tells the rest.
+Neither API counts tokens on the way: the usage comes at the end.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ import msgspec
 from probe.client.api_json import ANSWER, MESSAGE, REASONING, ServerError, count_in, error_in, parse_object
 from probe.client.sse import DONE
 from probe.client.stream_parser import StreamReader, server_times
+from probe.client.token_count import EMPTY, LAST, NO_TOKEN
 from probe.core.foreign_json import check_json
 
 # Up to this size, an event's length bounds its unfolded size.
@@ -18,6 +19,7 @@ _SHORT = 8192
 _decode = msgspec.json.Decoder().decode
 _FAILURES = ("error", "response.failed")
 _ENDS = ("response.completed", "response.incomplete", "message_stop")
+_COUNTING = (*_ENDS, "message_delta")  # with the usage: the end of the text is a token without text before it
 # Why an answer ended, in the words of completions.
 _REASONS = {"max_output_tokens": "length", "max_tokens": "length", "completed": "stop", "end_turn": "stop"}
 _CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")  # Messages: not in input_tokens
@@ -45,31 +47,12 @@ class TypedEventReader(StreamReader):
         given = (response.get("usage"), message.get("usage"), said.get("usage"))
         usage = next((each for each in given if isinstance(each, dict) and each), None)
         self._learn_end(said, response)
-        content, text = _content(kind, said)
+        content, text, may_be = _content(kind, said)
         self._keep(*((text, "") if content == ANSWER else ("", text)))
-        if usage is None:
-            self._count((None, None), at_ns, late_ns, content=content, has_choice=True)
-        else:
-            self._count(_counts(usage), at_ns, late_ns, content="", has_choice=False)
-            self._count_rest(at_ns, late_ns)
+        counts = _counts(usage) if usage is not None else (None, None)
+        self._count(counts, at_ns, late_ns, content=content, kind=may_be)
         if kind in _ENDS and not self._ended:
             self._done = self._ended = True
-
-    def _count_rest(self, at_ns: int, late_ns: int) -> None:
-        """Count the tokens of the usage that no event showed.
-
-        They were in events with several tokens, or had no text, as the end of the text has none. Where the usage comes
-        later than half a usual gap after the last text, such a token took a step of its own: that is an event.
-        """
-        rest, gaps = (self._output or 0) - self._counted, len(self._at_ns) - 1
-        if rest <= 0 or gaps < 0:
-            return
-        last = self._at_ns[-1]
-        if at_ns - last > (last - self._at_ns[0]) / (2 * max(gaps, 1)):
-            self._add_event(at_ns, late_ns, rest)
-        else:
-            self._tokens[-1] += rest
-            self._counted += rest
 
     def _learn_end(self, said: Mapping[str, Any], response: Mapping[str, Any]) -> None:
         """Keep why the answer ended, and the server's own times."""
@@ -118,14 +101,14 @@ def _counts(usage: Mapping[str, object]) -> tuple[int | None, int | None]:
     return None if given is None else given + cached, count_in(usage.get("output_tokens"))
 
 
-def _content(kind: str, said: Mapping[str, Any]) -> tuple[str, str]:
-    """Return what an event brings, ANSWER, REASONING or "", and its text."""
+def _content(kind: str, said: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Return what an event brings, ANSWER, REASONING or "", its text, and what it may be without any."""
     delta = said.get("delta")
     if isinstance(delta, str):  # Responses: text, reasoning, a refusal, the arguments of a tool
-        return (REASONING if "reasoning" in kind else ANSWER) if delta else "", delta
+        return (REASONING if "reasoning" in kind else ANSWER) if delta else "", delta, EMPTY
     if not isinstance(delta, dict) or kind != "content_block_delta":
-        return "", ""
+        return "", "", LAST if kind in _COUNTING else NO_TOKEN
     for field, content in (("text", ANSWER), ("thinking", REASONING), ("partial_json", ANSWER)):
-        if isinstance(text := delta.get(field), str) and text:
-            return content, text
-    return "", ""
+        if isinstance(text := delta.get(field), str):
+            return content if text else "", text, EMPTY
+    return "", "", NO_TOKEN

@@ -14,14 +14,22 @@ _NS = 1e-9
 # Above this `held_back_ratio`, a TPOT would be less than half of its true value. Streams without a buffer stay far
 # below, and ones held back to the end are at 1 (docs/evidence/instrument.md).
 HELD_BACK = 0.5
+# A TPOT that may be longer than it seems by more than this is unknown, not reported at its longest.
+_CERTAIN = 1.5
 
 
 def ttft_s(record: RequestRecord) -> float | None:
-    """Return the time to the first token: first visible token event minus scheduled send."""
-    events = record.events
-    return (
-        (events.at_ns[events.first_visible] - record.scheduled_ns) * _NS if events.first_visible is not None else None
-    )
+    """Return the time to the first token, with text or without: its event minus scheduled send."""
+    return _until_s(record, 0 if record.events and record.spec.api.generates else None)
+
+
+def first_visible_s(record: RequestRecord) -> float | None:
+    """Return the time to the first token with text, where tokens without any came before it; else it would be TTFT."""
+    return _until_s(record, record.events.first_visible or None)
+
+
+def _until_s(record: RequestRecord, event: int | None) -> float | None:
+    return (record.events.at_ns[event] - record.scheduled_ns) * _NS if event is not None else None
 
 
 def wait_s(record: RequestRecord) -> float | None:
@@ -30,14 +38,9 @@ def wait_s(record: RequestRecord) -> float | None:
 
 
 def first_answer_s(record: RequestRecord) -> float | None:
-    """Return the time to the first answer token after reasoning, which TTFT counts from.
-
-    None without reasoning, where it would be TTFT, and without an answer after it.
-    """
+    """Return the time to the first answer token after reasoning that shows; None without either."""
     events = record.events
-    if events.first_answer is None or events.first_answer == events.first_visible:
-        return None
-    return (events.at_ns[events.first_answer] - record.scheduled_ns) * _NS
+    return _until_s(record, events.first_answer if events.first_answer != events.first_visible else None)
 
 
 def ttft_parts_s(record: RequestRecord) -> Mapping[str, float]:
@@ -60,19 +63,39 @@ def e2e_s(record: RequestRecord) -> float | None:
 
 
 def tpot_s(record: RequestRecord) -> float | None:
-    """Return (E2E - TTFT) / (output tokens - 1).
+    """Return (E2E - TTFT) / the output tokens after the read that TTFT ends with.
 
-    None for a single token, a failed request, and a stream that was held back.
+    None for a single token, a failed request, and where it is unknown: in a stream that was held back, and where tokens
+    of unknown place make it uncertain. Where these may change it by a little, it is as long as it can be.
     """
-    first, last = ttft_s(record), e2e_s(record)
-    if first is None or last is None or record.output_tokens <= 1 or is_held_back(record):
+    first, last, events = ttft_s(record), e2e_s(record), record.events
+    if first is None or last is None or is_held_back(record):
         return None
-    return (last - first) / (record.output_tokens - 1)
+    whole, begun = sum(events.tokens), bisect_right(events.at_ns, events.at_ns[0])
+    after = whole - sum(events.tokens[:begun])
+    if after <= 0:
+        return None
+    usual_s = (last - first) / after
+    if not events.unplaced:
+        return usual_s
+    # All tokens without a place may have come before the first event, but none before the request was sent.
+    least_after = max(whole - events.unplaced - begun, 1)
+    since_sent_s = last - (record.sent_ns - record.scheduled_ns) * _NS
+    most_s = min((last - first) / least_after, since_sent_s / (whole - 1))
+    return most_s if most_s <= _CERTAIN * usual_s else None
+
+
+def token_times_ns(record: RequestRecord) -> list[int]:
+    """Return when tokens came. Events of one read have one time: when the later ones were sent is unknown."""
+    return list(dict.fromkeys(record.events.at_ns))
 
 
 def itl_ns(record: RequestRecord) -> list[int]:
-    """Return the gaps between successive token events in nanoseconds (integers sort faster, and there are millions)."""
-    return [after - before for before, after in pairwise(record.events.at_ns)]
+    """Return the gaps between successive token events in nanoseconds (integers sort faster, and there are millions).
+
+    Without those between events of one read, and without any of a stream that was held back.
+    """
+    return [] if is_held_back(record) else [after - before for before, after in pairwise(token_times_ns(record))]
 
 
 def itl_s(record: RequestRecord) -> Iterator[float]:
@@ -81,7 +104,7 @@ def itl_s(record: RequestRecord) -> Iterator[float]:
 
 
 def stall_s(record: RequestRecord) -> float | None:
-    """Return the longest gap between two token events; None if there are fewer than two."""
+    """Return the longest gap between two token events; None without gaps."""
     return max(itl_s(record), default=None)
 
 
@@ -91,12 +114,9 @@ def ttft_error_s(record: RequestRecord) -> float | None:
     The second part is an upper bound (client/loop_lateness.py). None without a first token. For an answer without
     tokens it is what the client may have added to E2E.
     """
-    first = record.events.first_visible
-    if first is None and not record.spec.api.generates and record.events:
-        first = len(record.events) - 1
-    if first is None:
+    if not record.events:
         return None
-    return max(schedule_lag_s(record), 0.0) + record.events.late_ns[first] * _NS
+    return max(schedule_lag_s(record), 0.0) + record.events.late_ns[0] * _NS
 
 
 def itl_error_ns(record: RequestRecord) -> list[int]:
@@ -110,7 +130,7 @@ def stall_error_s(record: RequestRecord) -> float:
 
 
 def coalesced(record: RequestRecord) -> int:
-    """Return how many token events came in the same read as the one before: their gap is unknown and counts as 0."""
+    """Return how many token events came in the same read as the one before: their gap is unknown."""
     return sum(after == before for before, after in pairwise(record.events.at_ns))
 
 
@@ -120,11 +140,12 @@ def held_back_ratio(record: RequestRecord) -> float | None:
     A proxy that buffers the answer raises it, and so does a server that sends the tokens at once. The time between
     these tokens is unknown. None for fewer than two tokens.
     """
-    at_ns, tokens, first = record.events.at_ns, record.events.tokens, record.events.first_visible
-    if first is None or sum(tokens[first:]) <= 1:
+    at_ns, tokens = record.events.at_ns, record.events.tokens
+    whole = sum(tokens)
+    if whole <= 1:
         return None
-    together = sum(tokens[first : bisect_right(at_ns, at_ns[first])])
-    return (together - 1) / (sum(tokens[first:]) - 1)
+    together = sum(tokens[: bisect_right(at_ns, at_ns[0])])
+    return (together - 1) / (whole - 1)
 
 
 def is_held_back(record: RequestRecord) -> bool:

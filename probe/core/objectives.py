@@ -98,7 +98,7 @@ LATENCIES: Mapping[str, Latency] = {
         ),
     )
 }
-# Undefined for one token event, unknown for a stream that was held back.
+# Undefined for one token, and unknown where a stream does not show the times between tokens.
 BY_GAPS = tuple(name for name, row in LATENCIES.items() if row.tokens > 1)
 
 
@@ -126,18 +126,12 @@ class Objectives:
         """Return the latency objectives that are set, by name, in the order of LATENCIES."""
         return {name: one for name in LATENCIES if (one := getattr(self, name)) is not None}
 
-    @property
-    def judges_gaps(self) -> bool:
-        """Return whether an objective needs the times between tokens, which a held-back stream does not show."""
-        return any(name in BY_GAPS for name in self.latencies())
-
 
 def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
     """Return, for each objective that judges this request, whether it was met; empty for an aborted request.
 
     A client-bound request meets its availability objective, and no other judges it: the client may have caused the
-    rest. TPOT and ITL of a stream that was held back are not judged either. Undefined ones (one output token) meet
-    their objectives.
+    rest. `unknown` latencies are not judged either. Undefined ones (one output token) meet their objectives.
     """
     if record.outcome is Outcome.ABORTED:
         return {}
@@ -145,11 +139,23 @@ def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
         return {AVAILABILITY: True}
     verdict = {AVAILABILITY: record.outcome is Outcome.OK}
     if record.outcome is Outcome.OK:
+        hidden = unknown(record, objectives)
         for name, objective in objectives.latencies().items():
-            value = LATENCIES[name].of_request(record)
-            if name not in BY_GAPS or not latency.is_held_back(record):
+            if name not in hidden:
+                value = LATENCIES[name].of_request(record)
                 verdict[name] = value <= objective.within_s if value is not None else name in BY_GAPS
     return {**verdict, ALL: all(verdict.values())}
+
+
+def unknown(record: RequestRecord, objectives: Objectives) -> tuple[str, ...]:
+    """Return the objectives that cannot judge an answered request: the times of its tokens are unknown.
+
+    The stream was held back, or it does not show where hidden tokens were.
+    """
+    if record.outcome is not Outcome.OK or record.output_tokens <= 1:
+        return ()
+    gaps = (name for name in objectives.latencies() if name in BY_GAPS)
+    return tuple(name for name in gaps if LATENCIES[name].of_request(record) is None)
 
 
 def may_be_client_delay(record: RequestRecord, objectives: Objectives, waking_s: float) -> bool:

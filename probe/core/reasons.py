@@ -412,9 +412,9 @@ CLIENT_BOUND = Reason(
 HELD_BACK = Reason(
     word="held_back",
     kind=ReasonKind.UNJUDGED,
-    why="the answers arrive at once instead of token by token, so TPOT and ITL cannot be judged",
-    advice="let the proxy pass streams on (nginx: proxy_buffering off), measure behind it, or remove the tpot and itl"
-    " objectives",
+    why="most answers do not show when their tokens came, so TPOT and ITL cannot be judged",
+    advice="let the proxy pass streams on (nginx: proxy_buffering off) and the running usage with them, measure behind"
+    " it, or remove the tpot and itl objectives",
     verdict="held_back",
 )
 CUT_SHORT = Reason(

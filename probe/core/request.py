@@ -133,8 +133,9 @@ class TokenEvents:
 
     An answer without tokens, such as an embedding, has one event without any: its end.
 
-    `first_visible`: index of the first event with visible text. Earlier tokens may be parts of one character.
-    `first_answer`: of the first one that is no reasoning.
+    `first_visible`: index of the first event with visible text. Earlier tokens are special ones, hidden reasoning, or
+    parts of one character. `first_answer`: of the first one that is no reasoning. `unplaced`: how many tokens more than
+    one each the first events were given of a count that came after them all; these may have been before the first.
     """
 
     at_ns: "array[int]" = field(default_factory=lambda: array("q"))
@@ -142,6 +143,7 @@ class TokenEvents:
     tokens: "array[int]" = field(default_factory=lambda: array("i"))  # the server's count since the previous event
     first_visible: int | None = None
     first_answer: int | None = None
+    unplaced: int = 0
 
     def __len__(self) -> int:
         return len(self.at_ns)
@@ -151,8 +153,9 @@ class TokenEvents:
         if len(self) <= 2:  # noqa: PLR2004 - there are no others
             return self
         tokens = array("i", (self.tokens[0], sum(self.tokens) - self.tokens[0]))
-        first = None if self.first_visible is None else min(self.first_visible, 1)
-        return TokenEvents(self.at_ns[:: len(self) - 1], self.late_ns[:: len(self) - 1], tokens, first)
+        first_visible = 0 if self.first_visible == 0 else None
+        every = len(self) - 1
+        return TokenEvents(self.at_ns[::every], self.late_ns[::every], tokens, first_visible, unplaced=self.unplaced)
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ def _gaps(ok: Sequence[RequestRecord]) -> list[Cluster]:
 
     Gaps of one answer are alike, and so are gaps of one moment: answers that run at once share the server's steps.
     """
-    stamps = [r.events.at_ns for r in ok if len(r.events) > 1]
+    stamps = [times for r in ok if not latency.is_held_back(r) and len(times := latency.token_times_ns(r)) > 1]
     if not stamps:
         return []
     begin, end = min(at[0] for at in stamps), max(at[-1] for at in stamps)
@@ -170,7 +170,7 @@ def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objec
     answered = sorted(record.output_tokens for record in ok)
     if not answered:
         return None  # nothing has a latency; what remains to be judged needs no stamp
-    if objectives.judges_gaps and 2 * sum(map(latency.is_held_back, ok)) > len(ok):
+    if 2 * sum(bool(slo.unknown(record, objectives)) for record in ok) > len(ok):
         return HELD_BACK.word
     gaps = max(percentile(answered, 0.5) - 1, 1)
     whole = bound.ttft + bound.itl

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from probe.core import reasons
-from probe.core.latency import is_held_back
-from probe.core.objectives import BY_GAPS, LATENCIES, Objective, Objectives
+from probe.core.objectives import LATENCIES, Objective, Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.observe.guard import GuardLimits, GuardVerdict, denied
 
@@ -33,8 +32,8 @@ class _Latency:
     objective: Objective
 
     def of(self, record: RequestRecord) -> float | None:
-        """Return the latency of a request; None where it is undefined, or hidden by a stream that was held back."""
-        return None if self.name in BY_GAPS and is_held_back(record) else LATENCIES[self.name].of_request(record)
+        """Return the latency of a request; None where it is undefined or unknown."""
+        return LATENCIES[self.name].of_request(record)
 
     @property
     def words(self) -> str:

@@ -12,11 +12,11 @@ from typing_extensions import TypedDict
 from probe.core import latency
 from probe.core.errors import TargetError
 from probe.core.objectives import Objectives
-from probe.core.request import RequestRecord
+from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.step import Pattern
 from probe.core.workload import Workload
-from probe.report.figures import iso
+from probe.report.figures import iso, percent
 
 _ADAPTER: TypeAdapter[CapacityResult] = TypeAdapter(CapacityResult)
 _WORKLOAD: TypeAdapter[Workload] = TypeAdapter(Workload)
@@ -58,12 +58,23 @@ class RecordJson(TypedDict):
     outcome: str
     detail: str | None
     ttft_s: float | None
+    first_visible_s: float | None
     first_answer_s: float | None
     tpot_s: float | None
+    tpot_unknown: str | None
     e2e_s: float | None
     itl_max_s: float | None
     prompt_tokens: int
     output_tokens: int
+
+
+def unknown_tpot(record: RequestRecord) -> str | None:
+    """Return why the TPOT of an answer of several tokens is unknown; None if it is known, or there is none."""
+    if record.outcome is not Outcome.OK or record.output_tokens <= 1 or latency.tpot_s(record) is not None:
+        return None
+    if latency.is_held_back(record):
+        return f"{percent(latency.held_back_ratio(record))} of the tokens came together with the first one"
+    return f"{record.output_tokens} tokens came in {len(record.events)} events, and no usage says which in which"
 
 
 def record_json(record: RequestRecord) -> RecordJson:
@@ -73,8 +84,10 @@ def record_json(record: RequestRecord) -> RecordJson:
         "outcome": record.outcome.value,
         "detail": record.detail,
         "ttft_s": latency.ttft_s(record),
+        "first_visible_s": latency.first_visible_s(record),
         "first_answer_s": latency.first_answer_s(record),
         "tpot_s": latency.tpot_s(record),
+        "tpot_unknown": unknown_tpot(record),
         "e2e_s": latency.e2e_s(record),
         "itl_max_s": latency.stall_s(record),
         "prompt_tokens": record.prompt_tokens,
@@ -89,8 +102,10 @@ def unmeasured_json(error: TargetError, wall_s: float) -> RecordJson:
         "outcome": error.outcome.value,
         "detail": str(error),
         "ttft_s": None,
+        "first_visible_s": None,
         "first_answer_s": None,
         "tpot_s": None,
+        "tpot_unknown": None,
         "e2e_s": None,
         "itl_max_s": None,
         "prompt_tokens": 0,

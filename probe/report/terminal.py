@@ -14,6 +14,7 @@ from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
 from probe.report.figures import MISSING, ago, milliseconds, number, percent, promises
 from probe.report.knee_text import knee_words, limit_words
+from probe.report.result_json import unknown_tpot
 
 
 def canary_words(record: RequestRecord, objectives: Objectives, server: str | None = None) -> str:
@@ -24,18 +25,19 @@ def canary_words(record: RequestRecord, objectives: Objectives, server: str | No
         return f"{words}: {one_line(record.detail or '')}"
     missed = [name for name, good in verdicts.items() if not good and name != slo.ALL]
     all_met = "every objective met"
-    if latency.is_held_back(record):
-        share = percent(latency.held_back_ratio(record))
-        words += f" (not streamed: {share} of the tokens came together with the first one, so TPOT is unknown)"
+    if (why := unknown_tpot(record)) is not None:
+        streamed = "not streamed: " if latency.is_held_back(record) else ""
+        words += f" ({streamed}{why}, so TPOT is unknown)"
         all_met = "every objective that can be judged is met"
-    reasoned_s = latency.first_answer_s(record)
-    answer = f" first answer token after reasoning {milliseconds(reasoned_s)}," if reasoned_s is not None else ""
+    visible_s, reasoned_s = latency.first_visible_s(record), latency.first_answer_s(record)
+    later = ("token with text", visible_s), ("answer token after reasoning", reasoned_s)
+    first = "".join(f" first {what} {milliseconds(seconds)}," for what, seconds in later if seconds is not None)
     gap = f" longest gap {milliseconds(latency.stall_s(record))}," if objectives.itl is not None else ""
     verdict = f"{'missed ' + ', '.join(missed) if missed else all_met} (objectives: {promises(objectives)})"
     if not record.spec.api.generates:
         return f"{words}; E2E {milliseconds(latency.e2e_s(record))}, {record.prompt_tokens} tokens; {verdict}"
     return (
-        f"{words}; TTFT {milliseconds(latency.ttft_s(record))},{answer}"
+        f"{words}; TTFT {milliseconds(latency.ttft_s(record))},{first}"
         f" TPOT {milliseconds(latency.tpot_s(record))},{gap} E2E {milliseconds(latency.e2e_s(record))},"
         f" {record.prompt_tokens} + {record.output_tokens} tokens; {verdict}"
     )

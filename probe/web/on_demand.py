@@ -164,7 +164,8 @@ def _record_metrics(
 ) -> None:
     gauge("probe_http_status_code", "HTTP status of the answer", record.http_status)
     gauge("probe_ttft_seconds", "Time to the first token, from when the request was due", latency.ttft_s(record))
-    reasoned_s = latency.first_answer_s(record)
+    visible_s, reasoned_s = latency.first_visible_s(record), latency.first_answer_s(record)
+    gauge("probe_first_visible_seconds", "Time to the first token with text, after tokens without", visible_s)
     gauge("probe_first_answer_seconds", "Time to the first token after reasoning", reasoned_s)
     gauge("probe_tpot_seconds", "Mean time per output token after the first", latency.tpot_s(record))
     gauge("probe_e2e_seconds", "Time to the last token, from when the request was due", latency.e2e_s(record))

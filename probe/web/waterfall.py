@@ -12,6 +12,7 @@ from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.report.figures import milliseconds, when
+from probe.report.result_json import unknown_tpot
 
 _ROWS = 20
 _TICKS = 200
@@ -91,12 +92,15 @@ def _facts(record: RequestRecord) -> Iterator[tuple[str, str]]:
         ("TTFT in the queue", parts.get("queue")),
         ("TTFT in prefill", parts.get("prefill")),
         ("TTFT outside the engine", parts.get("outside")),
+        ("first token with text", latency.first_visible_s(record)),
         ("first token after reasoning", latency.first_answer_s(record)),
         ("TPOT", latency.tpot_s(record)),
         ("longest gap", latency.stall_s(record)),
         ("E2E", latency.e2e_s(record)),
     )
     yield from ((name, milliseconds(value)) for name, value in known if value is not None)
+    if (why := unknown_tpot(record)) is not None:
+        yield "TPOT", f"unknown: {why}"
     yield "tokens", f"{record.prompt_tokens} in, {record.output_tokens} out"
 
 

@@ -53,7 +53,7 @@ def _whole_page() -> MetricsPage:
     for one in (
         record(ttft_s=0.1, gap_s=0.01),
         record(ttft_s=0.7, gap_s=0.01),
-        replace(record(traffic=Traffic.ONDEMAND), events=replace(record().events, first_answer=2)),
+        replace(record(traffic=Traffic.ONDEMAND), events=replace(record().events, first_visible=1, first_answer=2)),
         record(outcome=Outcome.TIMEOUT),
         record(outcome=Outcome.ABORTED, traffic=Traffic.CAPACITY),
         record(traffic=Traffic.CAPACITY, asked=spec(16, 1)),

@@ -113,7 +113,7 @@ def find_user_arrivals(run: StepRun, snapshots: Sequence[ServerSnapshot], users:
     if not run.records:
         return ()
     sent = [*run.records, *run.other_probes]
-    firsts = sorted(r.events.at_ns[r.events.first_visible] for r in sent if r.events.first_visible is not None)
+    firsts = sorted(r.events.at_ns[0] for r in sent if r.events)
     counted = [(r.at_ns, r.histograms["ttft"]) for r in snapshots if "ttft" in r.histograms]
     if not counted or not all(math.isfinite(value) for _, ttft in counted for value in (ttft.count, ttft.sum)):
         return ()
@@ -174,5 +174,4 @@ def measure_delay(run: StepRun, summary: StepSummary, measured: MetricsWindow) -
 
 def _first_token_s(record: RequestRecord) -> float:
     """Return when the first token arrived; infinity if none did."""
-    events = record.events
-    return events.at_ns[events.first_visible] * 1e-9 if events.first_visible is not None else math.inf
+    return record.events.at_ns[0] * 1e-9 if record.events else math.inf

@@ -13,10 +13,12 @@ from plain_records import MS, failure, record
 from probe.core.latency import (
     e2e_s,
     first_answer_s,
+    first_visible_s,
     held_back_ratio,
     is_held_back,
     itl_s,
     schedule_lag_s,
+    stall_s,
     tpot_s,
     ttft_parts_s,
     ttft_s,
@@ -60,13 +62,47 @@ def test_ttft_counts_from_the_scheduled_send() -> None:
     assert schedule_lag_s(late) == pytest.approx(0.5)
 
 
-def test_a_token_that_cannot_be_read_yet_is_not_the_first() -> None:
+def test_a_token_without_text_is_the_first_one() -> None:
+    """As for the server. The first that a user sees comes later."""
     half = record(events=token_events([(50 * MS, 1, False), (90 * MS, 1, True)]))
-    assert ttft_s(half) == pytest.approx(0.09)
+    assert (ttft_s(half), first_visible_s(half)) == (pytest.approx(0.05), pytest.approx(0.09))
+    hidden = record(events=token_events([(50 * MS, 1, False)]))
+    assert (ttft_s(hidden), first_visible_s(hidden)) == (pytest.approx(0.05), None)
+    assert first_visible_s(record()) is None, "it is TTFT"
 
 
-def test_nothing_visible_has_no_ttft() -> None:
-    assert ttft_s(record(events=token_events([(50 * MS, 1, False)]))) is None
+@pytest.mark.parametrize("hidden", [0, 1, 6, 12, 15, 16])
+@pytest.mark.parametrize("each", [1, 4])
+def test_hidden_tokens_shorten_no_tpot(hidden: int, each: int) -> None:
+    """Of 16 events with so many tokens, 20 ms a token, the first have no text. The first one may have several, too."""
+    events = token_events((100 * MS + 20 * each * MS * i, each, i >= hidden) for i in range(16))
+    answer = record(events=events, output_tokens=16 * each)
+    assert ttft_s(answer) == pytest.approx(0.1)
+    assert tpot_s(answer) == pytest.approx(0.02)
+
+
+def unplaced(events: int, tokens: int, first_ms: int, gap_ms: int) -> RequestRecord:
+    """Return an answer whose usage came at its end: the tokens are spread over its events."""
+    counts = [tokens * (i + 1) // events - tokens * i // events for i in range(events)]
+    spread = token_events(((first_ms + i * gap_ms) * MS, count, True) for i, count in enumerate(counts))
+    return record(events=replace(spread, unplaced=tokens - events), output_tokens=tokens, ttft_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected_s"),
+    [
+        (unplaced(16, 16, 100, 20), 0.02),
+        (unplaced(15, 16, 120, 20), 0.02),  # one hidden, perhaps the first
+        (unplaced(4, 16, 340, 20), None),  # 12 hidden at 20 ms each, or 4 tokens an event at 5 ms
+        (unplaced(16, 64, 100, 80), 1.3 / 63),  # four an event: 48 hidden ones at 80 ms would have come before the send
+        (unplaced(16, 64, 4000, 80), None),
+        (unplaced(1, 16, 100, 20), None),
+    ],
+)
+def test_a_tpot_that_hidden_tokens_may_shorten_is_unknown_or_never_too_short(
+    answer: RequestRecord, expected_s: float | None
+) -> None:
+    assert tpot_s(answer) == (None if expected_s is None else pytest.approx(expected_s))
 
 
 def test_values_of_a_plain_stream() -> None:
@@ -103,8 +139,11 @@ def test_a_request_that_did_not_end_well_has_no_end(outcome: Outcome) -> None:
 @given(streams())
 def test_invariants_of_any_stream(any_record: RequestRecord) -> None:
     first, last, mean, gaps = ttft_s(any_record), e2e_s(any_record), tpot_s(any_record), list(itl_s(any_record))
-    assert len(gaps) == max(len(any_record.events) - 1, 0)
-    assert all(gap >= 0 for gap in gaps)
+    assert all(gap > 0 for gap in gaps)
+    if any_record.events and not is_held_back(any_record):
+        at_ns = any_record.events.at_ns
+        assert len(gaps) == len(set(at_ns)) - 1
+        assert sum(gaps) == pytest.approx((at_ns[-1] - at_ns[0]) * 1e-9)
     assert first is None or first >= schedule_lag_s(any_record)
     assert (last is not None) == (any_record.outcome is Outcome.OK and bool(len(any_record.events)))
     if first is not None and last is not None:
@@ -113,7 +152,9 @@ def test_invariants_of_any_stream(any_record: RequestRecord) -> None:
         assert first is not None
         assert last is not None
         assert any_record.output_tokens > 1
-        assert mean * (any_record.output_tokens - 1) == pytest.approx(last - first, abs=1e-9)
+        events = any_record.events
+        after = sum(tokens for at, tokens in zip(events.at_ns, events.tokens, strict=True) if at > events.at_ns[0])
+        assert mean * after == pytest.approx(last - first, abs=1e-9)
         assert 0 <= mean <= last
 
 
@@ -162,6 +203,8 @@ def test_the_tpot_of_a_stream_that_came_with_its_first_token_is_unknown(
     assert held_back_ratio(stream) == pytest.approx(ratio)
     assert is_held_back(stream) == is_unknown
     assert (tpot_s(stream) is None) == is_unknown
+    assert (list(itl_s(stream)) == [], stall_s(stream) is None) == (is_unknown, is_unknown)
+    assert tpot_s(stream) is None or tpot_s(stream) == pytest.approx((len(reads) - 1) * 0.01 / sum(reads[1:]))
     assert ttft_s(stream) == 0.01
     assert e2e_s(stream) == len(reads) * 0.01
 

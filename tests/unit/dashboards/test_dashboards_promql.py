@@ -48,6 +48,7 @@ NOT_SHOWN = {
     names.CAPACITY_SCHEDULE.name,
     names.DISCOVERY_LEAST.name,
     names.LINKS.name,
+    names.FIRST_VISIBLE.name,  # of models with hidden tokens only; beside TTFT in the waterfall
 }
 
 

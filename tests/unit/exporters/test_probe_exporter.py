@@ -84,6 +84,14 @@ def test_the_first_answer_token_has_series_of_a_server_that_reasons_only() -> No
     assert value(reasoned, "kneewatch_first_answer_seconds_sum", **LABELS) == pytest.approx(0.5)
 
 
+def test_the_first_token_with_text_has_series_where_tokens_without_came_before() -> None:
+    plain = record(ttft_s=0.1, gap_s=0.2)
+    assert values(_exported(plain), "kneewatch_first_visible_seconds_count") == []
+    hidden = _exported(plain, replace(plain, events=replace(plain.events, first_visible=2)))
+    assert value(hidden, "kneewatch_first_visible_seconds_sum", **LABELS) == pytest.approx(0.5)
+    assert value(hidden, "kneewatch_ttft_seconds_sum", **LABELS) == pytest.approx(0.2)
+
+
 def test_without_them_a_held_back_stream_counts_for_no_other_objective() -> None:
     held = record(gap_s=0.0)
     only_itl = Objectives("o", itl=Objective(0.9, 0.1))
@@ -243,10 +251,14 @@ def test_a_name_from_outside_stays_inside_its_label(name: str) -> None:
     assert all(found.startswith("kneewatch_") for found, _ in samples(registry))
 
 
-def test_a_stream_with_gaps_of_nothing_counts_them() -> None:
-    together = token_events((10**9, 1, True) for _ in range(3))
-    registry = _exported(replace(record(start_s=0.5), events=together))
-    assert value(registry, "kneewatch_itl_seconds_bucket", **LABELS, le="0.001") == 2
+@pytest.mark.parametrize("reads", [[3], [1, 2, 1], [1, 1, 1]])
+def test_tokens_of_one_read_have_no_gap_that_is_counted(reads: list[int]) -> None:
+    """A proxy holds a whole answer back, or a busy client reads two events at once: a gap of 0 would look very good."""
+    events = token_events((10**9 + i * 10**7, 1, True) for i, count in enumerate(reads) for _ in range(count))
+    registry = _exported(replace(record(start_s=0.5), events=events, output_tokens=len(events)))
+    assert value(registry, "kneewatch_itl_seconds_bucket", **LABELS, le="0.001") == 0
+    assert value(registry, "kneewatch_itl_seconds_count", **LABELS) == len(reads) - 1
+    assert value(registry, "kneewatch_itl_seconds_sum", **LABELS) == pytest.approx(0.01 * (len(reads) - 1))
 
 
 def _bounds(relay: RenderedSamples, name: str) -> set[float]:
