@@ -14,6 +14,7 @@ import httpx
 import msgspec
 
 from probe.client.api_request import FORMS, HEADERS, body_of
+from probe.client.compression import unpack
 from probe.client.endpoint import Endpoint
 from probe.client.exchange import Ended, Exchange, PreparedRequest
 from probe.client.failures import NETWORK_ERRORS, failure_of, shortage
@@ -114,6 +115,7 @@ class Client:
             outcome, detail = asked
             raise _no_models(url, outcome, one_line(detail or ""))
         ended = await self._carry_out(asked, min(self._timeout_s, _MODELS_S))
+        unpack(asked.received)
         asked.received.release()
         if asked.received.status != _OK or ended is not None:
             outcome, detail = ended or asked.refusal()
@@ -121,7 +123,8 @@ class Client:
         try:
             served = served_models(asked.redactor.hide(asked.received.body))
         except (ValueError, KeyError, TypeError):
-            raise _no_models(url, Outcome.NOT_FOUND, "the answer is not a list of models") from None
+            words = asked.received.packed or "the answer is not a list of models"
+            raise _no_models(url, Outcome.NOT_FOUND, words) from None
         usable = {str(name): model for name, model in served.items() if is_name(name)}
         if served and not usable:
             raise TargetError(

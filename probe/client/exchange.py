@@ -11,6 +11,7 @@ import httpx
 
 from probe.client.api_json import error_message, error_of, not_streamed
 from probe.client.api_request import FORMS, PLAIN_REQUESTS, RequestShape
+from probe.client.compression import unpack
 from probe.client.judgement import Judgement, Transcript, judge
 from probe.client.refusal import Refusal
 from probe.client.response_buffer import Read, ResponseBuffer, portions
@@ -48,7 +49,7 @@ class Exchange:
         outcome = self.refused.outcome
         if status < _BAD_REQUEST and location:
             return outcome, f"HTTP {status} redirects to {self.safe(location)!r}; give the final address"
-        reason = error_message(received.body, self.redactor.hide)
+        reason = received.packed or error_message(received.body, self.redactor.hide)
         return outcome, f"HTTP {status}: {reason}" if reason else f"HTTP {status}"
 
     @property
@@ -168,7 +169,8 @@ class Response:
         prepared, transcript, answered_as = self.prepared, None, None
         exchange = prepared.exchange
         received = exchange.received if exchange is not None else ResponseBuffer()
-        if exchange is not None and received.status == _OK:
+        unpack(received)
+        if exchange is not None and received.status == _OK and received.packed is None:
             reader = answer_reader(
                 prepared.spec.api,
                 exchange.redactor.hide,
@@ -230,7 +232,9 @@ class Response:
                 aliases=prepared.aliases,
             )
         elif ended is None:
-            ended, error = exchange.refusal(), True
+            received = exchange.received
+            is_packed = received.status == _OK and received.packed is not None
+            ended, error = (Outcome.BROKEN_STREAM, received.packed) if is_packed else exchange.refusal(), True
         outcome, detail = ended
         hint = prepared.shape.hint(prepared.spec.api, detail or "") if error else ""
         return outcome, one_line(detail or "", LIMIT - len(hint)) + hint if error else detail

@@ -73,6 +73,7 @@ class ResponseBuffer:
     is_complete: bool = False
     cut: str | None = None
     is_cut_for_others: bool = False
+    packed: str | None = None  # why its body, which is compressed, cannot be read
 
     @property
     def held(self) -> int:
@@ -111,6 +112,12 @@ class ResponseBuffer:
             self.cut = f"more than {size_text(memory.limit)} with all others in flight; send fewer at once"
             self.is_cut_for_others = True
         return False
+
+    def replace(self, reads: list[Read]) -> None:
+        """Take other reads in place of those that came."""
+        before = self.held
+        self.reads, self.size = reads, sum(len(data) for _, _, data in reads)
+        self.memory.held += self.held - before
 
     def release(self) -> None:
         """Count its memory no longer: it is parsed, or will not be."""
@@ -211,9 +218,11 @@ class ResponseParser:
             buffer.headers.clear()  # 1xx: the final response is still to come
             return
         buffer.status = status
-        names = {name for name, _ in buffer.headers}
         self._in_body = True
-        self._until_close = status not in _NO_CONTENT and names.isdisjoint((b"content-length", b"transfer-encoding"))
+        codings = [value for name, value in buffer.headers if name == b"transfer-encoding"]
+        is_chunked = bool(codings) and codings[-1].lower().rpartition(b",")[2].strip() == b"chunked"
+        has_length = any(name == b"content-length" for name, _ in buffer.headers)
+        self._until_close = status not in _NO_CONTENT and not is_chunked and not has_length
         self.is_complete = self._is_bodiless
         if self._on_progress is not None:
             self._on_progress()

@@ -7,6 +7,7 @@ import pytest
 from wire_cases.apis import APIS
 from wire_cases.chunks import CHUNKS
 from wire_cases.errors import ERRORS
+from wire_cases.framing import FRAMING
 from wire_cases.refusals import REFUSALS
 from wire_cases.streams import STREAMS
 from wire_cases.wire import WireCase, play
@@ -14,7 +15,7 @@ from wire_cases.wire import WireCase, play
 from probe.core import latency
 from probe.core.request import Outcome
 
-CASES = (*STREAMS, *CHUNKS, *ERRORS, *REFUSALS, *APIS)
+CASES = (*STREAMS, *CHUNKS, *ERRORS, *REFUSALS, *APIS, *FRAMING)
 SECRET = "sk-of-the-matrix-0123456789"
 
 
