@@ -18,19 +18,36 @@ _GZIP_BEGINS = b"\x1f\x8b"
 _ZLIB_METHOD = 8
 
 
-def unpack(received: ResponseBuffer) -> None:
-    """Replace the reads of a compressed body by what they unpack to; set `packed` if that cannot be done.
+def unread(coding: str) -> str | None:
+    """Return why a body of this coding cannot be read, with the fix, or None."""
+    if coding not in _NOT_READ:
+        return None
+    return f"compressed ({coding}), although identity was asked for; turn off compression at the server or proxy"
 
-    Other names of codings are no compression: Next.js sends `none`, others a character set.
+
+def window_bits(coding: str, begin: bytes) -> int | None:
+    """Return what zlib calls the coding of a body that begins so; None if it is not compressed.
+
+    Proxies unpack a body and leave the header; other names are no compression: Next.js sends `none`, others a character
+    set.
     """
+    bits, head = _READ.get(coding), begin[:2]
+    if bits == _GZIP and head != _GZIP_BEGINS:
+        return None
+    if bits == _ZLIB and (head[0] & 0x0F != _ZLIB_METHOD or int.from_bytes(head, "big") % 31):
+        return _RAW
+    return bits
+
+
+def unpack(received: ResponseBuffer) -> None:
+    """Replace the reads of a compressed body by what they unpack to; set `packed` if that cannot be done."""
     for coding in _codings(received):
-        if coding in _NOT_READ:
-            asked = "although identity was asked for"
-            received.packed = (
-                f"the answer is compressed ({coding}), {asked}; turn off compression at the server or proxy"
-            )
-        elif coding in _READ and received.reads and received.packed is None:
-            received.packed = _unpack(received, _READ[coding])
+        if not received.reads or received.packed is not None:
+            return
+        if why := unread(coding):
+            received.packed = f"the answer is {why}"
+        elif (bits := window_bits(coding, received.body[:2])) is not None:
+            received.packed = _unpack(received, bits)
 
 
 def _codings(received: ResponseBuffer) -> list[str]:
@@ -40,11 +57,6 @@ def _codings(received: ResponseBuffer) -> list[str]:
 
 
 def _unpack(received: ResponseBuffer, bits: int) -> str | None:
-    begin = received.body[:2]
-    if bits == _GZIP and begin != _GZIP_BEGINS:
-        return None  # a proxy unpacked it, and left the header
-    if bits == _ZLIB and (begin[0] & 0x0F != _ZLIB_METHOD or int.from_bytes(begin, "big") % 31):
-        bits = _RAW
     most = received.limits.max_bytes
     reads, size = [], 0
     try:

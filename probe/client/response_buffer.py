@@ -142,6 +142,8 @@ def portions(reads: Sequence[Read]) -> Iterator[Sequence[Read]]:
 _MAX_OVERHEAD = 64 * 1024
 _NO_CONTENT = (204, 304)
 _FIRST = 100
+# Transfer codings that compression.py undoes.
+_UNCHUNKED = (b"identity", b"gzip", b"x-gzip", b"deflate")
 
 
 class ResponseParser:
@@ -219,10 +221,8 @@ class ResponseParser:
             return
         buffer.status = status
         self._in_body = True
-        codings = [value for name, value in buffer.headers if name == b"transfer-encoding"]
-        is_chunked = bool(codings) and codings[-1].lower().rpartition(b",")[2].strip() == b"chunked"
-        has_length = any(name == b"content-length" for name, _ in buffer.headers)
-        self._until_close = status not in _NO_CONTENT and not is_chunked and not has_length
+        is_framed = any(name == b"content-length" for name, _ in buffer.headers) or not _ends_with_connection(buffer)
+        self._until_close = status not in _NO_CONTENT and not is_framed
         self.is_complete = self._is_bodiless
         if self._on_progress is not None:
             self._on_progress()
@@ -241,6 +241,12 @@ class ResponseParser:
         if self._in_body and not self.is_complete:
             self.is_complete = True
             self._keep = self._parser.should_keep_alive()
+
+
+def _ends_with_connection(buffer: ResponseBuffer) -> bool:
+    """Return whether each transfer coding, if any, is known and leaves the end to the connection (RFC 9112, 6.3)."""
+    codings = b",".join(value for name, value in buffer.headers if name == b"transfer-encoding")
+    return not codings or all(each.strip() in _UNCHUNKED for each in codings.lower().split(b","))
 
 
 def _describe(error: Exception) -> str:

@@ -4,6 +4,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import pairwise
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -24,6 +25,7 @@ _LABELS = re.compile(r'\{(?:[a-zA-Z_][a-zA-Z0-9_]*="[^"\\]*",?)*\}')
 _NUMBER = re.compile(r"-?[0-9.]+(?:[eE][-+]?[0-9]+)?")
 # No server has counted as much, and neither sums nor products of such values overflow.
 _MAX_NUMBER = 1e100
+_MARK = "\ufeff"  # of byte order, as some tools of Windows write it
 _PART = 2**18  # characters, in which a usual page is one part
 _MAX_LINE = 16_384  # the parser's time grows with the square of a line's labels; vLLM's longest line has 1 to 2 kB
 
@@ -71,7 +73,7 @@ def samples(page: str, wanted: Collection[str]) -> dict[str, list[Sample]]:
 
 def _lines(page: str) -> Iterator[str]:
     """Yield the lines, split part by part: all lines of 8 MiB at once would take twenty times as much memory."""
-    start = 0
+    start = 1 if page.startswith(_MARK) else 0
     while start < len(page):
         end = page.find("\n", start + _PART)
         end = end if end >= 0 else len(page)
@@ -132,23 +134,34 @@ def values_of(label: str, its: Iterable[Sample]) -> tuple[str, ...]:
 
 
 def histogram(found: Samples, *names: str, **labels: str) -> Histogram | None:
-    """Return the sum of all histograms with these labels, of the first of these names.
+    """Return the sum of all histograms with these labels, of the first of these names; None if it is not known.
 
     Raise ValueError if it has too many buckets.
     """
     for name in names:
-        buckets: dict[float, float] = defaultdict(float)
+        buckets: dict[float, list[float]] = defaultdict(list)
         for sample in found.get(f"{name}_bucket", ()):
             if not labels or _has_labels(sample, labels):
-                buckets[float(sample.labels["le"])] += sample.value
+                buckets[float(sample.labels["le"])].append(sample.value)
         if len(buckets) > _MAX_BUCKETS:
             raise ValueError(f"{name} has more than {_MAX_BUCKETS} buckets")
         if any(math.isnan(le) for le in buckets):
             raise ValueError(f"{name} has a bound that is no number")
         if buckets:
-            total_s = sum(sample.value for sample in found.get(f"{name}_sum", ()) if _has_labels(sample, labels))
-            return Histogram(buckets=tuple(sorted(buckets.items())), sum=total_s)
+            sums = [sample.value for sample in found.get(f"{name}_sum", ()) if _has_labels(sample, labels)]
+            return _summed(buckets, sums)
     return None
+
+
+def _summed(buckets: Mapping[float, list[float]], sums: list[float]) -> Histogram | None:
+    """Return the sum of histograms in the buckets that all have. None if one lacks its total, or its counts fall."""
+    each = len(buckets.get(math.inf, ()))
+    if len(sums) < each or any(len(counts) > each for counts in buckets.values()):
+        return None
+    common = tuple((le, sum(counts)) for le, counts in sorted(buckets.items()) if len(counts) == each)
+    if any(after < before for (_, before), (_, after) in pairwise(((0.0, 0.0), *common))):
+        return None
+    return Histogram(common, sum(sums))
 
 
 def one_of_each(found: Samples, repeating: Collection[str]) -> Samples:

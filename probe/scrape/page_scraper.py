@@ -12,6 +12,7 @@ from http import HTTPStatus
 
 import httpx
 
+from probe.client.compression import unread, window_bits
 from probe.client.endpoint import Endpoint
 from probe.client.failures import NETWORK_ERRORS, shortage
 from probe.core.clock import Clock
@@ -329,17 +330,19 @@ async def _body(response: httpx.Response, most: int) -> bytes:
     """Read the whole body. It is decompressed here, because httpx would decompress a read to a thousand times its size
     before any limit applies.
     """
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("identity", "gzip"):
-        raise _UnreadError("damaged", f"content-encoding {one_line(encoding, _MAX_ADDRESS)}, which was not requested")
-    unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS) if encoding == "gzip" else None
-    body = bytearray()
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if why := unread(encoding):
+        raise _UnreadError("damaged", why)
+    body, unpack, is_begun = bytearray(), None, False
     async for data in response.aiter_raw():
+        if not is_begun and data:
+            bits, is_begun = window_bits(encoding, data), True
+            unpack = zlib.decompressobj(bits) if bits is not None else None
         body += unpack.decompress(data, most + 1) if unpack is not None else data
         if len(body) > most:
             raise _UnreadError("too_large", f"more than {most} bytes")
     if unpack is not None and not unpack.eof:
-        raise zlib.error("gzip without its end")
+        raise zlib.error(f"{encoding} without its end")
     return bytes(body)
 
 

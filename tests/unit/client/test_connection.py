@@ -162,7 +162,7 @@ def test_an_answer_that_is_not_http_is_an_error_in_one_line(name: str, size: int
     stays="the connection is closed",
 )
 def test_an_answer_in_an_unknown_transfer_coding_is_never_complete() -> None:
-    for coding in (b"identity", b"gzip", b"chunked, gzip"):
+    for coding in (b"rot13", b"gzip, rot13", b"chunked, gzip", b"identity, x"):
         got = after([b"HTTP/1.1 200 OK\r\ntransfer-encoding: " + coding + b"\r\n\r\n5\r\nhello\r\n0\r\n\r\n"])
         assert got.error.startswith("RemoteProtocolError")
         assert not got.is_complete

@@ -67,6 +67,10 @@ def test_of_two_lines_of_one_series_the_first_counts() -> None:
     assert [one.value for one in samples("a 1\na 2\n", {"a"})["a"]] == [1.0]
 
 
+def test_a_byte_order_mark_before_the_first_sample() -> None:
+    assert total(samples("\ufeffa 1\na 2\n", {"a"}), "a") == 1
+
+
 def test_a_line_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="more than 16384 characters"):
         samples("a " + "x" * 20_000, {"a"})
@@ -98,6 +102,42 @@ def test_a_histogram_is_summed_over_its_label_sets() -> None:
     assert (both.buckets, both.sum) == (((1.0, 3.0), (float("inf"), 6.0)), 1.0)
     assert (one.buckets, one.sum) == (((1.0, 2.0), (float("inf"), 4.0)), 0.5)
     assert histogram(found, "h", e="3") is None
+
+
+def _page(*engines: dict[str, float], sums: int | None = None) -> str:
+    """Return a histogram's buckets of each engine, and the sums of the first ones, all by default."""
+    lines = [f'h_bucket{{e="{i}",le="{le}"}} {n}' for i, its in enumerate(engines) for le, n in its.items()]
+    return "\n".join(lines + [f'h_sum{{e="{i}"}} 1' for i in range(len(engines) if sums is None else sums)])
+
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("page", "buckets"),
+    [
+        (_page({"0.5": 1, "+Inf": 2}, {"0.5": 3, "+Inf": 9}), ((0.5, 4), (INF, 11))),
+        (_page({"0.5": 1, "1": 2, "+Inf": 2}, {"1": 3, "2": 5, "+Inf": 9}), ((1, 5), (INF, 11))),  # other buckets
+        (_page({"0.5": 1, "+Inf": 2}, {"2": 5, "+Inf": 9}), ((INF, 11),)),
+        (_page({"0.5": 1, "1": 4}), None),  # without the total
+        (_page({"0.5": 1, "+Inf": 4}, {"0.5": 1, "1": 4}), None),  # of one engine
+        (_page({"0.5": 5, "1": 4, "+Inf": 6}), None),  # counts that fall
+        (_page({"0.5": -1, "+Inf": 6}), None),
+        (_page({"0.5": 1, "+Inf": float("nan")}), None),
+        (_page({"0.5": float("nan"), "+Inf": 3}), ((INF, 3),)),
+        (_page({"0.5": 1, "+Inf": 3}, sums=0), None),
+        (_page({"0.5": 1, "+Inf": 3}, {"0.5": 1, "+Inf": 3}, sums=1), None),
+        (_page({"0.5": 1, "+Inf": 3}) + "\n" + _page({"0.5": 2, "+Inf": 4}), ((0.5, 1), (INF, 3))),  # twice
+        (
+            _page({"0.50": 1, "+Inf": 3}).replace("} 1\n", '} 1 # {id="x"} 0.2 17.5\n'),
+            ((0.5, 1), (INF, 3)),
+        ),  # exemplars
+        (_page({"0.5": 1, "+Inf": 3}).replace("\n", "\r\n"), ((0.5, 1), (INF, 3))),
+    ],
+)
+def test_a_histogram_is_right_or_unknown(page: str, buckets: tuple[tuple[float, float], ...] | None) -> None:
+    found = histogram(samples(page, {"h_bucket", "h_sum"}), "h")
+    assert (found and found.buckets) == buckets
 
 
 @pytest.mark.fault("FA111")

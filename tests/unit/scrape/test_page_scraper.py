@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -153,11 +154,28 @@ def test_a_metrics_url_counts_more_than_where_an_engine_s_page_usually_is() -> N
         head(200, PLAIN, GZIP, "transfer-encoding: chunked")
         + chunked(*(gzip.compress(RECORDED)[i : i + 100] for i in range(0, len(gzip.compress(RECORDED)), 100))),
         head(200, PLAIN, "transfer-encoding: chunked") + chunked(RECORDED[:777], RECORDED[777:]),
+        whole(200, zlib.compress(RECORDED), PLAIN, "content-encoding: deflate"),
+        whole(200, RECORDED, PLAIN, GZIP),
+        whole(200, RECORDED, PLAIN, "content-encoding: none"),
+        whole(200, RECORDED.replace(b"\n", b"\r\n"), PLAIN),
+        whole(200, b"\xef\xbb\xbf" + RECORDED, PLAIN),
         whole(200, RECORDED.rstrip(b"\n"), PLAIN),
         whole(200, RECORDED + RECORDED, PLAIN),
         whole(200, RECORDED + b"vllm:num_requests_running NaN\npython_info NaN\n", PLAIN),
     ],
-    ids=["packed", "packed in chunks", "in chunks", "without the last line's end", "twice", "with NaN"],
+    ids=[
+        "packed",
+        "packed in chunks",
+        "in chunks",
+        "deflate",
+        "packed by name",
+        "none",
+        "CRLF",
+        "mark",
+        "without the last line's end",
+        "twice",
+        "with NaN",
+    ],
 )
 def test_however_a_page_is_sent_it_says_the_same(page: bytes) -> None:
     plain, _ = read(by_path([PAGE]))

@@ -51,8 +51,12 @@ BAD: dict[str, tuple[Script, str, str]] = {
     "stalls": ([head(200, PLAIN, "content-length: 99999") + RECORDED[:500], HANG], "timeout", "within 0.3 s"),
     "dribbles": (DRIBBLE, "timeout", "not read within 0.3 s"),
     "endless head": ([b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 90_000, HANG], "unreachable", "without content"),
-    "not gzip": ([whole(200, b"boo", PLAIN, GZIP)], "damaged", "incorrect header"),
-    "packed by whatever": ([whole(200, b"boo", PLAIN, "content-encoding: br")], "damaged", "which was not requested"),
+    "not gzip": ([whole(200, b"\x1f\x8bboo", PLAIN, GZIP)], "damaged", "compression method"),
+    "packed by whatever": (
+        [whole(200, b"boo", PLAIN, "content-encoding: br")],
+        "damaged",
+        "turn off compression at the server",
+    ),
 }
 
 

@@ -362,7 +362,10 @@ def test_models_are_few_and_short() -> None:
 
 
 def _steps(generated: int, steps: int | None) -> str:
-    reported = f'vllm:iteration_tokens_total_bucket{{engine="0",le="+Inf"}} {steps}\n' if steps is not None else ""
+    name = "vllm:iteration_tokens_total"
+    reported = (
+        f'{name}_bucket{{engine="0",le="+Inf"}} {steps}\n{name}_sum{{engine="0"}} 9\n' if steps is not None else ""
+    )
     return f'vllm:generation_tokens_total{{engine="0"}} {generated}\n' + reported
 
 
