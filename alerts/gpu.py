@@ -1,8 +1,7 @@
 """Alerts on a target's GPUs: XID errors, throttling, memory errors, missing GPUs. Pure.
 
-Only series that Kneewatch relays count, which have a `target` label: a Prometheus that scrapes dcgm-exporter itself has
-the same series for GPUs without a target. A series that the exporter does not export is absent and blocks no other
-condition. A GPU is identified by its UUID, not by its pod: the error that ends a pod must not look like another GPU's.
+A series that the exporter does not export is absent and blocks no other condition. A GPU is identified by its UUID, not
+by its pod: the error that ends a pod must not look like another GPU's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -96,8 +95,9 @@ OTHER_XIDS: Mapping[int, str] = {
 }
 
 
-def _relayed(name: str, more: str = "") -> str:
-    return f'{names.gpu(name).name}{{target!=""{more}}}'
+def _value(name: str, matchers: str = "") -> str:
+    """Return the selector of a value by its name at dcgm-exporter."""
+    return f"{names.gpu(name).name}{{{matchers}}}" if matchers else names.gpu(name).name
 
 
 def gpu_group(scale: float = 1.0) -> RuleGroup:
@@ -118,7 +118,7 @@ def _new_xid(scale: float) -> Recording:
     A first scrape that shows an old XID has nothing to differ from. If the GPU's pod died with it, and so did its
     series, the last sample counts. The same XID twice looks like once.
     """
-    window, series = duration(_XID_S * scale), _relayed("DCGM_FI_DEV_XID_ERRORS")
+    window, series = duration(_XID_S * scale), _value("DCGM_FI_DEV_XID_ERRORS")
     last = f"(\n    max {_BY} ({series})\n    or max {_BY} (last_over_time({series}[{window}]))\n  )"
     least, most = (f"{function} {_BY} ({function}_over_time({series}[{window}]))" for function in ("min", "max"))
     return Recording(
@@ -160,21 +160,21 @@ def _bits(reasons: str, *, capped: bool) -> str:
 def _throttling(scale: float) -> Alert:
     window = duration(_THROTTLE_S * scale)
     step = duration(max(1.0, _SAMPLE_S * scale))
-    reasons = _relayed("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
-    clock, heat = _relayed("DCGM_FI_DEV_SM_CLOCK"), _relayed("DCGM_FI_DEV_THERMAL_VIOLATION")
+    reasons = _value("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS")
+    clock, heat = _value("DCGM_FI_DEV_SM_CLOCK"), _value("DCGM_FI_DEV_THERMAL_VIOLATION")
     slowed, capped = (
         f"max {_BY} (avg_over_time(({_bits(reasons, capped=capped)})[{window}:{step}]))" for capped in (False, True)
     )
-    hot = f"max {_BY} (rate({heat}[{window}])) / 1e9"  # nanoseconds
+    hot = f"max {_BY} (rate({heat}[{window}]))"
     best = f"max_over_time({clock}[{duration(DAY_S * scale)}:{duration(max(1.0, 600 * scale))}])"
     fell = f"max {_BY} (avg_over_time({clock}[{window}])) < {_CAPPED_CLOCK:g} * max {_BY} ({best})"
     clock_now, degrees, watts, limit = (
-        value_of(f"max({_relayed(name, f',{_THIS}')})", _CARD_LABELS)
-        for name in (
-            "DCGM_FI_DEV_SM_CLOCK",
-            "DCGM_FI_DEV_GPU_TEMP",
-            "DCGM_FI_DEV_POWER_USAGE",
-            "DCGM_FI_DEV_POWER_MGMT_LIMIT",
+        value_of(f"max({_value(name, _THIS)})", _CARD_LABELS, after=unit)
+        for name, unit in (
+            ("DCGM_FI_DEV_SM_CLOCK", "Hz"),
+            ("DCGM_FI_DEV_GPU_TEMP", ""),
+            ("DCGM_FI_DEV_POWER_USAGE", ""),
+            ("DCGM_FI_DEV_POWER_MGMT_LIMIT", ""),
         )
     )
     return Alert(
@@ -188,7 +188,7 @@ def _throttling(scale: float) -> Alert:
         summary=f"{_NAME} is throttled {{{{ $value | humanizePercentage }}}} of the time",
         description=(
             f"The clocks of {_CARD} were lowered for {{{{ $value | humanizePercentage }}}} of the last {window}. Now:"
-            f" {clock_now} MHz, {degrees} °C, {watts} W of {limit} W. A tensor-parallel group is as slow as its slowest"
+            f" {clock_now}, {degrees} °C, {watts} W of {limit} W. A tensor-parallel group is as slow as its slowest"
             " GPU."
         ),
         means="the clocks of a GPU are throttled",
@@ -206,8 +206,8 @@ def _memory(scale: float) -> Alert:
         ("double_bit_ecc", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
         ("remapped_rows", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"),
     )
-    kinds = [_as_error(kind, _grown(_relayed(name), window)) for kind, name in grown]
-    failed = f"max {_BY} ({_relayed('DCGM_FI_DEV_ROW_REMAP_FAILURE')}) > 0"
+    kinds = [_as_error(kind, _grown(_value(name), window)) for kind, name in grown]
+    failed = f"max {_BY} ({_value('DCGM_FI_DEV_ROW_REMAP_FAILURE')}) > 0"
     words = (
         '{{ if eq $labels.error "remap_failure" }}a memory row that could not be replaced by a spare row'
         '{{ else if eq $labels.error "remapped_rows" }}memory rows replaced after uncorrectable errors'
@@ -246,7 +246,7 @@ def _as_error(kind: str, expr: str) -> str:
 def _missing(scale: float) -> Alert:
     """Compare with the count before; where NVML still lists a lost GPU, count those that report a temperature."""
     window, step = duration(_MISSING_S * scale), duration(max(1.0, _STEP_S * scale))
-    listed, heat = names.GPU_COUNT.name, _relayed("DCGM_FI_DEV_GPU_TEMP")
+    listed, heat = names.GPU_COUNT.name, _value("DCGM_FI_DEV_GPU_TEMP")
     reporting = f"count without ({', '.join(LABELS)}) ({heat})"
     counted = value_of(f"max({listed}{{{same(_TARGET_LABELS)}}})", _TARGET_LABELS)
     return _gpu_missing(

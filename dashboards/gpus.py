@@ -5,6 +5,9 @@ from dashboards.pieces import GREEN, NO_GPU, RED, PlacedPanel, Query
 from dashboards.queries import gpu_rate, gpu_value, largest, pace, spread
 from exporters import names
 
+# Of an instance of a divided GPU, the driver knows only its engine.
+_BUSY = f"({gpu_value('DEV_GPU_UTIL')} or {gpu_value('PROF_GR_ENGINE_ACTIVE')})"
+
 
 def gpus() -> list[PlacedPanel]:
     """Return the panels that most often explain a slow model server."""
@@ -19,7 +22,7 @@ def _gpu_load() -> list[PlacedPanel]:
             "Share of time in which a kernel ran, of the busiest and the least busy GPU. Good: alike. High is good use"
             " but says little about the remaining capacity: see DRAM and tensor activity.",
             unit="percentunit",
-            queries=spread(f"{gpu_value('DEV_GPU_UTIL')} / 100"),
+            queries=spread(_BUSY),
             width=6,
             maximum=1,
             no_value=NO_GPU,
@@ -69,7 +72,7 @@ def _clocks() -> list[PlacedPanel]:
             "SM clock",
             "Clock of the fastest and the slowest GPU. Good: alike, and steady under load. A slower one holds up its"
             " whole tensor-parallel group.",
-            unit="rotmhz",
+            unit="hertz",
             queries=spread(gpu_value("DEV_SM_CLOCK")),
             width=6,
             no_value=NO_GPU,
@@ -80,8 +83,8 @@ def _clocks() -> list[PlacedPanel]:
             " heat, and power only at full load.",
             unit="percentunit",
             queries=[
-                Query(f"max({gpu_rate('DEV_POWER_VIOLATION', 1e9)})", "power"),
-                Query(f"max({gpu_rate('DEV_THERMAL_VIOLATION', 1e9)})", "heat"),
+                Query(f"max({gpu_rate('DEV_POWER_VIOLATION')})", "power"),
+                Query(f"max({gpu_rate('DEV_THERMAL_VIOLATION')})", "heat"),
             ],
             width=6,
             maximum=1,
@@ -172,7 +175,7 @@ def _heat_and_errors() -> list[PlacedPanel]:
             "Memory clock and throttle reasons",
             "The slowest memory clock on the left, and the driver's throttle reasons as bits on the right: 4 is power,"
             " 32 and 64 are heat, 8 and 128 the hardware brake, 1 an idle GPU. Good: 0 or 1.",
-            unit="rotmhz",
+            unit="hertz",
             queries=[
                 Query(f"min({gpu_value('DEV_MEM_CLOCK')})", "memory clock"),
                 Query(f"max({gpu_value('DEV_CLOCK_THROTTLE_REASONS')})", "reasons", is_on_right_axis=True),
@@ -204,7 +207,7 @@ def _activity_and_links() -> list[PlacedPanel]:
             queries=[
                 Query(f"avg({gpu_value('PROF_GR_ENGINE_ACTIVE')})", "engine"),
                 Query(f"avg({gpu_value('PROF_SM_OCCUPANCY')})", "occupancy"),
-                Query(f"avg({gpu_value('DEV_MEM_COPY_UTIL')}) / 100", "memory in use"),
+                Query(f"avg({gpu_value('DEV_MEM_COPY_UTIL')})", "memory in use"),
             ],
             maximum=1,
             no_value=f"{NO_GPU}, or no profiling metrics",
@@ -217,7 +220,7 @@ def _activity_and_links() -> list[PlacedPanel]:
             queries=[
                 Query(f"sum({gpu_value('PROF_PCIE_TX_BYTES')})", "PCIe out"),
                 Query(f"sum({gpu_value('PROF_PCIE_RX_BYTES')})", "PCIe in"),
-                Query(f"sum({gpu_value('DEV_NVLINK_BANDWIDTH_TOTAL')}) * 1e6", "NVLink"),
+                Query(f"sum({gpu_value('DEV_NVLINK_BANDWIDTH_TOTAL')})", "NVLink"),
             ],
             no_value=f"{NO_GPU}, or no profiling metrics",
         ),
@@ -227,8 +230,8 @@ def _activity_and_links() -> list[PlacedPanel]:
             " many indicate a bad riser or slot.",
             unit="watt",
             queries=[
-                Query(f"sum({gpu_rate('DEV_TOTAL_ENERGY_CONSUMPTION', 1e3)})", "power"),
-                Query(f"sum({gpu_rate('DEV_PCIE_REPLAY_COUNTER', 1)})", "retries", is_on_right_axis=True),
+                Query(f"sum({gpu_rate('DEV_TOTAL_ENERGY_CONSUMPTION')})", "power"),
+                Query(f"sum({gpu_rate('DEV_PCIE_REPLAY_COUNTER')})", "retries", is_on_right_axis=True),
             ],
             right_unit="ops",
             no_value=NO_GPU,

@@ -108,11 +108,11 @@ def spread(expr: str) -> list[Query]:
 
 
 def gpu_value(field: str) -> str:
-    """Return the selector of a relayed GPU series of the target; `field` is its name after DCGM_FI_."""
+    """Return the selector of a GPU's value of the target; `field` is its name at dcgm-exporter after DCGM_FI_."""
     return f"{names.gpu(f'DCGM_FI_{field}').name}{_in(TARGET)}"
 
 
-def faulty_gpus(selector: str = 'target!=""') -> str:
+def faulty_gpus(selector: str = "") -> str:
     """Return the number of GPUs by target with a last XID error from the GPU, not from a program."""
     last = f"max by (target, UUID) ({names.gpu('DCGM_FI_DEV_XID_ERRORS').name}{_in(selector)})"
     faults = " ".join(f"!= {xid}" for xid in (0, *PROGRAM_XIDS))
@@ -152,9 +152,9 @@ def _at_the_end(selector: str) -> str:
     return selector.replace("})", "} @ end())")
 
 
-def gpu_rate(field: str, unit: float) -> str:
-    """Return the rate of a counter of every GPU, divided by `unit`."""
-    return f"rate({gpu_value(field)}[{RATE}]) / {unit:g}"
+def gpu_rate(field: str) -> str:
+    """Return the rate of a counter of every GPU."""
+    return f"rate({gpu_value(field)}[{RATE}])"
 
 
 def named(label: str, value: str, expr: str) -> str:

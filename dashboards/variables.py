@@ -17,7 +17,7 @@ PLACE = 'cluster=~"$cluster",namespace=~"$namespace"'
 # The group of a discovered server is its discovery: `pods` for `pods/a`. Another target is its own group.
 IN_GROUP = f'{PLACE},target=~"($group)(/.*)?"'
 GROUP_REGEX = "/^([^/]+)/"
-_SERIES = r"\b(?:\w+:)?(?:kneewatch_|DCGM_FI_)\w+(?::\w+)?"
+_SERIES = r"\b(?:\w+:)?kneewatch_\w+(?::\w+)?"
 # A quoted string, which stays as written; else a selector up to its opening brace, or a series without one.
 _SELECTOR = re.compile(rf'"[^"]*"|(?P<open>(?:{_SERIES})?\{{)|(?P<bare>{_SERIES})')
 

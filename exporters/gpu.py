@@ -1,11 +1,12 @@
-"""The GPUs of each target, under dcgm-exporter's own names."""
+"""The GPUs of each target, in base units."""
 
 from exporters import names
 from exporters.rendered_samples import RenderedSamples, SampleLines
 from probe.core.snapshot import GpuSnapshot
-from probe.gpu.fields import LABELS
+from probe.gpu.fields import FIELDS, LABELS, computing
 
-_BY_NAME = {series.name: series for series in names.GPU}
+_FACTORS = {field.name: field.factor for field in FIELDS}
+_DIGITS = 9  # 57 * 0.01 is 0.5700000000000001
 
 
 class GpuExporter:
@@ -31,11 +32,11 @@ class GpuExporter:
         """Publish a snapshot. A label that a GPU does not have is empty, which Prometheus treats as absent."""
         lines = self._state(target)
         lines.value(names.GPU_UP, [target], 1.0)
-        lines.value(names.GPU_COUNT, [target], len(snapshot.gpus))
+        lines.value(names.GPU_COUNT, [target], len(computing(snapshot.gpus)))
         for gpu in snapshot.gpus:
             labels = [target, *(gpu.labels.get(name, "") for name in LABELS)]
             for name, value in gpu.values.items():
-                lines.value(_BY_NAME[name], labels, value)
+                lines.value(names.gpu(name), labels, round(value * _FACTORS[name], _DIGITS))
         self.relay.put(target, lines)
 
     def count_failure(self, target: str) -> None:

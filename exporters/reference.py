@@ -5,7 +5,10 @@ from collections.abc import Iterator
 from exporters import names
 from exporters.names import Series
 
-_UNITS = {"seconds": "seconds", "ratio": "ratio", "bytes": "bytes", "tokens": "tokens"}
+_UNITS = {
+    **{name: name for name in ("seconds", "ratio", "bytes", "tokens", "hertz", "watts", "joules")},
+    "celsius": "degrees Celsius",
+}
 _INTRO = """\
 # Series
 
@@ -19,8 +22,7 @@ A target with one workload has fewer than 560 series, and fewer than 600 with al
 sources add more: up to 30 for each GPU, five for each of 2 to 32 data-parallel engines, 25 for each of the server's
 optional KV histograms.
 
-`promtool check metrics` reports nothing for Kneewatch's own series. For those with dcgm-exporter's names it reports
-labels such as `modelName` and the word COUNTER in a name, which are dcgm-exporter's.
+`promtool check metrics` reports nothing but the label `modelName` of the GPU series, which is dcgm-exporter's.
 
 Histograms are classic ones, with buckets: prometheus_client 0.26 cannot export native ones. Prometheus 3 stores them as
 native ones too, where the scrape job has `convert_classic_histograms_to_nhcb: true`; the rules and dashboards read the
@@ -32,8 +34,7 @@ The page is compressed for those who ask for it (`Accept-Encoding: gzip`), as Pr
 exported under both names for two minor versions; the old one is listed here as deprecated, with the new name, and the
 release's [CHANGELOG.md](../CHANGELOG.md) lists the rename or removal as a breaking change. Help texts, buckets (except
 the objectives' thresholds, which are always included) and the order of lines may change at any time. `experimental`
-series may change with any release. Series relayed from dcgm-exporter have the names of its versions up to 4.8; the
-new names and units of 4.9 are converted back.
+series may change with any release.
 """
 
 
@@ -47,8 +48,8 @@ def unit(series: Series) -> str:
     words = series.name.removesuffix("_total").removesuffix("_lower").removesuffix("_upper").split("_")
     if words[-3:] in (["requests", "per", "second"], ["tokens", "per", "second"]):
         return f"{words[-3]} per second"
-    if series in names.GPU:
-        return "see the description"
+    if words[-3:-1] == ["bytes", "per"]:
+        return "bytes per second"
     if words[-2:] == ["timestamp", "seconds"]:
         return "seconds since 1970"
     return _UNITS.get(words[-1], "")
@@ -69,7 +70,8 @@ def _section(source: str) -> Iterator[str]:
     description = names.SOURCES[source]
     yield f"{description[0].upper()}{description[1:]}.\n"
     if source == "gpu":
-        yield f"Series of dcgm-exporter have the labels {_code(names.GPU[0].labels)}; an unknown one is absent.\n"
+        labels = f"the labels {_code(names.GPU[0].labels)}; an unknown one is absent"
+        yield f"Values of a GPU have {labels}. dcgm-exporter's name, of any version, is in brackets.\n"
     yield "| series | kind | unit | labels | meaning | stability |"
     yield "|---|---|---|---|---|---|"
     for series in section:

@@ -39,8 +39,6 @@ def head(name: str, kind: str, help_: str, *, openmetrics: bool) -> str:
     """Return the head of a family. `name` is the name in queries; OpenMetrics drops a counter's suffix in it."""
     if openmetrics:
         name = name.removesuffix("_total") if kind == "counter" else name
-    else:
-        kind = "untyped" if kind == "unknown" else kind
     return f"# HELP {name} {help_}\n# TYPE {name} {kind}\n"
 
 

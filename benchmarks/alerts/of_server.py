@@ -10,9 +10,11 @@ from benchmarks.backfill import Bools, Floats, Line, Values
 from exporters import names
 from exporters.capacity import REFUSED
 from exporters.names import Series
+from probe.gpu.fields import FIELDS
 from probe.observe.kv_pressure import FULL
 
 _GPUS = 2
+_FACTORS = {field.name: field.factor for field in FIELDS}  # from dcgm-exporter's units
 # NVML's bits: idle, the power cap (common under load), slowed by software for heat, by hardware for heat.
 _IDLE, _POWER, _SW_HEAT, _HW_HEAT = 0x1, 0x4, 0x20, 0x40
 # The example's objectives allow 5 % of a latency; the monitor judges the last five minutes.
@@ -57,11 +59,12 @@ def server(scene: Scene) -> Iterator[Line]:
         (names.SERVER["generation_tokens"], np.where(world.stalled_s > TICK_S, 0.0, output + 128)),
         (names.SERVER["prefix_cache_queries"], prompt + 256),
         (names.SERVER["prefix_cache_hits"], hits),
-        (names.SERVER["rejections"], np.zeros(count)),
         (names.SERVER["corrupted"], np.zeros(count)),
     )
     for series, increments in counted:
         yield from page.counter(series, labels, increments, readable, resets)
+    refused = {**labels, "reason": "unknown"}
+    yield from page.counter(names.SERVER["rejections_by_reason"], refused, np.zeros(count), readable, resets)
     spent = world.running * TICK_S
     sums: tuple[tuple[Series, dict[str, str], Values], ...] = (
         (names.SERVER["queue"], {}, world.waiting * TICK_S),  # Little's law: seconds waited per tick
@@ -178,6 +181,8 @@ def gpus(scene: Scene) -> Iterator[Line]:
             "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": np.zeros(count),
         }
         for name, value in values.items():
-            yield from page.gauge(name, labels, value, ~lost)
+            yield from page.gauge(names.gpu(name), labels, np.asarray(value, float) * _FACTORS[name], ~lost)
         for name, value in counted.items():
-            yield from page.counter(name, labels, value, ~lost, resets=())
+            yield from page.counter(
+                names.gpu(name), labels, np.asarray(value, float) * _FACTORS[name], ~lost, resets=()
+            )

@@ -18,7 +18,7 @@ class Series:
     """One series. `name` is the name in queries: counters end in `_total`, histograms have no suffix."""
 
     name: str
-    kind: str  # counter, gauge, histogram, or unknown for another exporter's untyped series
+    kind: str  # counter, gauge or histogram
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()  # empty for a histogram with the server's own bounds
@@ -37,7 +37,8 @@ SOURCES: Mapping[str, str] = {
     "server": "the server's own metrics, under names that do not change with its version",
     "users": "user traffic: the server's metrics minus Kneewatch's own requests",
     "joined": "comparisons of client, server and GPU; absent while they cannot be made",
-    "gpu": "dcgm-exporter, or the driver of this machine (NVML), under dcgm-exporter's own names and units",
+    "gpu": "dcgm-exporter, or the driver of this machine (NVML), with dcgm-exporter's labels. The names are none of its"
+    " own: a sum over one of those counts each GPU once",
     "capacity": "capacity runs and forecasts: the knee, by the last one that found it",
     "monitor": "Kneewatch itself",
 }

@@ -7,6 +7,7 @@ and FB_USED in addition to the whole; the largest value is the whole.
 """
 
 import asyncio
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +26,7 @@ from probe.core.provenance import cuda_words
 from probe.core.request import Outcome
 from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.core.text import one_line
-from probe.gpu.fields import LABELS, NAMES
+from probe.gpu.fields import LABELS, NAMES, each_once
 from probe.scrape.metrics_parser import Samples, samples
 
 MAX_GPUS = 32  # of one target: each has a series for every field
@@ -94,7 +95,10 @@ _USER = {
     "namespace": ("exported_namespace", "pod_namespace", "namespace"),
     "container": ("exported_container", "container_name", "container"),
 }
-_OWN = {name: (name,) for name in LABELS if name not in _USER} | {"Hostname": ("Hostname", "hostname")}
+# 4.8 writes hostname; a Prometheus or an agent in between may write all labels in lower case.
+_OWN = {name: (name, name.lower()) for name in LABELS if name not in _USER} | {
+    "modelName": ("modelName", "modelname", "model_name")
+}
 _SIGN = re.compile(r"^(?:# (?:HELP|TYPE) )?DCGM_FI_", re.MULTILINE)
 _TIME = re.compile(
     r"(\} [-+.0-9eE]+) -?[0-9]+$", re.MULTILINE
@@ -154,7 +158,7 @@ def choose(devices: Iterable[Device], labels: Mapping[str, str]) -> tuple[Gpu, .
             chosen.setdefault(_identity(device.labels), gpu)
     if len(chosen) > MAX_GPUS:
         raise ValueError(f"{len(chosen)} GPUs, of at most {MAX_GPUS}; set labels that only this server's GPUs have")
-    return tuple(chosen.values())
+    return each_once(chosen.values())
 
 
 def _samples(text: str) -> Samples:
@@ -177,15 +181,18 @@ def _user_labels(found: Samples) -> tuple[str, ...]:
 
 def _identity(labels: Mapping[str, str]) -> Identity:
     """Return what identifies the GPU; all empty if nothing does. The first exporters had no UUID for some."""
-    if uuid := labels.get("UUID"):
-        return uuid, labels.get("GPU_I_ID", "")
-    host = labels.get("Hostname") or labels.get("hostname", "")
-    return labels.get("gpu", ""), labels.get("device", ""), host, labels.get("GPU_I_ID", "")
+    if uuid := _own_label(labels, "UUID"):
+        return uuid, _own_label(labels, "GPU_I_ID")
+    return tuple(_own_label(labels, name) for name in ("gpu", "device", "Hostname", "GPU_I_ID"))
 
 
 def _own_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    found = {name: next(filter(None, map(labels.get, names)), "") for name, names in _OWN.items()}
+    found = {name: _own_label(labels, name) for name in _OWN}
     return {name: value[:_MAX_LABEL] for name, value in found.items() if value}
+
+
+def _own_label(labels: Mapping[str, str], name: str) -> str:
+    return next(filter(None, map(labels.get, _OWN[name])), "")
 
 
 def _versions(labels: Mapping[str, str]) -> dict[str, str]:
@@ -212,11 +219,13 @@ def _util_factor(found: Samples) -> float | None:
 
 
 def _value(name: str, value: float, factor: float | None) -> float | None:
-    """Return the value in the older field's unit, or None for a blank or an impossible one."""
+    """Return the value in the older field's unit, or None for a blank or an impossible one: none is below zero, and
+    some write -1 for memory that is unknown.
+    """
     if factor is None or _is_blank(value):
         return None
     scaled = float(value) if factor == 1 else round(value * factor, 6)
-    return scaled if name not in _LIMITS or 0 <= scaled <= _LIMITS[name] else None
+    return scaled if 0 <= scaled <= _LIMITS.get(name, math.inf) else None
 
 
 def _is_blank(value: float) -> bool:

@@ -8,7 +8,7 @@ from statistics import fmean
 from probe.core.latency import HELD_BACK
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
 from probe.core.target_status import TargetStatus
-from probe.gpu.fields import PROGRAM_XIDS, memory, utilization
+from probe.gpu.fields import PROGRAM_XIDS, computing, memory, utilization
 from probe.report.figures import milliseconds, percent
 
 # A shorter stall is not reported: the prefill of a long prompt generates nothing for some seconds.
@@ -104,17 +104,20 @@ def _gpus(snapshot: GpuSnapshot | None) -> Iterator[Finding]:
     if not snapshot.gpus:
         yield Finding("none of the GPUs that are read has this target's labels; check gpu.labels", is_problem=True)
         return
-    parts = [
-        *_mean(snapshot.gpus, utilization, "busy"),
-        *_mean(snapshot.gpus, memory, "of their memory in use"),
-    ]
-    models = Counter(gpu.labels.get("modelName", "GPU") for gpu in snapshot.gpus)
+    gpus = computing(snapshot.gpus)
+    parts = [*_mean(gpus, utilization, "busy"), *_mean(gpus, memory, "of their memory in use")]
+    models = Counter(_model(gpu) for gpu in gpus)
     names = ", ".join(f"{count} x {model}" if count > 1 else model for model, count in models.items())
     yield Finding(f"{names}: {', '.join(parts) or 'no values'}", is_problem=False)
     for gpu in snapshot.gpus:
         if xid := gpu.values.get(_XID):
             which = gpu.labels.get("gpu") or gpu.labels.get("UUID", "")
             yield Finding(f"GPU {which}: its last error was XID {xid:.0f}", is_problem=xid not in PROGRAM_XIDS)
+
+
+def _model(gpu: Gpu) -> str:
+    model, profile = gpu.labels.get("modelName", "GPU"), gpu.labels.get("GPU_I_PROFILE")
+    return model if profile is None or profile in model else f"{model} {profile}"
 
 
 def _mean(gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], words: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.prometheus
 
 NOW_S = 1_795_500_000.0
 _TIMES = np.arange(NOW_S - 1800, NOW_S + 1, 30.0)
-_XID = "DCGM_FI_DEV_XID_ERRORS"
+_XID = "kneewatch_gpu_last_xid"
 _RUN = {"model": "m", "workload": "chat", "mode": "verified"}
 
 _OF_MIX = (

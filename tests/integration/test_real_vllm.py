@@ -159,10 +159,11 @@ def test_a_passive_target_gets_no_request_and_shows_its_server(monitor: Monitor)
 
 
 def test_gpus_stand_beside_the_server_under_their_own_names(monitor: Monitor) -> None:
-    name = "DCGM_FI_DEV_GPU_UTIL"
+    name = "kneewatch_gpu_utilization_ratio"
     eventually(lambda: name in monitor.page("/metrics"), within_s=30, what="a reading of the GPUs")
     of_target = [line for line in monitor.page("/metrics").splitlines() if line.startswith(f"{name}{{")]
-    assert len(of_target) == DCGM.count(f"\n{name}{{")
+    assert len(of_target) == DCGM.count("\nDCGM_FI_DEV_GPU_UTIL{")
+    assert "\nDCGM_FI_" not in monitor.page("/metrics")
     assert all('target="joined"' in line and 'UUID="GPU-' in line for line in of_target)
 
 

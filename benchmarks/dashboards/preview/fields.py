@@ -23,7 +23,7 @@ UNITS: Mapping[str, Mapping[str, Any]] = {
     "ops": {"kind": "si", "suffix": " ops/s"},
     "bytes": {"kind": "binary", "suffix": "B"},
     "Bps": {"kind": "si", "suffix": "B/s"},
-    "rotmhz": {"kind": "si", "suffix": "Hz", "scale": 1e6},
+    "hertz": {"kind": "si", "suffix": "Hz"},
     "watt": {"kind": "si", "suffix": "W"},
     "flops": {"kind": "si", "suffix": "FLOP/s"},
     "celsius": {"kind": "scaled", "scale": 1, "suffix": " °C"},

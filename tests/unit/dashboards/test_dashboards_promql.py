@@ -39,7 +39,7 @@ OF_THE_PROCESS = {
                    names.DISCOVERED, names.DISCOVERY_FAILING)
 }  # fmt: skip
 NOT_SHOWN = {
-    "DCGM_FI_DEV_FB_RESERVED",
+    names.gpu("DCGM_FI_DEV_FB_RESERVED").name,
     names.TARGET_INFO.name,  # is to be joined with, by the labels of one's own pods
     names.OTLP_FAILURES.name,
     *(series.name for series in names.STANDARD_PROCESS),  # for dashboards of all processes
@@ -53,7 +53,7 @@ NOT_SHOWN = {
 
 
 def _series(query: str) -> set[str]:
-    names_ = set(re.findall(r"(?:kneewatch_|DCGM_FI_)[a-zA-Z0-9_]+", re.sub(r"\w+:kneewatch_\w+:\w+", "", query)))
+    names_ = set(re.findall(r"kneewatch_[a-zA-Z0-9_]+", re.sub(r"\w+:kneewatch_\w+:\w+", "", query)))
     return names_ | (RECORDS & set(re.findall(r"\w+:kneewatch_\w+:\w+", query)))
 
 

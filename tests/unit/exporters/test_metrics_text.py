@@ -82,7 +82,6 @@ def test_relayed_series_are_on_the_page_beside_kneewatch_s() -> None:
             "kneewatch_server_preemptions counter",
         ),
         (names.SERVER["ttft"], "kneewatch_server_ttft_seconds histogram", "kneewatch_server_ttft_seconds histogram"),
-        (next(s for s in names.GPU if s.kind == "unknown"), "{} untyped", "{} unknown"),
     ],
 )
 def test_each_format_names_kinds_in_its_own_way(series: Series, plain: str, openmetrics: str) -> None:

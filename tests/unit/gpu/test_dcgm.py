@@ -2,6 +2,7 @@
 recorded, or what they were made from.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.gpu.dcgm import MAX_GPUS, choose, parse, read
-from probe.gpu.fields import LABELS, NAMES
+from probe.gpu.fields import LABELS, NAMES, use
 
 PAGES = {path.stem: path.read_text() for path in sorted((Path(__file__).parents[2] / "pages/gpu").glob("dcgm-*.prom"))}
 AMD = 'gpu_edge_temperature{card_model="0x74a1",gpu_id="0",hostname="mi300x"} 41\n'
@@ -54,7 +55,8 @@ def test_an_instance_is_not_the_gpu_that_it_is_part_of() -> None:
     assert (instance.labels["GPU_I_ID"], instance.labels["GPU_I_PROFILE"]) == ("13", "1g.5gb")
     assert whole.values["DCGM_FI_DEV_POWER_USAGE"] == 409.692
     assert "DCGM_FI_DEV_POWER_USAGE" not in instance.values
-    assert gpus("2.4-mig", GPU_I_ID="13") == (instance,)
+    (alone,) = gpus("2.4-mig", GPU_I_ID="13")
+    assert alone == replace(instance, values=instance.values | {"DCGM_FI_DEV_XID_ERRORS": 0})
 
 
 def test_empty_labels_are_none() -> None:
@@ -78,6 +80,46 @@ def test_lines_whose_value_is_text_do_not_break_the_page() -> None:
     assert values(line("DEV_GPU_TEMP", 61) + line("DEV_SM_CLOCK", "ERROR - FAILED TO CONVERT TO STRING")) == {
         "DEV_GPU_TEMP": 61
     }
+
+
+def test_instances_that_repeat_the_boards_power_and_a_utilization_of_zero_have_one_power_and_their_engines() -> None:
+    """Three instances of an A30: dcgm-exporter issues 257 and 216."""
+    labels = 'gpu="0",UUID="GPU-1",device="nvidia0",modelName="NVIDIA A30",GPU_I_PROFILE="1g.6gb",Hostname="n1"'
+
+    def page(watts: float) -> str:
+        return "".join(
+            line("DEV_POWER_USAGE", watts, f'{labels},GPU_I_ID="{i}"')
+            + line("DEV_GPU_UTIL", 0, f'{labels},GPU_I_ID="{i}"')
+            + line("DEV_FB_USED", 1000 * i, f'{labels},GPU_I_ID="{i}"')
+            + line("PROF_GR_ENGINE_ACTIVE", 0.93, f'{labels},GPU_I_ID="{i}"')
+            for i in (3, 4, 5)
+        )
+
+    found = use([parse(page(watts), at, 0.0, {}) for at, watts in enumerate((50, 52.85))], (0, 9))
+    assert (found.utilization, found.total_power_w, found.memory_peak_bytes) == (0.93, 52.85, 5000 * 2**20)
+    assert [gpu.values["DCGM_FI_DEV_FB_USED"] for gpu in gpus(page(50))] == [3000, 4000, 5000]
+    (one,) = gpus(page(50), GPU_I_ID="4")
+    assert one.values["DCGM_FI_DEV_POWER_USAGE"] == 50, "of the board: an instance's own is not known"
+
+
+@pytest.mark.parametrize(
+    "field", ["DEV_FB_USED", "DEV_POWER_USAGE", "DEV_XID_ERRORS", "DEV_FB_USED_BYTES", "DEV_SM_CLOCK"]
+)
+def test_minus_one_is_no_value(field: str) -> None:
+    assert values(line("DEV_GPU_TEMP", 61) + line(field, -1)) == {"DEV_GPU_TEMP": 61}
+
+
+def test_labels_in_lower_case_are_known() -> None:
+    """As an agent or a relabelling between the exporter and Kneewatch may write them."""
+    labels = 'gpu="0",uuid="GPU-a",modelname="NVIDIA A100",gpu_i_id="{}",gpu_i_profile="3g.40gb",hostname="n"'
+    page = "".join(line("PROF_GR_ENGINE_ACTIVE", 0.5, labels.format(i)) for i in "12")
+    first, second = gpus(page)
+    assert first.labels == {
+        "gpu": "0", "UUID": "GPU-a", "modelName": "NVIDIA A100", "Hostname": "n", "GPU_I_ID": "1",
+        "GPU_I_PROFILE": "3g.40gb",
+    }  # fmt: skip
+    assert gpus(page, GPU_I_ID="2") == (second,)
+    assert gpus(line("DEV_GPU_TEMP", 61, 'UUID="GPU-a",model_name="H100"'))[0].labels["modelName"] == "H100"
 
 
 def test_a_vgpu_has_what_its_host_lets_it_see() -> None:
