@@ -65,7 +65,7 @@ class GuardVerdict:
 
 GO = GuardVerdict(allows_load=True)
 SLEEPS = "the server sleeps: its metrics show no engine awake"
-_LOOK_BACK = 8  # polls
+LOOK_BACK = 8  # polls that are compared whole, the newest
 # Failures that show that the server is in trouble. After a wrong answer or a bad request, going on would measure
 # nothing either. Any failure therefore stops the load; these only have a better name.
 _FAILURES = {
@@ -197,7 +197,7 @@ def _growth(counted: Sequence[float | None]) -> float | None:
 
 def _restarted(polls: Sequence[ServerSnapshot]) -> GuardVerdict | None:
     # The guard decides after each poll, so it has already reported a change between older ones.
-    for before, after in pairwise(polls[-_LOOK_BACK:]):
+    for before, after in pairwise(polls[-LOOK_BACK:]):
         if (words := restarted(before, after)) is not None:
             is_other = before.replicas.keys() != after.replicas.keys()
             return denied(reasons.REPLICAS_CHANGED if is_other else reasons.SERVER_RESTARTED, words)

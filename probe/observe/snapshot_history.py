@@ -109,7 +109,7 @@ _EARLY_SHARE = 0.8  # of the interval; a scrape that is a little early is kept
 # targets that scrape every 15 s, an hour and 24 episodes take some 18 MiB instead of a quarter of a gigabyte.
 _PACK, _UNPACK = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(ServerSnapshot)
 # Forecasts need only sums and counts; buckets would be most of the memory.
-_NEEDED = ("ttft", "itl", "iteration_tokens", "prefill", "prompt_length")
+NEEDED = ("ttft", "itl", "iteration_tokens", "prefill", "prompt_length")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class SnapshotHistory:
         is_expected = self._recent and self._interval_s < math.inf
         if is_expected and snapshot.at_ns - self._recent[-1][0] < _EARLY_SHARE * self._interval_s * 1e9:
             return
-        thin = replace(slim(snapshot, _NEEDED), waiting_by_reason={})
+        thin = replace(slim(snapshot, NEEDED), waiting_by_reason={})
         data = _PACK.encode(thin)
         self._like = self._like or data
         packer = zlib.compressobj(level=1, zdict=self._like)

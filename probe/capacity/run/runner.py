@@ -18,7 +18,7 @@ from probe.capacity.run.load_plan import LoadPlan
 from probe.capacity.run.request import GUARD_S, RunJob, RunRequest
 from probe.capacity.run.run_guard import RunGuard, StopSwitch
 from probe.capacity.run.seams import Load, ServerAccess, StepObservers, Think, unread
-from probe.capacity.run.server_watch import POLL_S, ServerWatch
+from probe.capacity.run.server_watch import POLL_S, ServerWatch, thinned
 from probe.capacity.search.knee import MODE, TOGETHER
 from probe.capacity.search.load_words import describe_load
 from probe.core import latency
@@ -272,7 +272,7 @@ class CapacityRun:
         self._guard.is_warm = self._cost.is_warm = True
         if self._request.by_stream and not self._switch.is_on:
             self._guard.observe_unloaded(await self._send_alone(UNLOADED_REQUESTS))
-        before, began_ns = len(self._watch.snapshots), self._clock.monotonic_ns()
+        before, began_ns = self._watch.begin(), self._clock.monotonic_ns()
         if self._plan.observe_s > 0:
             self._observers.on_phase(Phase(_WATCHING, self._plan.observe_s))
             await self._switch.pause(min(self._plan.observe_s, _IDLE_S))
@@ -283,7 +283,8 @@ class CapacityRun:
         self._add_users(beside.users, snapshots)
         if not self._switch.is_on:
             baseline = summary.summarize(first, self._request.objectives)
-            await self._compute(partial(self._plan.observe_idle, snapshots, baseline, beside))
+            await self._compute(partial(self._plan.observe_idle, thinned(snapshots), baseline, beside))
+        self._watch.end()
 
     def _is_idle(self, since: int) -> bool:
         """Return whether the server has had nothing to do since that snapshot: there is no traffic to learn from."""
@@ -293,7 +294,7 @@ class CapacityRun:
 
     async def _take(self, plan: StepPlan) -> None:
         """Run one step of the plan and report it."""
-        first, began_ns = len(self._watch.snapshots), self._clock.monotonic_ns()
+        first, began_ns = self._watch.begin(), self._clock.monotonic_ns()
         await self._watch.poll()  # the state before the step, so that its preemptions are its own
         if self._switch.is_on:
             return
@@ -310,7 +311,8 @@ class CapacityRun:
         self._steps.append(step)
         self._add_users(step.users, snapshots)
         self._observers.on_step(step)
-        await self._compute(partial(self._plan.step_finished, step, run, snapshots, self._guard.tripped))
+        await self._compute(partial(self._plan.step_finished, step, run, thinned(snapshots), self._guard.tripped))
+        self._watch.end()
         if step.reason == CLIENT_BOUND.word:
             await self._switch.before_stop(self._load.add_workers())
         if self._guard.tripped is not None:

@@ -1,13 +1,22 @@
-"""The server and its GPUs, read again and again while a run lasts."""
+"""The server and its GPUs, read again and again while a run lasts.
+
+An hour has 7,200 polls, and one of 32 replicas takes a megabyte. The guard compares the newest ones whole; older ones
+are kept thin: totals, gauges, and the sums and counts of the histograms that a search learns from.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
 
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.snapshot import GpuSnapshot, ServerSnapshot
+from probe.core.snapshot import EngineSnapshot, GpuSnapshot, ServerSnapshot
+from probe.observe.guard import LOOK_BACK
 from probe.observe.restarts import restarted
+from probe.observe.snapshot_history import NEEDED, slim
 
 # Under load the server is read often: an overload shows within two or three polls. An overloaded server answers
 # slowly, which must not hold up the guard: it checks at its own pace, and after each failure.
@@ -16,6 +25,32 @@ _POLL_TIMEOUT_S = 1.0
 _GPU_POLL_S = 1.0
 # A server does not restart twice within this time.
 _TWICE_NS = 10 * 10**9
+# With more engines, an older poll keeps only how many requests run on each.
+_FEW_ENGINES = 8
+
+
+def thin(snapshot: ServerSnapshot, *, has_engines: bool = False, has_replicas: bool = False) -> ServerSnapshot:
+    """Return what a run needs of an older poll; with all of its engines, or with its replicas, if that is asked for."""
+    small = snapshot.by_engine if has_engines or len(snapshot.by_engine) <= _FEW_ENGINES else {}
+    return replace(
+        slim(snapshot, NEEDED),
+        finished=snapshot.finished,
+        by_engine=small or {sys.intern(name): _running(one.running) for name, one in snapshot.by_engine.items()},
+        waiting_by_reason={},
+        others={},
+        replicas={name: thin(one) for name, one in snapshot.replicas.items()} if has_replicas else {},
+    )
+
+
+def thinned(snapshots: Sequence[ServerSnapshot]) -> list[ServerSnapshot]:
+    """Return what a load plan learns from: shares of engines are known from the first and the last."""
+    ends = (0, len(snapshots) - 1)
+    return [thin(snapshot, has_engines=index in ends) for index, snapshot in enumerate(snapshots)]
+
+
+@lru_cache(maxsize=4096)
+def _running(requests: float | None) -> EngineSnapshot:
+    return EngineSnapshot(running=requests)
 
 
 class ServerWatch:
@@ -34,6 +69,8 @@ class ServerWatch:
         self.polls: list[ServerSnapshot | None] = []
         self.snapshots: list[ServerSnapshot] = []  # those before and after a step too
         self.first: ServerSnapshot | None = None  # before the run's load
+        self._begins: set[int] = set()  # indices in `snapshots` of the first of each step
+        self._replaced: set[int] = set()  # and of those before and after a change of processes
         self.failure: str | None = None  # why the last poll that failed did
         self.has_alternated = False  # several servers answer, one after the other
         self._polled: ServerSnapshot | None = None
@@ -50,9 +87,39 @@ class ServerWatch:
         except TargetError as error:
             self.failure = str(error)
             return None
-        self.snapshots.append(snapshot)
-        self.first = self.first or snapshot
+        self._keep(snapshot)
         return snapshot
+
+    def _keep(self, snapshot: ServerSnapshot) -> None:
+        """Keep a poll, less of the one before, and thin the one that the guard no longer looks back to."""
+        self.first = self.first or replace(snapshot, replicas={}, counted_apart={})
+        count = len(self.snapshots)
+        if self.snapshots and restarted(self.snapshots[-1], snapshot) is not None:
+            self._replaced |= {count - 1, count}
+        self.snapshots.append(snapshot)
+        if count and (before := self.snapshots[-2]).replicas and count - 1 not in self._replaced:
+            self._exchange(count - 1, replace(before, replicas={k: thin(one) for k, one in before.replicas.items()}))
+        if (index := count - LOOK_BACK) >= 0:
+            has_engines, has_replicas = index in self._begins, index in self._replaced
+            self._exchange(index, thin(self.snapshots[index], has_engines=has_engines, has_replicas=has_replicas))
+
+    def _exchange(self, index: int, less: ServerSnapshot) -> None:
+        """Put less of a poll in its place, among the regular polls too if it was one of these."""
+        old, self.snapshots[index] = self.snapshots[index], less
+        at = next((i for i in reversed(range(len(self.polls))) if self.polls[i] is old), None)
+        if at is not None:
+            self.polls[at] = less
+
+    def begin(self) -> int:
+        """Return the index in `snapshots` that the next one will have."""
+        self._begins.add(len(self.snapshots))
+        return len(self.snapshots)
+
+    def end(self) -> None:
+        """Forget the snapshots of what has ended, but for the run's first and those that the guard looks back to."""
+        self.snapshots[1:-LOOK_BACK] = []
+        self._begins.clear()
+        self._replaced.clear()
 
     async def follow_server(self) -> None:
         """Poll the server until cancelled."""
@@ -79,7 +146,10 @@ class ServerWatch:
         while True:
             if self._read_gpus is not None:
                 with suppress(TargetError):
-                    self._gpus.append(await self._read_gpus())
+                    read = await self._read_gpus()
+                    # Most exporters sample every 30 s, and repeat old values in between.
+                    if not self._gpus or self._gpus[-1].gpus != read.gpus:
+                        self._gpus.append(read)
             await asyncio.sleep(_GPU_POLL_S)
 
     @property
