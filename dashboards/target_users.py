@@ -42,9 +42,14 @@ def _objectives() -> list[PlacedPanel]:
         panels.timeseries(
             "Good user requests against the objective",
             "Share of user requests, over 15 minutes, that met each objective; latencies by the server's histogram"
-            " buckets. Good: above the dashed line of the same name.",
+            " buckets. Good: above the dashed line of the same name. uncertain: the last hour's share that may be on"
+            " either side, because the objective lies between two bounds, or because of canaries.",
             unit="percentunit",
-            queries=[*met, Query(ratio, "objective {{objective}}")],
+            queries=[
+                *met,
+                Query(ratio, "objective {{objective}}"),
+                Query(largest(names.USERS_UNCERTAIN, by="objective"), "uncertain {{objective}}"),
+            ],
             maximum=1,
             no_value=_NO_USERS,
         ),

@@ -60,6 +60,18 @@ KV_TOO_SMALL = _declare(
     "1 while requests lack room in the KV cache (preempted, or waiting with free batch slots) and are late or rejected",
     TARGET,
 )
+USERS_MET = _declare(
+    "gauge",
+    "users_objective_met",
+    "1 if user requests of the last hour met the latency objective, 0 if not; absent while that is not certain",
+    (*TARGET, "objective"),
+)
+USERS_UNCERTAIN = _declare(
+    "gauge",
+    "users_uncertain_ratio",
+    "Share of the last hour's user requests that may be on either side of the latency objective; 1 of fewer than ten",
+    (*TARGET, "objective"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,5 +149,19 @@ CHECKS: tuple[Check, ...] = (
         AMBIGUOUS,
         "1 if several servers answer at the target's address",
         "-",
+    ),
+    Check(
+        "users_met",
+        USERS_MET,
+        "1 if users' requests of the last hour met the latency objective, 0 if not, by what is"
+        " [certain](numbers.md#user-traffic)",
+        "while that is not certain, or with fewer than ten requests",
+    ),
+    Check(
+        "users_uncertain",
+        USERS_UNCERTAIN,
+        "share of the last hour's user requests that may be on either side of the objective: it lies between two"
+        " bounds of the server's histogram, or canaries may have been among them. 1 with fewer than ten requests",
+        "without user requests",
     ),
 )

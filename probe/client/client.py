@@ -254,6 +254,7 @@ class Client:
 async def _receive(response: httpx.Response, received: ResponseBuffer, clock: Clock) -> None:
     """Fill `received` from another transport. Bytes are stamped when it yields them, with no bound on lateness."""
     try:
+        received.head_ns = clock.monotonic_ns()
         received.status = response.status_code
         received.headers = [(name.lower(), value) for name, value in response.headers.raw]
         async for data in response.aiter_raw():

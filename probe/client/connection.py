@@ -100,7 +100,7 @@ class Connection(asyncio.Protocol):
         self._limits_s = limits_s
         self._sending = not last
         self._waiter = self._loop.create_future()
-        self._sent_ns = perf_counter_ns()
+        self._sent_ns = answer.written_ns = perf_counter_ns()
         if self._transport is None or self._transport.is_closing():
             raise StaleConnectionError("the connection was closed")
         self._transport.write(data)

@@ -20,7 +20,7 @@ from probe.client.stream_parser import ChunkReader, StreamReader, unchanged
 from probe.client.typed_events import TypedEventReader
 from probe.core.clock import Clock
 from probe.core.redactor import Redactor
-from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, TraceContext, Traffic
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, TraceContext, Traffic, WireTimes
 from probe.core.text import LIMIT, one_line
 
 # The outcome of an exchange that did not complete, and its detail.
@@ -111,6 +111,7 @@ class PreparedRequest:
             scheduled_ns=scheduled_ns,
             clock=self.clock,
             reads=self.reads,
+            wire=_wire_times(self.exchange.received, scheduled_ns) if self.exchange is not None else None,
         )
 
     @property
@@ -211,6 +212,7 @@ class Response:
             finish_reason=transcript.finish_reason if transcript else None,
             answered_as=answered_as,
             server_times=transcript.server_times if transcript else None,
+            wire=_wire_times(received, self.sent_ns),
             trace=prepared.trace,
             is_overload=is_overload,
         )
@@ -279,8 +281,27 @@ def _events(transcript: Transcript | None, received: ResponseBuffer) -> TokenEve
     return transcript.events.ends() if received.is_cut_for_others else transcript.events
 
 
+def _wire_times(received: ResponseBuffer, sent_ns: int) -> WireTimes | None:
+    if not received.head_ns:
+        return None
+    first_ns = received.reads[0][0] if received.reads else None
+    return WireTimes(
+        max(received.written_ns - sent_ns, 0),
+        received.head_ns - sent_ns if received.head_ns != first_ns else None,
+        first_ns - sent_ns if first_ns is not None else None,
+    )
+
+
 def aborted(
-    *, target: str, model: str, traffic: Traffic, spec: RequestSpec, scheduled_ns: int, clock: Clock, reads: int = 0
+    *,
+    target: str,
+    model: str,
+    traffic: Traffic,
+    spec: RequestSpec,
+    scheduled_ns: int,
+    clock: Clock,
+    reads: int = 0,
+    wire: WireTimes | None = None,
 ) -> RequestRecord:
     """Return the record of a request that is cancelled now, while in flight."""
     return RequestRecord(
@@ -295,6 +316,7 @@ def aborted(
         outcome=Outcome.ABORTED,
         detail="cancelled while in flight",
         reads=reads,
+        wire=wire,
     )
 
 

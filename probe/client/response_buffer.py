@@ -66,6 +66,8 @@ class ResponseBuffer:
     limits: BodyLimits = UNLIMITED
     memory: ResponseMemory = field(default_factory=ResponseMemory)
     write_lag_ns: int = 0  # upper bound on the time from handing over the request to sending it
+    written_ns: int = 0  # when the request was handed over, on a connection that was there; 0: not yet
+    head_ns: int = 0  # when the response's head came; 0: not yet
     status: int | None = None
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)  # names in lower case
     reads: list[Read] = field(default_factory=list)
@@ -220,6 +222,7 @@ class ResponseParser:
             buffer.headers.clear()  # 1xx: the final response is still to come
             return
         buffer.status = status
+        buffer.head_ns = self.now_ns
         self._in_body = True
         is_framed = any(name == b"content-length" for name, _ in buffer.headers) or not _ends_with_connection(buffer)
         self._until_close = status not in _NO_CONTENT and not is_framed

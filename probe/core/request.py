@@ -167,6 +167,19 @@ class ServerTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class WireTimes:
+    """When the steps of an exchange were, in nanoseconds after the sending began.
+
+    `written_ns`: the request was written on a connection that was there; 0: unknown, as through a proxy. `head_ns`: the
+    response's head; None if it came together with the body. `first_read_ns`: the first bytes of the body, if any came.
+    """
+
+    written_ns: int
+    head_ns: int | None = None
+    first_read_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TraceContext:
     """The trace that a request is a span of, in hexadecimal digits (W3C Trace Context)."""
 
@@ -211,6 +224,7 @@ class RequestRecord:
     finish_reason: str | None = None
     answered_as: str | None = None  # the model that answered, if it named another one than was asked for
     server_times: ServerTimes | None = None  # if the server reports them in its answers
+    wire: WireTimes | None = None  # None: no response came
     trace: TraceContext | None = None  # if the server was told one
     held_ns: int = 0
     is_overload: bool = False

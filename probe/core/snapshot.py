@@ -159,6 +159,7 @@ class UserTotals:
 
     None: the server does not count it. `histograms`: ttft, tpot, e2e, prompt_length and output_length, if the server
     has them, in its buckets. `outcomes`: requests that have ended, as ok, failed or aborted; an absent one is unknown.
+    `doubts`: of each histogram, for each bound, how many of those that count as above it may have been below.
     """
 
     requests: float | None = None
@@ -166,6 +167,7 @@ class UserTotals:
     output_tokens: float | None = None
     histograms: Mapping[str, Histogram] = field(default_factory=dict)
     outcomes: Mapping[str, float] = field(default_factory=dict)
+    doubts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +203,10 @@ class CrossChecks:
     is_kv_cache_too_small: bool | None = None  # what the signs show together
     has_multiple_backends: bool = False  # several servers answer at one address, so their counters are mixed
     held_back_ratio: float | None = None  # share of a canary's tokens that came together with the first one
+    # By latency objective: whether users' requests of the last hour met it, where that is certain, and the share of
+    # them that may be on either side of it.
+    users_met: Mapping[str, bool] = field(default_factory=dict)
+    users_uncertain: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

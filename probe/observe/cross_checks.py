@@ -11,11 +11,12 @@ from statistics import fmean, median
 from probe.core.latency import held_back_ratio, ttft_s
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
-from probe.core.snapshot import CrossChecks, GpuSnapshot, Histogram, ServerSnapshot
+from probe.core.snapshot import CrossChecks, GpuSnapshot, Histogram, ServerSnapshot, UserTotals
 from probe.gpu.fields import utilization
 from probe.observe import kv_pressure
 from probe.observe.kv_pressure import RunningLimit
 from probe.observe.server_state import WINDOW_NS, ServerState
+from probe.observe.user_objectives import UsersHour
 
 _LEAST_S = 60.0  # over a shorter time, a single request decides
 _LEAST_COMPARISONS = 3
@@ -32,12 +33,17 @@ class CrossChecker:
         self.max_num_seqs = max_num_seqs
         self._canaries: deque[RequestRecord] = deque()
         self._gpus: deque[GpuSnapshot] = deque()
+        self._users_hour = UsersHour(objectives)
 
     def add_canary(self, record: RequestRecord) -> None:
         """Add a canary that has ended."""
         self._canaries.append(record)
         while self._canaries[0].done_ns < record.done_ns - WINDOW_NS:
             self._canaries.popleft()
+
+    def add_users(self, at_ns: int, totals: UserTotals) -> None:
+        """Add the user totals at a snapshot of the server."""
+        self._users_hour.add(at_ns, totals)
 
     def add_gpus(self, snapshot: GpuSnapshot) -> None:
         """Add a snapshot of the GPUs."""
@@ -50,6 +56,7 @@ class CrossChecker:
         if self._state.has_multiple_backends:
             return CrossChecks(has_multiple_backends=True, held_back_ratio=self._held_back())
         pressure = self._pressure()
+        users = list(self._users_hour.recent())
         return CrossChecks(
             ttft_gap_s=dict(self._ttft_gap()),
             queue_share=self._queue_share(),
@@ -59,6 +66,8 @@ class CrossChecker:
             pressure=pressure,
             is_kv_cache_too_small=kv_pressure.is_too_small(pressure),
             held_back_ratio=self._held_back(),
+            users_met={name: met for name, _, met in users if met is not None},
+            users_uncertain={name: one.uncertain_ratio for name, one, _ in users},
         )
 
     def _held_back(self) -> float | None:

@@ -106,6 +106,7 @@ class ServerObserver:
             self._log_sleep()
             self._sink.snapshot(self._target, server, self._scraper.seconds, self._scraper.page_bytes)
             self._sink.users(self._target, self.state.user_totals)
+            self._cross_checker.add_users(server.at_ns, self.state.user_totals)
         self._sink.cross_checks(self._target, self.checks, self.users)
 
     async def is_asleep(self) -> bool:

@@ -4,7 +4,8 @@ In: snapshots of the server, and the probe requests as they begin and end. Out: 
 the server's own buckets, so that PromQL can take rates and shares of them as of any counter.
 
 Server counters do not say who sent a request. What a probe request adds to them is known once it has ended: it is
-subtracted from their growth, and its latency samples from the growth of each histogram. How much of a probe request the
+subtracted from their growth, and its latency samples from the growth of each histogram: from the lowest bucket that the
+server may have counted them in, so that users' latency is never better than is certain. How much of a probe request the
 server has counted while it is in flight is unknown, but not more than one request, one sample and the tokens that it
 may have. The totals grow by what is certainly users': they lag by one request for each probe request in flight, and
 without users they are exactly zero.
@@ -19,6 +20,7 @@ from dataclasses import replace
 from probe.core.request import RequestRecord
 from probe.core.snapshot import CountedTraffic, ServerSnapshot, UserTotals
 from probe.observe import histogram_arithmetic
+from probe.observe.distance import UNKNOWN, Distance
 from probe.observe.histogram_arithmetic import growth, have_same_buckets, remove_samples
 from probe.observe.probe_traffic import KEYS, NO_TOKENS, ProbeTraffic, Tokens
 from probe.observe.user_load import counts_first_tokens, requests_counted
@@ -30,12 +32,14 @@ def zero(server: ServerSnapshot) -> UserTotals:
     def zeroed(value: float | None) -> float | None:
         return None if value is None else 0.0
 
+    known = {key: server.histograms[key] for key in KEYS if key in server.histograms}
     return UserTotals(
         zeroed(requests_counted(server)),
         zeroed(server.prompt_tokens),
         zeroed(server.generation_tokens),
-        {key: histogram_arithmetic.empty(server.histograms[key]) for key in KEYS if key in server.histograms},
+        {key: histogram_arithmetic.empty(histogram) for key, histogram in known.items()},
         dict.fromkeys(_outcomes(server, server), 0.0),
+        {key: (0.0,) * len(histogram.buckets) for key, histogram in known.items()},
     )
 
 
@@ -47,18 +51,20 @@ def add_growth(
     `was_quiet`: no probe request was in flight at the first one. Otherwise a sample that the server has not counted
     between the two is among the sums.
     """
-    histograms = dict(sums.histograms)
+    histograms, doubts = dict(sums.histograms), dict(sums.doubts)
     for key in KEYS:
         before, after = (snapshot.histograms.get(key) for snapshot in (last, server))
         if before is None or after is None or not have_same_buckets(before, after):
             continue
-        users, uncounted = remove_samples(growth(before, after), probe.samples_of(key))
+        left = remove_samples(growth(before, after), probe.samples_of(key))
+        users, doubt = left.histogram, left.doubt
         known = histograms.get(key)
         if known is not None and have_same_buckets(known, users):
             if not was_quiet:
-                known, _ = remove_samples(known, uncounted)
+                known = remove_samples(known, left.missing).histogram
             users = histogram_arithmetic.add(known, users)
-        histograms[key] = users
+            doubt = tuple(map(sum, zip(doubts[key], doubt, strict=True)))
+        histograms[key], doubts[key] = users, doubt
     grown = _outcomes(last, server)
     return UserTotals(
         _plus(
@@ -70,6 +76,7 @@ def add_growth(
         _plus(sums.output_tokens, difference(last.generation_tokens, server.generation_tokens), probe.output_tokens),
         histograms,
         {name: sums.outcomes.get(name, 0.0) + count - probe.outcomes[name] for name, count in grown.items()},
+        doubts,
     )
 
 
@@ -114,18 +121,20 @@ def raised(totals: UserTotals, sums: UserTotals, in_flight: Sequence[Tokens]) ->
     def certain(total: float | None, summed: float | None, most: int) -> float | None:
         return total if summed is None else max(total or 0.0, summed - most)
 
-    histograms = {}
+    histograms, doubts = {}, {}
     for key, summed in sums.histograms.items():
-        total = totals.histograms.get(key)
-        if total is None or not have_same_buckets(total, summed):
-            total = histogram_arithmetic.empty(summed)
+        total, doubt = totals.histograms.get(key), totals.doubts.get(key)
+        if total is None or doubt is None or not have_same_buckets(total, summed):
+            total, doubt = histogram_arithmetic.empty(summed), (0.0,) * len(summed.buckets)
         histograms[key] = histogram_arithmetic.raised(total, summed, uncertain)
+        doubts[key] = tuple(map(max, doubt, sums.doubts[key]))
     return UserTotals(
         certain(totals.requests, sums.requests, uncertain),
         certain(totals.prompt_tokens, sums.prompt_tokens, sum(each.prompt for each in in_flight)),
         certain(totals.output_tokens, sums.output_tokens, sum(each.output for each in in_flight)),
         histograms,
         {name: max(totals.outcomes.get(name, 0.0), summed - uncertain) for name, summed in sums.outcomes.items()},
+        doubts,
     )
 
 
@@ -158,6 +167,7 @@ class UserTraffic:
         self._has_other_probers = False  # another prober has loaded the server since the last settlement
         self._other_probers_ended_ns = 0
         self._probe = ProbeTraffic()
+        self._distances: dict[str, Distance] = {}  # by target
         self._sums = UserTotals()  # the sums of all settlements; they may fall after a settlement that came too early
         self._totals = UserTotals()
 
@@ -186,7 +196,8 @@ class UserTraffic:
 
     def add_record(self, record: RequestRecord) -> None:
         """Add a probe request that has ended."""
-        self._probe.add(record)
+        distance = self._distances.get(record.target)
+        self._probe.add(record, distance.range_s(record.done_ns) if distance is not None else UNKNOWN)
 
     def end(self, now_ns: int, *, is_load: bool = False, most: Tokens = NO_TOKENS) -> None:
         """Note the end of what `begin` began."""
@@ -237,7 +248,19 @@ class UserTraffic:
         sums = limit_fall(sums, self._totals, probe)
         self._totals = raised(self._totals, sums, self._in_flight)
         self._start_from(server, sums, is_quiet=is_quiet)
-        return _compare(last, server, probe) if is_quiet and was_quiet else None
+        if not (is_quiet and was_quiet):
+            return None
+        self._learn_distance(last, server, probe)
+        return _compare(last, server, probe)
+
+    def _learn_distance(self, last: ServerSnapshot, server: ServerSnapshot, probe: ProbeTraffic) -> None:
+        """Compare the first tokens of a target's requests with the growth of the histogram that counts them."""
+        before, after = (snapshot.histograms.get("ttft") for snapshot in (last, server))
+        if before is None or after is None or not have_same_buckets(before, after):
+            return
+        if probe.have_all_ended and len(probe.firsts) == 1:
+            ((target, ttfts_s),) = probe.firsts.items()
+            self._distances.setdefault(target, Distance()).add(server.at_ns, growth(before, after), ttfts_s)
 
     def _start_from(self, server: ServerSnapshot, sums: UserTotals, *, is_quiet: bool) -> None:
         self._settled, self._sums, self._was_settled_quietly = server, sums, is_quiet
@@ -264,7 +287,7 @@ def _compare(last: ServerSnapshot, server: ServerSnapshot, probe: ProbeTraffic) 
         requests=probe.ended,
         prompt_tokens=probe.prompt_tokens,
         output_tokens=probe.output_tokens,
-        ttft_s=sum(probe.samples["ttft"]),
+        ttft_s=probe.ttft_s,
         server_requests=max(requests, finished),
         server_prompt_tokens=difference(last.prompt_tokens, server.prompt_tokens),
         server_output_tokens=difference(last.generation_tokens, server.generation_tokens),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from probe.core.latency import HELD_BACK
+from probe.core.objectives import LATENCIES
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
 from probe.core.target_status import TargetStatus
 from probe.gpu.fields import PROGRAM_XIDS, computing, memory, utilization
@@ -71,6 +72,7 @@ def _checks(checks: CrossChecks) -> Iterator[Finding]:
             " or configure a target for each",
             is_problem=True,
         )
+    yield from _users(checks)
     if checks.queue_share is not None:
         yield Finding(f"queue: {percent(checks.queue_share)} of the time to the first token", is_problem=False)
     if (gap_s := checks.ttft_gap_s.get("matched")) is not None:
@@ -81,6 +83,17 @@ def _checks(checks: CrossChecks) -> Iterator[Finding]:
             f"the canaries' mean TTFT is {milliseconds(abs(gap_s))} {side} the server's mean over all requests",
             is_problem=False,
         )
+
+
+def _users(checks: CrossChecks) -> Iterator[Finding]:
+    for name, uncertain in checks.users_uncertain.items():
+        title, met = LATENCIES[name].title, checks.users_met.get(name)
+        if met is None:
+            few = "there are too few" if uncertain == 1 else f"{percent(uncertain)} may be on either side of it"
+            words = f"users: whether the last hour's requests met the {title} objective is not certain: {few}"
+            yield Finding(words, is_problem=False)
+        elif not met:
+            yield Finding(f"users: the last hour's requests missed the {title} objective", is_problem=True)
 
 
 def _kv_cache(status: TargetStatus) -> Iterator[Finding]:

@@ -78,6 +78,8 @@ def _whole_page() -> MetricsPage:
             {"usage": True, "preemptions": False},
             is_kv_cache_too_small=False,
             held_back_ratio=0.97,
+            users_met={"ttft": True},
+            users_uncertain={"ttft": 0.01},
         ),
     )
     gpus = GpuExporter(("a", "gone"))

@@ -139,6 +139,17 @@ def test_what_a_gateway_sends_before_the_first_token_is_not_its_begin(early: byt
     assert begun > 1
 
 
+def test_the_head_has_its_own_stamp_where_it_comes_before_the_body() -> None:
+    whole, apart = answer_to([GOOD]), answer_to([STREAM_HEAD, 0.05, chunked(b"".join(THREE_TOKENS))])
+    assert whole.wire is not None
+    assert whole.wire.head_ns is None
+    assert apart.wire is not None
+    assert apart.wire.head_ns is not None
+    assert apart.wire.first_read_ns is not None
+    assert 0 < apart.wire.written_ns < apart.wire.head_ns < apart.wire.first_read_ns - 40_000_000
+    assert apart.wire.first_read_ns == apart.events.at_ns[0] - apart.sent_ns
+
+
 def test_asks_as_vllm_wants_to_be_asked() -> None:
     async def main() -> list[Asked]:
         async with hostile([GOOD]) as server, client(server.base_url) as to:

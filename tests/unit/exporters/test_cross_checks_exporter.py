@@ -25,6 +25,8 @@ def test_every_check_has_its_series() -> None:
             stalled_s=12.0,
             pressure={"usage": True, "waiting": False},
             is_kv_cache_too_small=False,
+            users_met={"ttft": False},
+            users_uncertain={"ttft": 0.02},
         ),
     )
     assert dict(samples(exporter.relay)) == {
@@ -39,6 +41,8 @@ def test_every_check_has_its_series() -> None:
         ("kneewatch_kv_pressure", frozenset({("target", "a"), ("sign", "usage")})): 1.0,
         ("kneewatch_kv_pressure", frozenset({("target", "a"), ("sign", "waiting")})): 0.0,
         ("kneewatch_kv_cache_too_small", frozenset({("target", "a")})): 0.0,
+        ("kneewatch_users_objective_met", frozenset({("target", "a"), ("objective", "ttft")})): 0.0,
+        ("kneewatch_users_uncertain_ratio", frozenset({("target", "a"), ("objective", "ttft")})): 0.02,
     }
 
 

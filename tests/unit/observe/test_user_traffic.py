@@ -59,6 +59,13 @@ def canary(traffic: UserTraffic, server: Server, at_s: float, ttft_s: float = 0.
     traffic.end(round((at_s + 0.2) * S))
 
 
+def learn_distance(traffic: UserTraffic, server: Server, at_s: float) -> None:
+    """Send three canaries that are alone, from which the distance follows."""
+    for i in range(3):
+        canary(traffic, server, at_s=at_s + 10 * i + 1)
+        traffic.add(server.read(at_s + 10 * i + 5))
+
+
 def test_a_server_that_only_we_ask_has_no_users() -> None:
     traffic, server = UserTraffic(), Server()
     server.serve(3.0)
@@ -74,10 +81,11 @@ def test_a_server_that_only_we_ask_has_no_users() -> None:
 def test_user_latencies_are_the_servers_buckets_less_probe_traffic() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
-    canary(traffic, server, at_s=1)
+    learn_distance(traffic, server, at_s=0)
+    canary(traffic, server, at_s=41)
     for ttft_s in (0.01, 0.15, 0.7, 5.0):
         server.serve(ttft_s, prompt=100, output=50)
-    traffic.add(server.read(5))
+    traffic.add(server.read(45))
     totals = traffic.totals
     assert (totals.requests, totals.prompt_tokens, totals.output_tokens) == (4, 400, 200)
     assert totals.histograms["ttft"].buckets == histogram([0.01, 0.15, 0.7, 5.0]).buckets
@@ -178,15 +186,16 @@ def test_a_server_that_restarts_under_others_load_has_no_users_of_it() -> None:
 def test_user_counters_pause_during_a_capacity_run_and_catch_up_afterwards() -> None:
     traffic, server = UserTraffic(), Server()
     traffic.add(server.read(0))
+    learn_distance(traffic, server, at_s=0)
     traffic.begin(is_load=True)
-    for i in range(300):
+    for i in range(40, 340):
         server.serve(0.3)
         server.serve(0.04)
         traffic.add_record(probe(0.3, i))
         traffic.add(server.read(i))
     assert traffic.totals.requests == 0
-    traffic.end(300 * S, is_load=True)
-    traffic.add(server.read(302))
+    traffic.end(340 * S, is_load=True)
+    traffic.add(server.read(342))
     assert traffic.totals.requests == 300
     assert traffic.totals.histograms["ttft"].buckets == histogram([0.04] * 300).buckets
 
@@ -274,29 +283,48 @@ samples = st.lists(st.floats(0.001, 30.0), max_size=30)
 
 @given(users=samples, own=samples, late_s=st.floats(0.0, 0.5))
 @examples(60)
-def test_as_many_are_left_as_users_sent(users: list[float], own: list[float], late_s: float) -> None:
-    """Seen later from here, ours may be taken from a bucket too high, never from more than their number of them."""
-    left, _ = remove_samples(histogram([*users, *own]), [value + late_s for value in own])
-    counts = [count for _, count in left.buckets]
-    assert left.count == len(users)
-    assert counts == sorted(counts)
-    assert all(abs(count - true) <= len(own) for count, (_, true) in zip(counts, histogram(users).buckets, strict=True))
-    assert left.sum >= 0
+def test_users_are_as_many_as_they_were_and_never_faster(users: list[float], own: list[float], late_s: float) -> None:
+    """Of what the client saw later, by an unknown part of that, no slow user is taken for one of ours."""
+    left = remove_samples(histogram([*users, *own]), [(value, value + late_s) for value in own])
+    counts, true = (tuple(count for _, count in one.buckets) for one in (left.histogram, histogram(users)))
+    assert left.histogram.count == len(users)
+    assert list(counts) == sorted(counts)
+    assert not left.missing
+    assert all(count <= most <= count + doubt for count, most, doubt in zip(counts, true, left.doubt, strict=True))
+    assert left.histogram.sum >= 0
 
 
 @given(users=samples, own=samples)
 @examples(60)
 def test_on_one_clock_nothing_but_users_is_left(users: list[float], own: list[float]) -> None:
-    left, uncounted = remove_samples(histogram([*users, *own]), own)
-    assert not uncounted
-    assert left.buckets == histogram(users).buckets
-    assert all(value >= 0 for _, value in left.buckets)
+    left = remove_samples(histogram([*users, *own]), exactly(own))
+    assert not left.missing
+    assert not any(left.doubt)
+    assert left.histogram.buckets == histogram(users).buckets
+    assert all(value >= 0 for _, value in left.histogram.buckets)
     inside = [BOUNDS[bisect_left(BOUNDS, value) - 1] if value > BOUNDS[0] else 0.0 for value in users]
-    assert left.sum >= sum(inside) - 1e-9
+    assert left.histogram.sum >= sum(inside) - 1e-9
+
+
+def exactly(values: Sequence[float]) -> list[tuple[float, float]]:
+    return [(value, value) for value in values]
 
 
 def test_samples_that_the_server_has_not_counted_take_nothing() -> None:
-    assert remove_samples(histogram([]), [0.1, 0.2]) == (histogram([]), [0.2, 0.1])
+    left = remove_samples(histogram([]), exactly([0.1, 0.2]))
+    assert (left.histogram, left.missing) == (histogram([]), exactly([0.1, 0.2]))
+
+
+def test_a_sample_that_fits_one_bucket_only_is_not_crowded_out() -> None:
+    left = remove_samples(histogram([0.1, 0.7]), [(0.0, 0.9), (0.06, 0.15)])
+    assert left.histogram == histogram([])
+
+
+def test_what_may_have_been_faster_is_counted_and_is_never_more_than_there_are_in_its_reach() -> None:
+    """Two canaries took 0 to 0.9 s; of the users one took 0.7 s and one 5 s, which no canary did."""
+    left = remove_samples(histogram([0.01, 0.01, 0.7, 5.0]), [(0.0, 0.9), (0.0, 0.9)])
+    assert left.histogram.buckets == histogram([0.7, 5.0]).buckets
+    assert left.doubt == (1, 1, 0, 0)
 
 
 def cut(reads: int) -> RequestRecord:

@@ -27,6 +27,7 @@ def _gpu(**values: float) -> Gpu:
 
 def test_of_nothing_nothing_is_said() -> None:
     assert _words(_with()) == []
+    assert _words(_with(CrossChecks(users_met={"ttft": True}, users_uncertain={"ttft": 0.01}))) == []
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,7 @@ def test_of_nothing_nothing_is_said() -> None:
             "the KV cache is too small: it is full, requests wait for room in it, requests are preempted",
         ),
         (CrossChecks(neighbour_utilization=0.6), "60 % busy while this server had no requests"),
+        (CrossChecks(users_met={"ttft": False}, users_uncertain={"ttft": 0.1}), "requests missed the TTFT objective"),
         (CrossChecks(counted={"output": 0.0}), "counted 0 % of the canaries' output tokens"),
         (CrossChecks(counted={"prompt": 2.0}), "counted 200 % of the canaries' prompt tokens"),
     ],
@@ -57,6 +59,11 @@ def test_a_failed_cross_check_is_reported_as_wrong(checks: CrossChecks, words: s
         (CrossChecks(queue_share=0.4), "queue: 40 % of the time to the first token"),
         (CrossChecks(ttft_gap_s={"matched": 0.0031, "mean": 0.5}), "network and gateway: 3.1 ms of a canary's TTFT"),
         (CrossChecks(ttft_gap_s={"mean": -0.2}), "200 ms below the server's mean over all requests"),
+        (
+            CrossChecks(users_uncertain={"ttft": 0.12}),
+            "TTFT objective is not certain: 12 % may be on either side of it",
+        ),
+        (CrossChecks(users_uncertain={"e2e": 1.0}), "E2E objective is not certain: there are too few"),
         (
             CrossChecks(pressure={"usage": True, "preemptions": True, "late": False}, is_kv_cache_too_small=False),
             "requests were preempted in the last minute, but no objective is missed",

@@ -1,0 +1,82 @@
+"""What a server measured of a probe request, by what the client saw of it: a range for each latency. Pure.
+
+The server's clock begins when the request has arrived and ends when a token has been computed. So its latency is at
+most the client's, counted from the moment at which the request was written on a connection that was there. By how much
+it is less is the delay between the two:
+
+- `delay_s`, which distance.py learns from the server's histogram;
+- what this request shows: vLLM notes a request's arrival before it sends the response's head, so from the head to a
+  token no more time passed at the client than at the server, but for the jitter of the way;
+- the server's own times in the answer, where it sends them: its TTFT is at least its queue and prefill time.
+
+Where none is known the latency may be as low as zero: doubt about a probe request goes against the users whose latency
+is what remains (histogram_arithmetic.remove_samples).
+"""
+
+from math import inf
+
+from probe.core.latency import is_held_back
+from probe.core.request import RequestRecord
+from probe.observe.distance import JITTER_S
+from probe.observe.histogram_arithmetic import Sample
+
+_NS = 1e-9
+
+
+def seen_s(record: RequestRecord, at_ns: int) -> float:
+    """Return the time (s) from when the request was written."""
+    return (at_ns - record.sent_ns - (record.wire.written_ns if record.wire is not None else 0)) * _NS
+
+
+def ttft(record: RequestRecord, delay_s: Sample) -> Sample:
+    """Return the range of the server's TTFT (s)."""
+    late_s = record.events.late_ns[0] * _NS
+    least, most = _less_delay(
+        record, seen_s(record, record.events.at_ns[0]), delay_s, has_head=not is_held_back(record)
+    )
+    times = record.server_times
+    own_s = times.queue_s + times.prefill_s if times is not None else 0.0
+    return max(least - late_s, min(own_s, most), 0.0), most
+
+
+def cut_ttft(record: RequestRecord, delay_s: Sample) -> Sample:
+    """Return the range of the server's TTFT (s) of a request that was cancelled, of which only reads are known."""
+    most = seen_s(record, record.done_ns)
+    if record.wire is None or record.wire.first_read_ns is None:
+        return 0.0, max(most, 0.0)
+    first_s = seen_s(record, record.sent_ns + record.wire.first_read_ns)
+    return _less_delay(record, first_s, delay_s, has_head=True)[0], max(most - delay_s[0], first_s - delay_s[0], 0.0)
+
+
+def e2e(record: RequestRecord, delay_s: Sample) -> Sample:
+    """Return the range of the server's E2E latency (s)."""
+    least, most = _less_delay(record, seen_s(record, record.events.at_ns[-1]), delay_s, has_head=True)
+    return max(least - record.events.late_ns[-1] * _NS, 0.0), most
+
+
+def tpot(record: RequestRecord, output_tokens: int) -> Sample:
+    """Return the range of the server's TPOT (s): the delay is the same at both ends, but for jitter.
+
+    Of a stream that was held back only the upper end is known.
+    """
+    events = record.events
+    decoding_s = (events.at_ns[-1] - events.at_ns[0]) * _NS
+    jitter_s = JITTER_S + max(events.late_ns[0], events.late_ns[-1]) * _NS
+    least, most = max(decoding_s - jitter_s, 0.0), decoding_s + jitter_s
+    if is_held_back(record):
+        least, most = 0.0, max(seen_s(record, events.at_ns[-1]), most)
+    return least / (output_tokens - 1), most / (output_tokens - 1)
+
+
+def _less_delay(record: RequestRecord, seconds: float, delay_s: Sample, *, has_head: bool) -> Sample:
+    """Return the range of a latency at the server by the client's, counted from the writing.
+
+    What the request itself shows counts before what others showed, unless the delay is certainly longer: a gateway may
+    send a head of its own.
+    """
+    shortest, longest = delay_s
+    wire = record.wire
+    if has_head and wire is not None and wire.head_ns is not None:
+        longest = max((wire.head_ns - wire.written_ns) * _NS + JITTER_S, shortest)
+    most = max(seconds - shortest, 0.0)
+    return max(seconds - longest, 0.0) if longest < inf else 0.0, most
