@@ -6,6 +6,7 @@ drops the request.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -77,6 +78,7 @@ class Client:
         self._timeout_s = timeout_s
         self._memory = ResponseMemory(_MAX_IN_FLIGHT)
         self._transport = transport or endpoint.transport()
+        self._prepare_transport: Callable[[str], None] = getattr(self._transport, "prepare", _nothing)
         self._urls: dict[str, httpx.URL] = {}
         self._headers: tuple[int, dict[str, str]] | None = None
         self.redactor = Redactor()  # may be shared with other clients: a server may repeat to one what another has sent
@@ -201,8 +203,9 @@ class Client:
         self, method: str, path: str, body: bytes, limits: BodyLimits, trace: TraceContext | None = None
     ) -> Exchange | Ended:
         """Return a request with its headers, or the reason why it cannot be made."""
+        self._prepare_transport(self._endpoint.base_url)
         try:
-            headers = self._request_headers(path)
+            headers = self._request_headers()
         except (OSError, ValueError) as error:
             lacking = shortage(error)
             return (Outcome.CLIENT_BOUND, lacking) if lacking else (Outcome.UNAUTHORIZED, str(error))
@@ -221,20 +224,37 @@ class Client:
                 request.extensions["wire"] = wire(request)
         except NETWORK_ERRORS as error:
             return Outcome.UNREACHABLE, f"cannot be reached ({one_line(str(error))})"
-        return Exchange(request, received, self.redactor)
+        return Exchange(request, received, self.redactor, headers)
 
-    def _request_headers(self, path: str) -> dict[str, str]:
+    def _request_headers(self) -> dict[str, str]:
+        """Return the headers that all requests have: the same value until a secret changes."""
         now = self._clock.monotonic_ns()
         if self._headers is None or now - self._headers[0] > _KEY_NS:
-            self._headers = None
-            own = self._endpoint.headers(f"{self._endpoint.base_url}{path}", self.redactor)
-            self._headers = now, {**HEADERS, **own}
+            before, self._headers = self._headers, None
+            read = {**HEADERS, **self._endpoint.headers(f"{self._endpoint.base_url}/", self.redactor)}
+            self._headers = now, before[1] if before is not None and before[1] == read else read
         return self._headers[1]
+
+    def _renew(self, exchange: Exchange) -> None:
+        """Put the newest secrets into a request: it may have been prepared minutes before a key was rotated."""
+        prepared, request, known = exchange.headers, exchange.request, self._headers
+        try:
+            newest = self._request_headers()
+        except (OSError, ValueError):  # half-way through a rotation
+            newest = known[1] if known is not None else dict(prepared)
+        if newest == prepared:
+            return
+        for name in prepared.keys() - newest.keys():
+            del request.headers[name]
+        request.headers.update(newest)
+        if "wire" in request.extensions:
+            request.extensions["wire"] = wire(request)
 
     async def _carry_out(self, exchange: Exchange, timeout_s: float | None = None) -> Ended | None:
         """Send and receive. Return the failure, or None. A refusal that breaks off is still a refusal."""
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         try:
+            self._renew(exchange)
             async with asyncio.timeout(limit_s):
                 response = await self._transport.handle_async_request(exchange.request)
                 if exchange.received.status is None:
@@ -249,6 +269,10 @@ class Client:
             exchange.received.release()
             raise
         return None
+
+
+def _nothing(_: str) -> None:
+    pass
 
 
 async def _receive(response: httpx.Response, received: ResponseBuffer, clock: Clock) -> None:

@@ -114,8 +114,7 @@ class Endpoint:
         """
         if self.proxy is None and not self.http2:
             made = Transport(tls=self.tls, keepalive_s=_KEEPALIVE_S, unix_socket=self.unix_socket)
-            if self.base_url.startswith("https:"):
-                made.prepare()
+            made.prepare(self.base_url)
             return made
         from probe.client.httpx_transport import HttpxTransport  # noqa: PLC0415 - slow to import, and few need it
 

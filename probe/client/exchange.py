@@ -4,7 +4,7 @@ Expensive work is kept out of the timed part. A PreparedRequest only has to be s
 is parsed later in portions (stream_parser.py), so that other streams are served in between.
 """
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import httpx
@@ -37,6 +37,7 @@ class Exchange:
     request: httpx.Request
     received: ResponseBuffer
     redactor: Redactor = field(default_factory=Redactor)
+    headers: Mapping[str, str] = field(default_factory=dict)  # the client's, as they were when it was prepared
 
     def safe(self, text: str) -> str:
         """Return the text on one line, shortened, and without secrets."""

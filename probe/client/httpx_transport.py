@@ -54,8 +54,8 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         self._closed = False
         self.prepare()
 
-    def prepare(self) -> None:
-        """Read the files now and not during a request, which will report what is wrong with them."""
+    def prepare(self, _: str = "") -> None:
+        """Read new files now and not during a request, which will report what is wrong with them."""
         with suppress(OSError, ValueError):
             self._current()
 

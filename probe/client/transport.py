@@ -120,10 +120,11 @@ class Transport(httpx.AsyncBaseTransport):
         made = await self._connect(origin, request, _limit(timeouts.get("connect")))
         return await self._exchange(made, request, data, timeouts)
 
-    def prepare(self) -> None:
-        """Read the TLS files now and not during a request, which will report what is wrong with them."""
-        with suppress(OSError, ValueError):
-            self._tls()
+    def prepare(self, url: str) -> None:
+        """Read new TLS files for `url` now and not during a request, which will report what is wrong with them."""
+        if url.startswith("https:"):
+            with suppress(OSError, ValueError):
+                self._tls()
 
     async def connect_ahead(self, url: httpx.URL, count: int, connect_s: float = 5.0) -> None:
         """Open connections until `count` are idle. Errors are ignored here: the requests will report them."""

@@ -34,6 +34,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plain_records import spec
 from property_examples import examples
+from set_clock import SetClock
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
@@ -1514,6 +1515,41 @@ def test_headers_are_sent_and_the_secret_ones_never_shown() -> None:
     assert "authorization" not in arrived
     assert "team-a" in str(record.detail)
     assert "not-to-be-shown" not in str(record)
+
+
+@pytest.mark.parametrize("is_own", [True, False], ids=["own transport", "another"])
+def test_a_prepared_request_is_sent_with_the_secrets_of_when_it_is_sent(is_own: bool) -> None:  # noqa: FBT001
+    """Requests of a step are prepared ahead, and a key that was rotated since may be revoked."""
+    key: list[str] = ["first"]
+    more = {"x-gateway-key": "one", "x-gone": "two"}
+    clock = SetClock()
+
+    def read() -> str:
+        if not key:
+            raise FileNotFoundError(2, "No such file", "/run/secrets/key")
+        return key[0]
+
+    async def main() -> list[dict[str, str]]:
+        async with hostile([GOOD]) as server:
+            where = Endpoint("llama", server.base_url, secret=read, secret_headers=lambda: dict(more))
+            through = None if is_own else httpx.AsyncHTTPTransport(trust_env=False)
+            async with Client(where, clock, 5.0, through) as to:
+                stock = [to.prepare(SPEC, "tiny", Traffic.CAPACITY) for _ in range(3)]
+                await stock[0].send(clock.monotonic_ns())
+                key[0] = "second"
+                del more["x-gone"]
+                clock.now_s += 2.0
+                await stock[1].send(clock.monotonic_ns())
+                key.clear()  # half-way through a rotation
+                clock.now_s += 2.0
+                assert (await stock[2].send(clock.monotonic_ns())).record().outcome is Outcome.OK
+            return [asked.headers for asked in server.asked]
+
+    first, second, third = asyncio.run(main())
+    assert (first["authorization"], first["x-gone"]) == ("bearer first", "two")
+    assert (second["authorization"], second["x-gateway-key"]) == ("bearer second", "one")
+    assert "x-gone" not in second
+    assert third["authorization"] == "bearer second", "the last one that could be read"
 
 
 def test_a_header_that_cannot_be_sent_is_a_failed_request_of_one_line() -> None:
