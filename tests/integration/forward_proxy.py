@@ -78,9 +78,11 @@ async def _forward(head: str, reader: asyncio.StreamReader, writer: asyncio.Stre
             kept = [line for line in rest.split("\r\n") if not line.lower().startswith(("proxy-", "connection:"))]
             lines = [f"{method} {url.path} {version}", "connection: close", *kept]
             to_server.write("\r\n".join(lines).encode("latin-1"))
-        sending = asyncio.create_task(_copy(reader, to_server))
-        await _copy(upstream, writer)
-        sending.cancel()
+        ways = [asyncio.create_task(_copy(reader, to_server)), asyncio.create_task(_copy(upstream, writer))]
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)  # where one side closes, so does the other
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
     finally:
         to_server.close()
 

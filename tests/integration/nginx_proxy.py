@@ -1,7 +1,8 @@
 """nginx with its defaults, before one server or several in turn."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -14,6 +15,37 @@ from probe.runtime.kept_program import free_port
 @contextmanager
 def nginx_before(program: str, folder: Path, *servers: str) -> Iterator[str]:
     """Run nginx in front of the servers; but for the addresses and files, the configuration is Debian's."""
+    with _nginx(
+        program, folder, servers, "listen 127.0.0.1:{port};", "http", lambda url: answers(f"{url}/health")
+    ) as url:
+        yield url
+
+
+@contextmanager
+def nginx_with_http2(program: str, folder: Path, server: str, certificate: Path) -> Iterator[str]:
+    """The same with HTTP/2, and without its buffer, which would hold a stream back."""
+    listen = (
+        f"listen 127.0.0.1:{{port}} ssl http2; ssl_certificate {certificate}; ssl_certificate_key {certificate};"
+        "proxy_buffering off; proxy_http_version 1.1;"
+    )
+    with _nginx(program, folder, (server,), _listens, listen) as url:
+        yield url.replace("http:", "https:")
+
+
+def _listens(url: str) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", urlsplit(url).port or 0), timeout=1):
+        return True
+    return False
+
+
+@contextmanager
+def _nginx(
+    program: str,
+    folder: Path,
+    servers: Sequence[str],
+    is_ready: Callable[[str], bool],
+    listen: str = "listen 127.0.0.1:{port};",
+) -> Iterator[str]:
     folder.mkdir()
     port = free_port()
     upstream = "".join(f"server {urlsplit(url).netloc};" for url in servers)
@@ -27,12 +59,12 @@ def nginx_before(program: str, folder: Path, *servers: str) -> Iterator[str]:
         f"http {{ access_log {folder}/access.log; {temporary}"
         "sendfile on; tcp_nopush on; types_hash_max_size 2048; default_type application/octet-stream; gzip on;"
         f"upstream vllm {{ {upstream} }}"
-        f"server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass http://vllm; }} }} }}"
+        f"server {{ {listen.format(port=port)} location / {{ proxy_pass http://vllm; }} }} }}"
     )
     url = f"http://127.0.0.1:{port}"
     process = Process([program, "-p", str(folder), "-e", f"{folder}/error.log", "-c", str(config)], folder / "log")
     try:
-        process.ready(lambda: answers(f"{url}/health"), within_s=30)
+        process.ready(lambda: is_ready(url), within_s=30)
         yield url
     finally:
         process.terminate()
