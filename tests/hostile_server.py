@@ -7,6 +7,7 @@ the client has gone. Out: what was asked, over how many connections, and whether
 import asyncio
 import json
 import math
+import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -80,7 +81,9 @@ GOOD = STREAM_HEAD + chunked(*THREE_TOKENS)
 
 
 @asynccontextmanager
-async def hostile(script: Script | Callable[[Asked], Script], host: str = "127.0.0.1") -> AsyncIterator[Hostile]:
+async def hostile(
+    script: Script | Callable[[Asked], Script], host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Hostile]:
     """Answer every request with `script`, or with what it returns for the request, until the block ends."""
     tasks: set[asyncio.Task[None]] = set()
 
@@ -103,9 +106,9 @@ async def hostile(script: Script | Callable[[Asked], Script], host: str = "127.0
             writer.close()
             tasks.discard(task)
 
-    server = await asyncio.start_server(converse, host, 0, limit=2**20)
+    server = await asyncio.start_server(converse, host, 0, limit=2**20, ssl=tls)
     port = server.sockets[0].getsockname()[1]
-    state = Hostile(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    state = Hostile(f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}")
     try:
         yield state
     finally:

@@ -45,8 +45,8 @@ class ConnectionConfig(ConfigSection):
     proxy_auth_file: Path | None = None
     """File with one line for the proxy, `USER:PASSWORD`. Must be readable at startup. Only with `proxy`."""
     http2: bool = False
-    """`true` uses HTTP/2 if the server offers it in TLS, as gateways do; vLLM itself does not. https only; needs `pip
-    install 'kneewatch[http2]'`.
+    """`true` uses HTTP/2 if the server offers it in TLS, as gateways do; vLLM itself does not. Each request in flight
+    has a connection of its own; one that is stopped is reset. https only; needs `pip install 'kneewatch[http2]'`.
     """
     connect_timeout: Duration = default_duration("5s")
     """Limit for opening a connection, including the lookup of the name and TLS. `canary.timeout` applies if it is
