@@ -2,20 +2,29 @@
 
 from collections.abc import Iterator
 
+from probe.capacity.model.unmodelled import QUEUED_REQS, QUEUED_TOKENS, UNMODELLED, WATERMARK
 from probe.core.server_limits import DEFAULTS
 from probe.core.vllm_command import PARTS
 from probe.core.vllm_flags import FLAGS, UNREAD, Flag, Form
 
-HEAD = ("flag", "effect on the capacity", "read from")
+HEAD = ("flag", "effect on the capacity", "read from", "forecast")
 DEFAULTS_HEAD = ("hardware", "`max_num_seqs`", "`max_num_batched_tokens`")
 UNREAD_HEAD = ("effect of flags that are not read", "flags")
 
 
-def rows() -> Iterator[tuple[str, str, str]]:
+# What a forecast makes of the flags that its model does not have.
+_FORECAST = {
+    **{row.flag: "says so" if row.is_only_said else "none, where it has an effect" for row in UNMODELLED},
+    **dict.fromkeys((QUEUED_REQS, QUEUED_TOKENS), "none, where it is reached"),
+    WATERMARK: "with less KV cache",
+}
+
+
+def rows() -> Iterator[tuple[str, str, str, str]]:
     """Yield a row for each flag that is read."""
     for flag in FLAGS:
         short = f", `{flag.short}`" if flag.short else ""
-        yield f"`{flag.name}`{short}", flag.effect, ", ".join(_sources(flag))
+        yield f"`{flag.name}`{short}", flag.effect, ", ".join(_sources(flag)), _FORECAST.get(flag.name, "")
 
 
 def _sources(flag: Flag) -> Iterator[str]:

@@ -114,6 +114,21 @@ def _kept(snapshots: Sequence[ServerSnapshot]) -> list[ServerSnapshot]:
     return unpack(history.packed)
 
 
+def test_a_server_with_a_flag_that_no_model_has() -> None:
+    flags = {"prefill_schedule_interval": "4"}
+    assert "(prefill_schedule_interval=4); measure with" in silence(BUSY, hints=replace(HINTS, flags=flags))
+    shown = [replace(r, scheduler_limits={"prefill_schedule_interval": 4}) for r in BUSY]
+    assert "(prefill_schedule_interval=4)" in silence(shown)
+    priority = said(BUSY, hints=replace(HINTS, flags={"scheduling_policy": "priority"}))
+    assert "requests of one priority (scheduling_policy=priority)" in str(priority.reason)
+
+
+def test_a_queue_limit_that_the_capacity_reaches_and_one_that_it_does_not() -> None:
+    few, many = ({"max_num_queued_reqs": limit} for limit in ("20", "500"))
+    assert "vLLM refuses more than 20 (max_num_queued_reqs)" in silence(BUSY, hints=replace(HINTS, flags=few))
+    assert said(BUSY, hints=replace(HINTS, flags=many)) == said(BUSY)
+
+
 @pytest.mark.parametrize("missing", ["itl", "ttft"])
 def test_a_server_without_the_histograms_it_takes(missing: str) -> None:
     assert "almost no traffic" in silence([without(r, missing) for r in BUSY])

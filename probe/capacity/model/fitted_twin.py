@@ -29,7 +29,7 @@ def fitted_server(
     return FittedServer(
         step_cost=asdict(twin.cost),
         step_costs_without=tuple(asdict(each.cost) for each in without_parts),
-        kv_tokens=model.kv_tokens,
+        kv_tokens=model.usable_kv_tokens,
         max_num_seqs=model.max_num_seqs,
         max_num_batched_tokens=twin.chunk_tokens,
         is_chunk_known=model.is_chunk_known,

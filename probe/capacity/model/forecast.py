@@ -14,6 +14,7 @@ from probe.capacity.model.server_model import ModelFit, ServerModel
 from probe.capacity.model.spread import extrapolation_error, jackknife
 from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.model.twin import Twin, find_capacity, predict
+from probe.capacity.model.unmodelled import QUEUED_REQS, QUEUED_TOKENS, caveat, refusals, why_withheld
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity
@@ -61,6 +62,8 @@ def forecast(
     model = ServerModel(workload, hints or Hints())
     for part in _cut(snapshots):
         model.learn(part)
+    if (lacking := why_withheld(model.flags, workload, objectives)) is not None:
+        return _no_forecast(lacking)
     fit = model.fit()
     if fit is None:
         return _no_forecast(
@@ -99,6 +102,7 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, fit: ModelFit) -
     doubt = _doubt(fit.cost_model, found, share)
     if doubt is None and model.max_num_seqs is None:
         doubt = _max_num_seqs_doubt(evidence, model, twin, found)
+    doubt = doubt or _refusals(evidence, model, twin, found)
     if doubt is not None:
         return _no_forecast(doubt)
     without_parts = model.twins_without(fit, range(model.parts))
@@ -130,7 +134,8 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, fit: ModelFit) -
         roofline=model.roofline(fit),
         prefill_tokens_per_second=fit.prefill_tokens_per_second(),
         fitted_server=None if is_bound else fitted_server(twin, model, fit, without_parts, {}),
-        reason=f"experimental until a verification has confirmed it{''.join(doubts)}",
+        reason=f"experimental until a verification has confirmed it{''.join(doubts)}"
+        f"{caveat(model.flags, evidence.workload, objectives)}",
     )
 
 
@@ -174,6 +179,15 @@ def _max_num_seqs_doubt(evidence: _Evidence, model: ServerModel, twin: Twin, fou
         f"not enough evidence: {would_run:.0f} requests would run at a time, at most {most:.0f} did, and"
         f" max_num_seqs is not known; {SET_MAX_NUM_SEQS}"
     )
+
+
+def _refusals(evidence: _Evidence, model: ServerModel, twin: Twin, found: float) -> str | None:
+    """Return that the server's queue limits would refuse requests at its capacity, or None."""
+    if not {QUEUED_REQS, QUEUED_TOKENS} & model.flags.keys():
+        return None
+    there = predict(twin, found, evidence.objectives, requests=evidence.requests // 2)
+    in_flight = there.running + found * there.ttft_s  # with those that wait
+    return refusals(model.flags, found, in_flight, mean_length(evidence.workload.prompt_tokens), there.ttft_s)
 
 
 def _least_capacity(model: ServerModel, twin: Twin, objectives: Objectives, found: float, requests: int) -> float:

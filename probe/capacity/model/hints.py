@@ -1,6 +1,7 @@
 """Facts about a server that its metrics do not show, from the configuration."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from probe.core.server_limits import LARGE_GPU, SMALL_GPU
 
@@ -40,7 +41,8 @@ class Hints:
     """The server's limits and hardware. None: unknown, or to be inferred.
 
     `max_num_seqs`: the most requests that run at once in an engine, also by max_num_active_seqs; `least_max_num_seqs`:
-    a lower bound where that is unknown. `max_num_batched_tokens`: the most tokens of a step.
+    a lower bound where that is unknown. `max_num_batched_tokens`: the most tokens of a step. `flags`: the startup flags
+    that a twin does not have (unmodelled.READ).
     """
 
     max_num_seqs: int | None = None
@@ -48,6 +50,7 @@ class Hints:
     gpu: str | None = None  # a name that probe.gpu.peak_specs.gpu() knows
     model: ModelSize | None = None
     least_max_num_seqs: int = 1
+    flags: Mapping[str, str] = field(default_factory=dict)
 
 
 NO_HINTS = Hints()

@@ -20,6 +20,7 @@ from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.model.step_cost_fit import fit as fit_step_cost
 from probe.capacity.model.step_sums_fit import fit_steps
 from probe.capacity.model.twin import BLOCK_SIZE, ENDLESS_KV, UNLIMITED_SEQS, Twin
+from probe.capacity.model.unmodelled import READ, free_share
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.result import Roofline
 from probe.core.server_limits import limits_of
@@ -119,6 +120,17 @@ class ServerModel:
     def kv_tokens(self) -> float | None:
         """Return the size of the KV cache over all engines, for the workload's requests; None if unknown."""
         return self.kv_size.tokens if self.kv_size is not None else None
+
+    @property
+    def flags(self) -> Mapping[str, str]:
+        """Return the startup flags that a twin does not have (unmodelled.READ), by the page and by the hints."""
+        shown = self._all[-1].scheduler_limits if self._all else {}
+        return {**{name: str(value) for name, value in shown.items() if name in READ}, **self._hints.flags}
+
+    @property
+    def usable_kv_tokens(self) -> float | None:
+        """Return the part of the KV cache that requests surely get, over all engines; None if unknown."""
+        return self.kv_tokens * (1 - free_share(self.flags)) if self.kv_tokens is not None else None
 
     @property
     def block_size(self) -> int:
@@ -273,7 +285,7 @@ class ServerModel:
         """Return a twin with this cost and the known limits, for a server before its own cost is learnt."""
         return Twin(
             cost=cost,
-            kv_tokens=self.kv_tokens or ENDLESS_KV,
+            kv_tokens=self.usable_kv_tokens or ENDLESS_KV,
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
             chunk_tokens=self.chunk_tokens,
@@ -294,7 +306,7 @@ class ServerModel:
         together = traffic.tokens_per_gap
         return Twin(
             cost=cost_model.cost,
-            kv_tokens=self.kv_tokens or ENDLESS_KV,
+            kv_tokens=self.usable_kv_tokens or ENDLESS_KV,
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
             chunk_tokens=chunk_tokens,

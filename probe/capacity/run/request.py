@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
+from probe.capacity.model import unmodelled
 from probe.capacity.model.hints import Hints, ModelSize
 from probe.client.api_request import PLAIN_REQUESTS, RequestShape
 from probe.config.capacity import CapacityConfig, GammaConfig, ServerLimitsConfig
@@ -193,6 +194,7 @@ def hints_of(server: ServerLimitsConfig) -> Hints:
         gpu=server.gpu,
         model=size,
         least_max_num_seqs=limits.least_running if limits.running is None else 1,
+        flags={name: value for name, value in server.startup_flags.items() if name in unmodelled.READ},
     )
 
 

@@ -125,6 +125,14 @@ def test_what_is_configured_wins_over_what_the_page_shows() -> None:
     assert (model.max_num_seqs, model.chunk_tokens) == (12, 512)
 
 
+def test_new_requests_do_not_get_what_the_watermark_leaves_free() -> None:
+    page = ServerSnapshot(0, 0.0, kv_cache_tokens=100_000.0)
+    for flags, tokens in (({}, 100_000), ({"watermark": "0.1"}, 90_000), ({"watermark": "0.05 | 0.2"}, 80_000)):
+        model = ServerModel(CHAT, Hints(flags=flags))
+        model.learn([page])
+        assert model.guessed_twin(FAST).kv_tokens == pytest.approx(tokens)
+
+
 def test_a_lower_limit_that_the_page_shows_counts_below_what_is_configured() -> None:
     shown = {"max_num_seqs": 256, "max_num_batched_tokens": 4096, "max_num_active_seqs": 64}
     page = ServerSnapshot(0, 0.0, scheduler_limits={**shown, "max_num_scheduled_tokens": 1024})
