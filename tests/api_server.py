@@ -145,6 +145,8 @@ class ApiServer:
         self.takes_s = 0.0  # how long every answer takes
         self.tokens: list[str] = []
         self.wants_token: str | None = None
+        self.repeats_tokens = False  # in what it refuses, as some proxies do
+        self.is_endless = False  # lists go on with empty pages
         self._watches = 0
         self._tls = tls
         self._server: asyncio.Server | None = None
@@ -254,7 +256,8 @@ class ApiServer:
                 await self.answering.wait()
                 await asyncio.sleep(self.takes_s)
                 if self.wants_token is not None and self.tokens[-1] != f"Bearer {self.wants_token}":
-                    _write(writer, 401, _status(401, "Unauthorized"))
+                    words = f"request headers: {self.tokens[-1]}" if self.repeats_tokens else "Unauthorized"
+                    _write(writer, 401, _status(401, words))
                 else:
                     await self._answer(writer, method, target, body)
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -306,6 +309,8 @@ class ApiServer:
             version, first = (int(part) for part in query["continue"].split("-"))
             if version < self.compacted:
                 return 410, _status(410, "The provided continue parameter is too old")
+        if self.is_endless:
+            return 200, {"kind": "List", "metadata": {"resourceVersion": str(version), "continue": "1-0"}, "items": []}
         there = sorted(self.kept[resource].items())
         found = [one for name, one in there if _matches(query.get("labelSelector", ""), one)]
         last = first + int(query.get("limit", len(found)))

@@ -19,7 +19,8 @@ from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
 
-_BCRYPT = re.compile(r"\$2[aby]\$[0-9]{2}\$[./A-Za-z0-9]{53}")
+_BCRYPT = re.compile(r"\$2[aby]\$(?P<cost>[0-9]{2})\$[./A-Za-z0-9]{53}")
+_MAX_COST = 14  # a second of a core
 _VERIFIED = "RequireAndVerifyClientCert"
 _UNVERIFIED = ("RequestClientCert", "RequireAnyClientCert")
 _INLINE = {"cert": "cert_file", "key": "key_file", "client_ca": "client_ca_file"}
@@ -27,9 +28,21 @@ _LONGEST_S = 3600.0
 
 
 def _hash(value: SecretStr) -> SecretStr:
-    if not _BCRYPT.fullmatch(value.get_secret_value()):
+    found = _BCRYPT.fullmatch(value.get_secret_value())
+    if found is None:
         raise ValueError("expected a bcrypt hash, as `htpasswd -nBC 10 USER` prints it after the colon")
+    if int(found["cost"]) > _MAX_COST:
+        raise ValueError(f"expected a bcrypt cost of at most {_MAX_COST}: each login would take seconds; use -C 10")
     return value
+
+
+def _header(value: str) -> str:
+    if not all(" " <= each <= "~" for each in value):
+        raise ValueError("expected printable ASCII, as HTTP headers are")
+    return value
+
+
+HeaderText = Annotated[str, AfterValidator(_header)]
 
 
 def _interval(value: object) -> float:
@@ -68,11 +81,11 @@ class TlsServer(ConfigSection):
 class Headers(ConfigSection):
     """`http_server_config.headers`; blank values keep Kneewatch's headers."""
 
-    content_security_policy: Annotated[str, Field(alias="Content-Security-Policy")] = ""
+    content_security_policy: Annotated[HeaderText, Field(alias="Content-Security-Policy")] = ""
     frame_options: Annotated[Literal["", "deny", "sameorigin"], Field(alias="X-Frame-Options")] = ""
     content_type_options: Annotated[Literal["", "nosniff"], Field(alias="X-Content-Type-Options")] = ""
-    xss_protection: Annotated[str, Field(alias="X-XSS-Protection")] = ""
-    transport_security: Annotated[str, Field(alias="Strict-Transport-Security")] = ""
+    xss_protection: Annotated[HeaderText, Field(alias="X-XSS-Protection")] = ""
+    transport_security: Annotated[HeaderText, Field(alias="Strict-Transport-Security")] = ""
 
     def set(self) -> dict[str, str]:
         """Return the headers that are set, by their HTTP names."""

@@ -15,6 +15,7 @@ from probe.core.errors import ConfigError
 MAX_CONFIG_BYTES = 1_000_000
 _MAX_DEPTH = 50
 _MAX_VALUES = 100_000  # aliases can expand a short file to a huge one
+_MAX_MERGED = 10_000
 _SYNTAX_ERRORS = (yaml.scanner.ScannerError, yaml.parser.ParserError)
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -83,6 +84,18 @@ class _StrictLoader(yaml.SafeLoader):
                 problem=f"more than {_MAX_DEPTH} brackets in each other", problem_mark=self.get_mark()
             )
         super().fetch_flow_collection_start(TokenClass)
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Merge `<<` as PyYAML does, by copying all pairs: ten lines that merge each other ten times fill a machine."""
+        super().flatten_mapping(node)
+        if len(node.value) > _MAX_MERGED:
+            raise yaml.MarkedYAMLError(problem=f"merges of more than {_MAX_MERGED} keys", problem_mark=node.start_mark)
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:  # noqa: ANN401 - PyYAML's own method
+        text = super().construct_scalar(node)
+        if isinstance(text, str) and not text.isascii() and any("\ud800" <= each <= "\udfff" for each in text):
+            raise yaml.MarkedYAMLError(problem="half of a character (a surrogate)", problem_mark=node.start_mark)
+        return text
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         seen: set[str] = set()

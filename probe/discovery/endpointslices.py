@@ -15,7 +15,7 @@ import msgspec
 
 from probe.core.provenance import MAX_VALUE
 from probe.core.text import one_line
-from probe.discovery.types import DiscoveredServer, State, authority, state_of
+from probe.discovery.types import DiscoveredServer, State, ip_authority, state_of
 from probe.kubernetes.client import KubernetesObject
 
 SERVICE_NAME = "kubernetes.io/service-name"  # the label with the name of a slice's Service
@@ -159,9 +159,9 @@ class Slices:
         if one.address_type not in _FAMILIES or port is None:
             return
         for endpoint in one.endpoints or ():
-            if not endpoint.addresses:
+            where, pod = ip_authority(next(iter(endpoint.addresses or ()), ""), port), endpoint.pod
+            if where is None:
                 continue
-            where, pod = authority(endpoint.addresses[0], port), endpoint.pod
             place_labels = {"zone": endpoint.zone, "node": endpoint.node_name}
             found = DiscoveredServer(
                 id=where if pod is None else pod.name,

@@ -34,6 +34,7 @@ from probe.kubernetes.client import (
 )
 
 _PAGE = "100"  # about a megabyte: a larger page would block the event loop, which stamps canaries
+_MAX_EMPTY = 100
 _WATCH_S = (240.0, 300.0)  # after which the server ends a watch; random, so that they do not all end together
 _LATE_S = 15.0  # how much later a server may end it
 _STEADY_S = 2.0  # a watch that lasted this long has worked
@@ -155,7 +156,7 @@ class ObjectWatch(Generic[_Read]):
         async with self._watch(cluster, self._version) as lines:
             self._report()
             async for line in lines:
-                self._take(msgspec.json.decode(line, type=_Event))
+                self._take(msgspec.json.decode(line, type=_Event), cluster)
                 self._report()
                 changed()
         self._is_open = False
@@ -166,6 +167,7 @@ class ObjectWatch(Generic[_Read]):
         """Return all objects, read page by page, and their common resourceVersion."""
         objects: list[_Read] = []
         params = {"labelSelector": self._selector, "limit": _PAGE}
+        empty = 0
         while True:
             page = msgspec.json.decode(await cluster.ask("GET", self._where, params=params), type=_List)
             objects += map(self._decoder.decode, page.items or ())
@@ -173,6 +175,9 @@ class ObjectWatch(Generic[_Read]):
                 raise KubernetesError(f"the API server lists more than {MAX_TARGETS} objects")
             if not page.metadata.continue_:
                 return objects, page.metadata.resource_version
+            empty = 0 if page.items else empty + 1  # all objects of a page may be filtered out
+            if empty > _MAX_EMPTY:
+                raise KubernetesError(f"the API server's list does not end: {empty} pages in a row are empty")
             params["continue"] = page.metadata.continue_
 
     @asynccontextmanager
@@ -199,12 +204,12 @@ class ObjectWatch(Generic[_Read]):
         self._backoff.reset()
         self._report()
 
-    def _take(self, event: _Event) -> None:
+    def _take(self, event: _Event, cluster: KubernetesClient) -> None:
         """Apply an event. Raise KubernetesError for one that ends the watch."""
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=KubernetesStatus)
             self._version = None  # as client-go does: list again after any error
-            raise KubernetesError(f"{status.message} (HTTP {status.code})", status.code)
+            raise KubernetesError(f"{cluster.hidden(status.message)} (HTTP {status.code})", status.code)
         if event.type == "BOOKMARK":
             self._version = msgspec.json.decode(event.object, type=KubernetesObject).metadata.resource_version
             return

@@ -14,7 +14,7 @@ import msgspec
 from probe.core.provenance import MAX_VALUE
 from probe.core.text import one_line
 from probe.core.vllm_command import vllm_flags
-from probe.discovery.types import DiscoveredServer, State, authority, state_of
+from probe.discovery.types import DiscoveredServer, State, ip_authority, state_of
 from probe.kubernetes.client import KubernetesObject
 
 REVISIONS = ("pod-template-hash", "controller-revision-hash")
@@ -135,6 +135,7 @@ class Pods:
         self._found: dict[str, DiscoveredServer | None] = {}  # None: the pod exists, but is not a server
         self._have_been_ready: dict[str, str] = {}  # uid by name
         self._no_port: set[str] = set()
+        self._no_address: set[str] = set()  # their IP is none
         self._revisions: dict[str, tuple[str | None, str]] = {}  # workload and revision of each pod that has not ended
 
     def replace(self, pods: Iterable[Pod]) -> None:
@@ -158,6 +159,7 @@ class Pods:
         self._have_been_ready.pop(name, None)
         self._revisions.pop(name, None)
         self._no_port.discard(name)
+        self._no_address.discard(name)
 
     @property
     def state(self) -> State:
@@ -176,11 +178,14 @@ class Pods:
             return "no pod has these labels"
         if self._no_port:
             return f"pods without a port called {self._port!r} are left out, such as {min(self._no_port)}"
+        if self._no_address:
+            return f"pods whose podIP is no IP address are left out, such as {min(self._no_address)}"
         return None
 
     def _server(self, pod: Pod) -> DiscoveredServer | None:
         name, status, labels = pod.metadata.name, pod.status, pod.metadata.labels or {}
         self._no_port.discard(name)
+        self._no_address.discard(name)
         if pod.is_ready:
             self._have_been_ready[name] = pod.metadata.uid
         # A pod of a StatefulSet comes back under its name, but is another.
@@ -189,9 +194,12 @@ class Pods:
         if (port := pod.port(self._port)) is None:
             self._no_port.add(name)
             return None
+        if (where := ip_authority(status.pod_ip, port)) is None:
+            self._no_address.add(name)
+            return None
         return DiscoveredServer(
             id=name,
-            base_url=f"{self._scheme}://{authority(status.pod_ip, port)}{self._path}",
+            base_url=f"{self._scheme}://{where}{self._path}",
             labels=labels,
             revision=pod.revision,
             is_ready=pod.is_ready,

@@ -7,6 +7,7 @@ Each state is complete. A new id is a new target, a missing id is a target that 
 `base_url`, `revision` or `is_ready`. A discovered target's name is the template's name, a slash and the id.
 """
 
+import ipaddress
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -41,6 +42,7 @@ class DiscoveredServer:
 
 
 State = tuple[DiscoveredServer, ...]
+_MAX_PORT = 65535
 
 
 class Discovery(Protocol):
@@ -66,3 +68,13 @@ def state_of(found: Iterable[DiscoveredServer]) -> State:
 def authority(host: str, port: int) -> str:
     """Return HOST:PORT, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def ip_authority(host: str, port: int) -> str | None:
+    """Return `authority`, or None if the host is no IP address without a zone or the port is none."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    has_zone = isinstance(address, ipaddress.IPv6Address) and address.scope_id is not None
+    return authority(str(address), port) if not has_zone and 0 < port <= _MAX_PORT else None

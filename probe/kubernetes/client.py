@@ -12,6 +12,7 @@ TCP keepalive detects a dead connection within a dozen seconds.
 import asyncio
 import os
 import socket
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ import msgspec
 import yaml
 
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, check_json, size_text
+from probe.core.redactor import Redactor
 from probe.core.text import one_line
 
 
@@ -83,6 +85,11 @@ class KubernetesClient:
         """Take `namespace`: the pod's, or the kubeconfig context's."""
         self.namespace = namespace
         self._client = client
+        self._redactor = Redactor()  # the API server, or a proxy in front of it, may repeat the request's token
+
+    def hidden(self, words: str) -> str:
+        """Return words of the API server in a line, without the tokens that it was sent."""
+        return self._redactor.hide_text(one_line(words))
 
     async def ask(
         self,
@@ -102,7 +109,8 @@ class KubernetesClient:
         except TimeoutError:
             raise KubernetesError(f"the API server has not answered within {timeout_s:g} s") from None
         if not answer.is_success:
-            raise _refusal(answer, content)
+            raise self._refusal(answer, content)
+        self._learn(answer)
         return _utf8(content)
 
     @asynccontextmanager
@@ -115,9 +123,24 @@ class KubernetesClient:
         timeout = httpx2.Timeout(_TIMEOUT_S, read=silent_s)
         async with _begun(self._client.stream("GET", path, params=dict(params), timeout=timeout)) as answer:
             if not answer.is_success:
-                raise _refusal(answer, await _body(answer))
+                raise self._refusal(answer, await _body(answer))
+            self._learn(answer)
             async with aclosing(_lines(answer)) as lines:
                 yield lines
+
+    def _learn(self, answer: "Response") -> None:
+        """Hide the credentials of this request from now on: `Bearer TOKEN` or `Basic LOGIN`."""
+        self._redactor.add(answer.request.headers.get("authorization", "").rpartition(" ")[2])
+
+    def _refusal(self, answer: "Response", content: bytes) -> KubernetesError:
+        """Return an error with the API's own message, which names the account, the verb and the resource."""
+        self._learn(answer)
+        try:
+            message = msgspec.json.decode(content, type=KubernetesStatus).message
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            message = content.decode("utf-8", "replace")
+        words = self.hidden(message) or answer.reason_phrase
+        return KubernetesError(f"{words} (HTTP {answer.status_code})", answer.status_code)
 
 
 @asynccontextmanager
@@ -139,11 +162,20 @@ async def _begun(request: AbstractAsyncContextManager["Response"]) -> AsyncItera
 @asynccontextmanager
 async def open_cluster(account: Path = ACCOUNT) -> AsyncIterator[KubernetesClient]:
     """Connect to the cluster, for the context. Raise KubernetesError. `account`: the service account's folder."""
-    client, namespace = await asyncio.to_thread(_open, account)  # imports, and reads files
+    client, namespace = await asyncio.to_thread(_open_alone, account)  # imports, and reads files
     try:
         yield KubernetesClient(client, namespace)
     finally:
         await client.aclose()
+
+
+# lightkube has msgspec build the types of a kubeconfig at their first use, and two threads that do so at once crash it.
+_opening = threading.Lock()
+
+
+def _open_alone(account: Path) -> tuple["AsyncClient", str]:
+    with _opening:
+        return _open(account)
 
 
 def _open(account: Path) -> tuple["AsyncClient", str]:
@@ -227,15 +259,6 @@ def _utf8(data: bytes) -> bytes:
     except UnicodeDecodeError:
         raise KubernetesError("the API server sent JSON that is not UTF-8") from None
     return data
-
-
-def _refusal(answer: "Response", content: bytes) -> KubernetesError:
-    """Return an error with the API's own message, which names the account, the verb and the resource."""
-    try:
-        message = msgspec.json.decode(content, type=KubernetesStatus).message
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        message = one_line(content)
-    return KubernetesError(f"{message or answer.reason_phrase} (HTTP {answer.status_code})", answer.status_code)
 
 
 def _failure(error: Exception) -> KubernetesError:

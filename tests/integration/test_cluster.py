@@ -15,7 +15,7 @@ import trustme
 from api_server import ApiServer, api_server, pod
 from both_loops import Run
 
-from probe.kubernetes.client import KubernetesError, _refusal, open_cluster
+from probe.kubernetes.client import KubernetesClient, KubernetesError, open_cluster
 
 PODS = "/api/v1/namespaces/serving/pods"
 NOWHERE = Path("/nowhere")
@@ -61,6 +61,13 @@ def test_in_a_pod_its_account_is_used_and_a_rotated_token_is_read_again(
                 with pytest.raises(KubernetesError, match=r"^Unauthorized \(HTTP 401\)$") as refused:
                     await cluster.ask("GET", PODS)
                 assert refused.value.status == 401
+                api.repeats_tokens = True
+                with pytest.raises(KubernetesError, match=r"^request headers: Bearer \(hidden\) \(HTTP 401\)$"):
+                    await cluster.ask("GET", PODS)
+                with pytest.raises(KubernetesError, match=r"^request headers: Bearer \(hidden\) \(HTTP 401\)$"):
+                    async with cluster.watch(PODS, 1.0, {"watch": "true"}):
+                        pass
+                assert cluster.hidden("first, second\nand third") == "(hidden), (hidden) and third", "not sent yet"
                 (where / "token").unlink()
                 with pytest.raises(KubernetesError, match="the API server cannot be reached: Token file"):
                     await cluster.ask("GET", PODS)
@@ -246,7 +253,8 @@ def test_the_extra_that_is_missing_is_named(run: Run, monkeypatch: pytest.Monkey
     stays="-",
 )
 def test_a_refusal_that_is_not_utf_8_keeps_its_status() -> None:
-    refused = _refusal(httpx2.Response(403), b'{"message": "\xff"}')
+    answer = httpx2.Response(403, request=httpx2.Request("GET", "http://k"))
+    refused = KubernetesClient(httpx2.AsyncClient(), "a")._refusal(answer, b'{"message": "\xff"}')
     assert refused.status == 403
     assert str(refused).isprintable()
 

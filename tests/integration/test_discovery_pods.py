@@ -276,6 +276,27 @@ def test_a_missing_role_is_one_line_and_can_be_fixed_while_it_runs(run: Run, tmp
 
 
 @pytest.mark.fault(
+    "KU54",
+    "A list whose pages go on without objects",
+    area="Kubernetes",
+    users_see="one line",
+    stays="a hundred empty pages are read, not more",
+)
+def test_a_list_without_an_end_is_given_up(run: Run, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with api_server() as api:
+            api.is_endless = True
+            async with listening(api, tmp_path) as seen:
+                await seen.until(lambda: seen.problems)
+                assert "the API server's list does not end: 101 pages in a row are empty" in seen.problems[0]
+                api.is_endless = False
+                api.put(pod("qwen-a"))
+                await seen.until(lambda: seen.ids == ["qwen-a"])
+
+    run(story())
+
+
+@pytest.mark.fault(
     "KU31",
     "Pods without the port, or no pod with these labels",
     area="Kubernetes",

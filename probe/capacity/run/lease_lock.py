@@ -172,8 +172,14 @@ class KubernetesLease:
             if before is not None and error.status == NOT_FOUND:
                 return False
             raise
+        self._check_answer()
         self._renewed_ns = asked_ns
         return True
+
+    def _check_answer(self) -> None:
+        """Raise KubernetesError if the API server answers a write with another holder: it has not written this one."""
+        if self._lease.spec.holder_identity != self._identity:
+            raise KubernetesError(f"it accepted a write, but names another holder: {self._held(self._lease.spec)}")
 
     async def _keep(self) -> None:
         """Renew until cancelled; cancel the body where that fails for too long."""
@@ -203,6 +209,8 @@ class KubernetesLease:
                     raise _LostError("it was deleted") from None
                 why = str(error)
             else:
+                if self._lease.spec.holder_identity != self._identity:
+                    raise _LostError(self._held(self._lease.spec))
                 self._renewed_ns = asked_ns
                 return
             await asyncio.sleep(_AGAIN_S)

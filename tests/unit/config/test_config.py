@@ -209,6 +209,12 @@ def test_a_file_without_a_mapping_is_refused(text: str, tmp_path: Path) -> None:
     assert "expected a mapping with the key 'targets'" in refusal(text, tmp_path)
 
 
+# Ten lines that would be ten to the tenth keys.
+MERGES = "a0: &a0 {x: 1, y: 2}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 11)
+)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
@@ -231,6 +237,8 @@ def test_a_file_without_a_mapping_is_refused(text: str, tmp_path: Path) -> None:
         "targets: !!bool perhaps\n",
         TARGET + '    api_key_file: "a\\0b"\n',
         TARGET + '    tls: {ca_file: "a\\0b"}\n',
+        'targets: "\\ud83d"\n',
+        MERGES,
     ],
 )
 @pytest.mark.fault("ME11")

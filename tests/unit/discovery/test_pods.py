@@ -7,7 +7,9 @@ import msgspec
 import pytest
 from api_server import pod as as_json
 
+from probe.discovery.endpointslices import EndpointSlice, SliceEndpoint, Slices
 from probe.discovery.pods import Pod, Pods
+from probe.kubernetes.client import ObjectMeta
 
 
 def pod(*args: Any, **changes: Any) -> Pod:
@@ -100,6 +102,28 @@ def test_addresses_have_scheme_path_and_brackets() -> None:
     its = Pods(8000, "https", "/qwen")
     its.put(pod("a", "fd00::1"))
     assert its.state[0].base_url == "https://[fd00::1]:8000/qwen"
+
+
+@pytest.mark.parametrize(
+    "ip", ["127.0.0.1/../x", "evil.example", "${HOME}", "::1%lo", "10.0.0.1:80", "10.0.0.1 ", "[fd00::1]", "1.2.3"]
+)
+@pytest.mark.fault(
+    "KU53",
+    "A pod or endpoint whose address is no IP address",
+    area="Kubernetes",
+    users_see="the first of them, by name",
+    stays="nothing is sent there",
+)
+def test_an_address_that_is_none_is_left_out_and_said(ip: str) -> None:
+    its = pods(pod("a"), pod("b", ip))
+    assert ids(its) == [("a", True)]
+    assert its.problem == "pods whose podIP is no IP address are left out, such as b"
+    its.put(pod("b"))
+    assert its.problem is None
+    slices = Slices(8000, "http", "")
+    endpoints = [SliceEndpoint(addresses=[ip])]
+    slices.put(EndpointSlice(metadata=ObjectMeta(name="s"), address_type="IPv4", endpoints=endpoints))
+    assert slices.state == ()
 
 
 def test_no_pod_at_all_is_a_problem_and_none_ready_is_not() -> None:

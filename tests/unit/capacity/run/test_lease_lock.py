@@ -368,6 +368,41 @@ def test_a_holder_that_was_followed_deletes_nothing_of_its_successor(verb: str) 
     virtually(story())
 
 
+@pytest.mark.parametrize("when", ["at once", "later"])
+@pytest.mark.fault(
+    "KU52",
+    "The API server accepts a write of the Lease and keeps another holder, as a broken admission webhook does",
+    area="Kubernetes",
+    users_see="`no_lock` or `lost_lock`, with the holder",
+    stays="no load",
+)
+def test_the_answer_to_a_write_names_the_holder(when: str) -> None:
+    class Ignoring(Line):
+        writes = 0
+
+        async def ask(self, method: str, *values: Any, **more: Any) -> bytes:
+            answer = json.loads(await super().ask(method, *values, **more))
+            if method in ("POST", "PUT"):
+                self.writes += 1
+                if when == "at once" or self.writes > 2:
+                    answer["spec"]["holderIdentity"] = "somebody-else"
+            return json.dumps(answer).encode()
+
+    async def load() -> None:
+        async with lease(Ignoring(ApiServer())):
+            assert when == "later"
+            await asyncio.sleep(30.0)
+
+    async def story() -> None:
+        began_s = now_s()
+        with pytest.raises(LockError, match="somebody-else") as lost:
+            await load()
+        assert lost.value.reason == (NO_LOCK.word if when == "at once" else "lost_lock")
+        assert now_s() - began_s < 3.0
+
+    virtually(story())
+
+
 @pytest.mark.parametrize("answer", [b"[]", b'{"metadata": {}, "spec": {"leaseDurationSeconds": "long"}}', b"<html>"])
 @pytest.mark.fault(
     "KU13",
