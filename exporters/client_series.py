@@ -53,11 +53,14 @@ class TargetUp:
 
     @property
     def is_up(self) -> bool | None:
-        """Return whether the newest canary of each kind succeeded; None if all are too old."""
+        """Return whether the newest canary of each kind succeeded; None if all are too old.
+
+        The metrics page asks in a thread of its own, while canaries end.
+        """
         now_ns = self._clock.monotonic_ns()
         return worst(
             is_up
-            for kind, (is_up, at_ns) in self._newest.items()
+            for kind, (is_up, at_ns) in tuple(self._newest.items())
             if (now_ns - at_ns) * 1e-9 <= self._valid_s.get(kind, float("inf"))
         )
 

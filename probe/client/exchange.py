@@ -216,6 +216,7 @@ class Response:
             wire=_wire_times(received, self.sent_ns),
             trace=prepared.trace,
             is_overload=is_overload,
+            is_refused=received.is_refused,
         )
 
     def _judged(self, transcript: Transcript | None, answered_as: str | None) -> Judgement:

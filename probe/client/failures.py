@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import socket
 
 import httpx
 
@@ -30,6 +31,10 @@ _ANSWERS = {
 }
 
 
+# What the server's own machine answers.
+_SERVERS_ANSWERS = (errno.ECONNREFUSED, errno.ECONNRESET)
+
+
 def shortage(error: BaseException) -> str | None:
     """Return this machine's shortage, with the fix, if it caused an error; None for any other cause.
 
@@ -40,11 +45,27 @@ def shortage(error: BaseException) -> str | None:
     while found is not None:
         if isinstance(found, OSError) and found.errno in _WORDS:
             return _words(found.errno)
+        if isinstance(found, OSError) and found.errno in _SERVERS_ANSWERS:
+            return None  # whatever failed before it, such as another address
         # glibc's lookup leaves the number of whatever error of the system it met last: EINVAL, EBUSY, others.
         if isinstance(found, OSError) and found.errno not in _ANSWERS and (lacking := _shortage_now()):
             return lacking
         found = found.__cause__ or found.__context__
     return None
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether the server's machine refused the connection, or the DNS has no such name: nothing that this
+    machine does causes either.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, socket.gaierror):
+            return found.errno == socket.EAI_NONAME
+        if isinstance(found, OSError) and found.errno == errno.ECONNREFUSED:
+            return True
+        found = found.__cause__ or found.__context__
+    return False
 
 
 def _shortage_now() -> str | None:
@@ -75,6 +96,7 @@ def failure_of(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
             return Outcome.TIMEOUT, exchange.safe(str(error))
         got = f"{len(received.reads)} reads of an answer" if received.reads else "no answer"
         return Outcome.TIMEOUT, f"{got} within {timeout_s:g} s"
+    received.is_refused = is_refused(error)
     if received.status is None and (lacking := shortage(error)) is not None:
         return Outcome.CLIENT_BOUND, lacking
     if received.status is not None:

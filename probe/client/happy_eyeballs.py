@@ -13,6 +13,8 @@ from itertools import chain, zip_longest
 _DELAY_S = 0.25
 # The server's own answers: they say more than that an address has no route, as where IPv6 is not configured.
 _ANSWERS = (errno.ECONNREFUSED, errno.ECONNRESET)
+# The server's machine is not there. That says more than that this one has no address of a family.
+_ABSENT = (errno.EHOSTUNREACH, errno.ETIMEDOUT)
 
 
 async def connect(addresses: Sequence[str], port: int) -> tuple[socket.socket, str]:
@@ -44,7 +46,15 @@ async def connect(addresses: Sequence[str], port: int) -> tuple[socket.socket, s
         for attempt in attempts:
             attempt.cancel()
             attempt.add_done_callback(_close)
-    raise next((error for error in errors if error.errno in _ANSWERS), errors[-1])
+    raise _telling(errors)
+
+
+def _telling(errors: Sequence[OSError]) -> OSError:
+    """Return the error that says most of the server."""
+    told = next((error for error in errors if error.errno in _ANSWERS), errors[-1])
+    if told.errno != errno.EADDRNOTAVAIL:
+        return told
+    return next((error for error in errors if error.errno in _ABSENT), told)
 
 
 def interleaved(addresses: Sequence[str]) -> list[str]:

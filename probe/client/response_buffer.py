@@ -75,6 +75,7 @@ class ResponseBuffer:
     is_complete: bool = False
     cut: str | None = None
     is_cut_for_others: bool = False
+    is_refused: bool = False  # there was no connection, as the server's machine refused it or its name is not known
     packed: str | None = None  # why its body, which is compressed, cannot be read
 
     @property

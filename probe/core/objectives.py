@@ -179,10 +179,11 @@ def may_be_client_stop(record: RequestRecord, waking_s: float) -> bool:
     """Return whether a request may have failed because the client did not run, such as while it was stopped.
 
     When the client runs again, time limits are over before it reads what has arrived, and a server may have closed a
-    connection that was not read. `waking_s`: how late the operating system ran the process just before the failure.
+    connection that was not read. A refused connection was refused by the server's machine. `waking_s`: how late the
+    operating system ran the process just before the failure.
     """
     least_s = {Outcome.TIMEOUT: 0.0, Outcome.UNREACHABLE: _UNREAD_S, Outcome.BROKEN_STREAM: _UNREAD_S}
-    if record.outcome not in least_s:
+    if record.outcome not in least_s or record.is_refused:
         return False
     took_s = (record.done_ns - record.scheduled_ns) * 1e-9
     return waking_s > max(least_s[record.outcome], _STOPPED_SHARE * took_s)

@@ -228,6 +228,7 @@ class RequestRecord:
     trace: TraceContext | None = None  # if the server was told one
     held_ns: int = 0
     is_overload: bool = False
+    is_refused: bool = False  # the server's machine refused the connection, or its name is not known
 
     @property
     def is_up(self) -> bool | None:

@@ -7,13 +7,15 @@ import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 from plain_records import spec
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.client.failures import shortage
+from probe.client.failures import is_refused, shortage
+from probe.client.judgement import excused
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
 from probe.core.request import Outcome, RequestRecord, Traffic
@@ -113,6 +115,38 @@ def test_models_and_metrics_name_the_shortage() -> None:
 def test_each_shortage_has_words(error: Exception, words: str | None) -> None:
     found = shortage(error)
     assert found is None if words is None else words in str(found)
+
+
+def _after(earlier: OSError, later: OSError) -> OSError:
+    """Return an error that was raised while another one was handled, as for the next address of a name."""
+    later.__context__ = earlier
+    return later
+
+
+def test_a_connection_that_was_refused_is_no_shortage_whatever_failed_before() -> None:
+    refused = OSError(errno.ECONNREFUSED, "x")
+    assert shortage(_after(OSError(errno.EADDRNOTAVAIL, "x"), refused)) is None
+    assert shortage(_after(OSError(errno.EMFILE, "x"), OSError(errno.ECONNRESET, "x"))) is None
+
+
+async def _sent_to(url: str) -> RequestRecord:
+    async with Client(Endpoint("a", url), CLOCK, 5.0) as client:
+        return await client.send(spec(), "m", Traffic.CANARY, CLOCK.monotonic_ns())
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://localhost:1"])
+def test_a_refused_connection_is_not_excused_by_a_stop_of_this_machine(url: str) -> None:
+    """Whether this process runs or not, the kernel of the server's machine refuses."""
+    record = asyncio.run(_sent_to(url))
+    assert (record.outcome, record.is_refused) == (Outcome.UNREACHABLE, True)
+    assert excused(record, [30.0]).outcome is Outcome.UNREACHABLE
+    assert excused(replace(record, is_refused=False), [30.0]).outcome is Outcome.CLIENT_BOUND, "it broke off"
+
+
+def test_a_name_that_does_not_exist_is_no_excuse_and_a_lookup_that_took_too_long_may_be() -> None:
+    assert is_refused(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
+    assert not is_refused(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"))
+    assert not is_refused(OSError(errno.ECONNRESET, "x"))
 
 
 _UNCLEAR = [

@@ -142,6 +142,9 @@ def test_giving_up_closes_every_attempt(run: Run, turns: int) -> None:
         ([errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH], errno.ECONNREFUSED),
         ([errno.EHOSTUNREACH, errno.ENETUNREACH], errno.ENETUNREACH),
         ([errno.EMFILE, errno.EMFILE], errno.EMFILE),
+        ([errno.EHOSTUNREACH, errno.EADDRNOTAVAIL], errno.EHOSTUNREACH),
+        ([errno.EADDRNOTAVAIL, errno.EHOSTUNREACH], errno.EHOSTUNREACH),
+        ([errno.ENETUNREACH, errno.EADDRNOTAVAIL], errno.EADDRNOTAVAIL),
     ],
 )
 def test_the_server_s_answer_is_told_before_a_family_without_a_route(

@@ -8,6 +8,7 @@ from example_records import CHAT, WALL_S, record, spec, token_events
 from exposition import samples, value, values
 from set_clock import SetClock
 
+from exporters.client_series import TargetUp
 from exporters.probe import ProbeExporter
 from exporters.rendered_samples import RenderedSamples
 from probe.core.objectives import Objective, Objectives
@@ -408,3 +409,19 @@ def test_each_kind_counts_from_zero_until_its_own_model_is_known() -> None:
     assert values(exporter.relay, "kneewatch_tokens_total", model="unknown") == [0.0, 0.0]
     exporter.observe(_long(), WALL_S)
     assert not [1 for _, labels in samples(exporter.relay) if ("model", "unknown") in labels]
+
+
+def test_the_page_asks_whether_a_target_is_up_while_canaries_end() -> None:
+    """It is rendered in another thread, which runs at any time, here in the middle of the question."""
+    up = TargetUp(SetClock())
+    for workload in ("a", "b"):
+        up.add(record(asked=replace(spec(8, 3), workload=workload)), is_up=True)
+
+    class Meanwhile(dict[tuple[str, str], float]):
+        def get(self, *_: Any) -> float:
+            up.forget()
+            return 60.0
+
+    up._valid_s = Meanwhile()
+    assert up.is_up
+    assert up.is_up is None
