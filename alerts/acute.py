@@ -5,7 +5,7 @@ from functools import partial
 from alerts import inhibitions, links, sli
 from alerts.alert_labels import by
 from alerts.budget import step_s
-from alerts.objectives import AVAILABILITY_KEEP_S
+from alerts.objectives import AVAILABILITY_KEEP_S, why_failed
 from alerts.rules import Alert, FaultKind, RuleGroup
 from alerts.templates import COUNT, OF_TARGET, value_of
 from alerts.windows import duration
@@ -114,7 +114,8 @@ def _down_again(scale: float) -> Alert:
         summary="{{ $labels.target }}: down again",
         description=(
             f"Over the last {window} most canaries of {{{{ $labels.target }}}} failed ({{{{ $value | {COUNT} }}}});"
-            " before, they succeeded. KneewatchAvailabilityBurn has fired since an earlier failure, and fires for"
+            f" before, they succeeded. {why_failed(_WINDOW_S * scale)}"
+            "KneewatchAvailabilityBurn has fired since an earlier failure, and fires for"
             f" {duration(AVAILABILITY_KEEP_S * scale)} longer than its cause, so it does not notify of this outage."
         ),
     )

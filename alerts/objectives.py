@@ -267,9 +267,22 @@ def _share(missed: str, labels: Sequence[str]) -> str:
 
 
 def _canaries(judged: Sequence[Sli], window_s: float) -> list[str]:
-    """Return the most frequent reasons of failed canaries, and when the last one succeeded."""
+    """Return why canaries failed, and when the last one succeeded."""
     if sli.AVAILABILITY not in judged:
         return []
+    last = f'{names.LAST_SUCCESS.name}{{{OF_TARGET},traffic="canary"}}'
+    since = value_of(
+        f"round(time() - max({last}))",
+        shown="humanizeDuration",
+        before="The last canary succeeded ",
+        after=" ago. ",
+        none="No canary has succeeded since Kneewatch started. ",
+    )
+    return [why_failed(window_s), since]
+
+
+def why_failed(window_s: float) -> str:
+    """Return a template of why canaries failed: the most frequent outcomes, and whether the server refused load."""
     fine = "|".join((*UP, Outcome.ABORTED))
     failed = f'{names.REQUESTS.name}{{{OF_TARGET},traffic="canary",outcome!~"{fine}"}}'
     by_reason = f"sum by (outcome) ({sli.grown(failed, duration(window_s))})"
@@ -279,15 +292,23 @@ def _canaries(judged: Sequence[Sli], window_s: float) -> list[str]:
         before=f"Failed canaries in {duration(window_s)}: ",
         after=". ",
     )
-    last = f'{names.LAST_SUCCESS.name}{{{OF_TARGET},traffic="canary"}}'
-    since = value_of(
-        f"round(time() - max({last}))",
-        shown="humanizeDuration",
-        before="The last canary succeeded ",
-        after=" ago. ",
-        none="No canary has succeeded since Kneewatch started. ",
+    rejected = f'{names.REQUESTS.name}{{{OF_TARGET},traffic="canary",outcome="{Outcome.REJECTED.value}"}}'
+    turned_away = value_of(
+        f"sum({sli.grown(rejected, duration(window_s))}) > 0",
+        shown=COUNT,
+        before="A server or gateway that is up rejected ",
+        after=" of them, for too much load or a rate limit. ",
+        none="",
     )
-    return [why, since]
+    counted = f"{names.SERVER['rejections_by_reason'].name}{{{OF_TARGET}}}"
+    refused = value_of(
+        f"sum({sli.grown(counted, duration(window_s))}) > 0",
+        shown=COUNT,
+        before="The server's queue limit refused ",
+        after=f" requests in {duration(window_s)}, users' too. ",
+        none="",
+    )
+    return why + turned_away + refused
 
 
 def _judged(one: Sli) -> str:
