@@ -21,7 +21,14 @@ from benchmarks.capacity.truth import Truth, load_at, true_capacity
 from probe import __version__
 
 FILE = Path(__file__).with_name("truth.json")
-_NEWER = ("parts", "trace", "e2e", "itl", "plans_ahead")  # of a workload, of objectives, and of a profile
+_NEWER = (
+    "parts",
+    "trace",
+    "e2e",
+    "itl",
+    "plans_ahead",
+    "request_blocks",
+)  # of a workload, of objectives, and of a profile
 # So low a rate that requests do not overlap.
 _UNLOADED_RPS = 1e-4
 _UNLOADED_REQUESTS = 600
@@ -59,7 +66,7 @@ def digest(case: Case) -> str:
 
 def _values(fields: list[tuple[str, object]]) -> tuple[object, ...]:
     """Return the values, without those of fields that are newer than the file and not set."""
-    return tuple(value for name, value in fields if name not in _NEWER or (value is not None and value is not False))
+    return tuple(value for name, value in fields if name not in _NEWER or value)
 
 
 @dataclass(frozen=True, slots=True)

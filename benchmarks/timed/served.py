@@ -53,7 +53,8 @@ class Answer:
 @contextlib.contextmanager
 def served(case: Case, vllm_python: str, folder: Path, *, has_plugin: bool = False) -> Iterator[str]:
     """Run the case's server on a core of its own, with Kneewatch's plugin or without, and yield its address."""
-    from real_vllm import RealVllm  # noqa: PLC0415 - from tests/integration
+    from hybrid_model import hybrid  # noqa: PLC0415 - from tests/integration
+    from real_vllm import RealVllm  # noqa: PLC0415 - the same
 
     limits = (
         f"--max-model-len={MAX_MODEL_LEN}",
@@ -62,7 +63,10 @@ def served(case: Case, vllm_python: str, folder: Path, *, has_plugin: bool = Fal
         f"--max-num-batched-tokens={case.max_num_batched_tokens}",
         "--distributed-executor-backend=benchmarks.timed.executor.TimedExecutor",
     )
-    server = RealVllm(vllm_python, folder, limits, {"max_position_embeddings": MAX_MODEL_LEN}, has_plugin=has_plugin)
+    sizes: dict[str, object] = {"max_position_embeddings": MAX_MODEL_LEN}
+    if case.sliding_groups:
+        sizes |= hybrid(case.sliding_groups, case.window)
+    server = RealVllm(vllm_python, folder, limits, sizes, has_plugin=has_plugin)
     with mock.patch.dict(os.environ, KNEEWATCH_TIMED_CASE=case.name, PYTHONPATH=str(ROOT)):
         server.start()
     try:

@@ -41,6 +41,7 @@ from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found]
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    SlidingWindowSpec,
 )
 from vllm.v1.outputs import ModelRunnerOutput  # type: ignore[import-not-found]
 from vllm.v1.request import Request  # type: ignore[import-not-found]
@@ -212,13 +213,21 @@ def _config(model: Path, case: Case, *, is_async: bool) -> VllmConfig:
     return config
 
 
+def kv_cache(case: Case) -> KVCacheConfig:
+    """Return the KV cache, with a group of layers for each kind of attention."""
+    shape = {"block_size": BLOCK_SIZE, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
+    groups = [KVCacheGroupSpec(["layer"], FullAttentionSpec(**shape))]
+    groups += [
+        KVCacheGroupSpec([f"sliding-{i}"], SlidingWindowSpec(**shape, sliding_window=case.window))
+        for i in range(case.sliding_groups)
+    ]
+    return KVCacheConfig(num_blocks=case.num_blocks, kv_cache_tensors=[], kv_cache_groups=groups)
+
+
 def _scheduler(config: VllmConfig, case: Case, *, log_stats: bool) -> Scheduler:
-    layer = FullAttentionSpec(block_size=BLOCK_SIZE, num_kv_heads=1, head_size=1, dtype=torch.float32)
     return (AsyncScheduler if config.scheduler_config.async_scheduling else Scheduler)(
         vllm_config=config,
-        kv_cache_config=KVCacheConfig(
-            num_blocks=case.num_blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], layer)]
-        ),
+        kv_cache_config=kv_cache(case),
         structured_output_manager=StructuredOutputManager(config),
         block_size=BLOCK_SIZE,
         log_stats=log_stats,

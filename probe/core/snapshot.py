@@ -13,6 +13,8 @@ DIFFERS = " | "
 # How many are read together at most.
 MAX_REPLICAS = 32
 _NAMED = 3  # replicas that a line names
+# What is known of the KV cache beside `kv_cache_tokens`.
+KV_SIZES = ("kv_block_tokens", "kv_longest_requests", "kv_cache_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +127,12 @@ def with_kv_cache_tokens(server: ServerSnapshot, tokens: float | None) -> Server
     """Return the snapshot with this size of the KV cache instead of all that its page says of it; None: as it is."""
     if tokens is None:
         return server
-    others = {key: value for key, value in server.others.items() if key not in _KV_SIZES}
+    others = {key: value for key, value in server.others.items() if key not in KV_SIZES}
     return replace(server, kv_cache_tokens=tokens, others=others)
 
 
 # The values that are fields.
 TYPED = frozenset(each.name for each in fields(ServerSnapshot)) & BY_KEY.keys()
-
-
-_KV_SIZES = ("kv_block_tokens", "kv_longest_requests", "kv_cache_bytes")
 
 
 def as_fields(values: Mapping[str, Any]) -> dict[str, Any]:

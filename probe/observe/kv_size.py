@@ -36,17 +36,22 @@ class KvSize:
 
     `tokens`: of requests of the length that was asked for, `traffic_tokens`: of those that were seen, and
     `stated_tokens`: by the page, all three alike where one kind of attention uses the cache. `block_tokens`: what all
-    blocks have room for. `is_learnt`: from traffic; then `error` is by how much less, as a ratio, it may be where
-    prompts and answers have lengths that go together.
+    blocks have room for. `request_tokens`: of them, what other kinds of attention hold for a request, whatever its
+    length: their windows are full. `is_learnt`: from traffic.
     """
 
     tokens: float
     traffic_tokens: float
     stated_tokens: float
     block_tokens: float
+    request_tokens: float = 0.0
     is_learnt: bool = False
-    error: float = 0.0
     is_lower_bound: bool = False
+
+    @property
+    def pool_tokens(self) -> float:
+        """Return the room for requests that hold each of their tokens once, and `request_tokens` more."""
+        return self.block_tokens if self.request_tokens else self.tokens
 
     @property
     def is_as_stated(self) -> bool:
@@ -85,16 +90,23 @@ def kv_size(snapshots: Sequence[ServerSnapshot], held_tokens: float | None = Non
     is_of_one_kind = last.value("kv_longest_requests") is None and abs(stated / blocks - 1) <= _ROUNDING
     if is_of_one_kind and (seen is None or seen.is_explained):
         return KvSize(stated, stated, stated, blocks)
-    most = max(stated, blocks)
+    asked = held_tokens or (seen.mean if seen is not None else 0.0)
     if seen is None:
-        least = min(_least_by_page(last, stated, blocks, held_tokens), most)
-        return KvSize(least, least, stated, blocks, is_lower_bound=True)
-    traffic = min(blocks * seen.mean / seen.block_tokens, most)
-    asked = held_tokens or seen.mean
-    tokens = traffic if asked >= (1 - _ALIKE) * seen.mean else min(blocks * asked / seen.most_held_by(asked), most)
-    is_bound = abs(asked / seen.mean - 1) > _ALIKE or seen.hits > _ALIKE
+        least, traffic = _least_by_page(last, stated, blocks, asked), 0.0
+    elif abs(asked / seen.mean - 1) <= _ALIKE:
+        least = traffic = blocks * asked / seen.block_tokens
+    else:
+        traffic = blocks * seen.mean / seen.block_tokens
+        least = traffic if asked > seen.mean else blocks * asked / seen.most_held_by(asked)
+    tokens = min(least, max(stated, blocks))
     return KvSize(
-        tokens, traffic, stated, blocks, is_learnt=True, error=1 - seen.least / seen.mean, is_lower_bound=is_bound
+        tokens,
+        min(traffic or tokens, max(stated, blocks)),
+        stated,
+        blocks,
+        request_tokens=0.0 if is_of_one_kind else max(asked * (blocks / tokens - 1), 0.0),
+        is_learnt=seen is not None,
+        is_lower_bound=seen is None or abs(asked / seen.mean - 1) > _ALIKE or seen.hits > _ALIKE,
     )
 
 
@@ -102,14 +114,13 @@ def kv_size(snapshots: Sequence[ServerSnapshot], held_tokens: float | None = Non
 class _Observed:
     """Running requests, on average over time: the block tokens that one holds, and its own tokens.
 
-    `mean` of them if lengths of prompts and answers have nothing to do with each other; `least` and `most` whatever
-    they have. `hits`: the share of prompts that the prefix cache had. Several requests may hold it together, so only
-    `most` counts it.
+    `mean` of them if lengths of prompts and answers have nothing to do with each other, and `most` if long prompts
+    have long answers. `hits`: the share of prompts that the prefix cache had. Several requests may hold it together,
+    so only `most` counts it.
     """
 
     block_tokens: float
     mean: float
-    least: float
     most: float
     hits: float
 
@@ -131,20 +142,18 @@ def _observed(snapshots: Sequence[ServerSnapshot], block_size: float) -> _Observ
     if len(busy) < _MIN_SNAPSHOTS or running < _MIN_RUNNING or used <= 0 or traffic is None:
         return None
     spreads = [_spread(snapshots[-1].histograms.get(name)) for name in ("prompt_length", "output_length")]
-    usual, wide = ([one or unknown for one in spreads] for unknown in (_USUAL_SPREAD, _WIDE_SPREAD))
+    wide = [one or _WIDE_SPREAD for one in spreads]
 
     def held(prompt: float, while_computed: float, output_spread: float) -> float:
         decoding = prompt + traffic.output * (1 + output_spread**2) / 2
         return decoding + (while_computed - decoding) * traffic.prefill_share
 
-    # By how much longer the prompts of long answers may be, or shorter (Cauchy and Schwarz).
-    less, more = (min(prompt * output, 1.0) for prompt, output in (usual, wide))
+    more = min(math.prod(wide), 1.0)  # how much longer the prompts of long answers may be (Cauchy and Schwarz)
     own = traffic.prompt * (1 - traffic.hits)
     computed = (own + min(own, _USUAL_CHUNK)) / 2
     return _Observed(
         block_tokens=used / running,
-        mean=held(own, computed, usual[1]),
-        least=max(held(own * (1 - less), computed, usual[1]), 1.0),
+        mean=max(held(own, computed, spreads[1] or _USUAL_SPREAD), 1.0),
         most=held(traffic.prompt * (1 + more), traffic.prompt, wide[1]) + block_size,
         hits=traffic.hits,
     )

@@ -127,7 +127,8 @@ class Profile:
     a decode of every sequence not in one step's tokens. Both rules keep the scheduler free of starvation.
 
     `plans_ahead`: a step is planned when the one before it begins, so a request that finds the engine busy waits one
-    step more (vLLM's asynchronous scheduling, its default on GPUs).
+    step more (vLLM's asynchronous scheduling, its default on GPUs). `request_blocks`: what each request holds beside
+    the blocks of its tokens, such as full windows of other kinds of attention.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Profile:
     front_end: FrontEnd = FrontEnd()
     prefix_caching: bool = False
     plans_ahead: bool = False
+    request_blocks: int = 0
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.block_size < 1 or self.max_model_len < 1:
@@ -168,7 +170,7 @@ class Profile:
 
     def blocks_for(self, tokens: int) -> int:
         """Return how many KV blocks `tokens` tokens of one request occupy."""
-        return -(-tokens // self.block_size)
+        return -(-tokens // self.block_size) + self.request_blocks
 
 
 class FrontEndThread:

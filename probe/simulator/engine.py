@@ -107,7 +107,7 @@ class DecodingBatch:
     def blocks_of(self, request: EngineRequest) -> int:
         """Return a request's own blocks, in a planned step with that step's token."""
         tokens = request.computed + self.step - request.since + self._is_planned
-        return -(-tokens // self._size) - request.shared_blocks
+        return -(-tokens // self._size) + self._blocks.of_request - request.shared_blocks
 
     def _stop(self, request: EngineRequest) -> None:
         """Bring the counts of a request that holds its blocks alone from now on up to date."""

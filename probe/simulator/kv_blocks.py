@@ -50,13 +50,17 @@ class CommonPrefix:
 
 
 class KvBlocks:
-    """The blocks of one engine. `free`: blocks that no request holds; `size`: tokens in a block."""
+    """The blocks of one engine.
 
-    __slots__ = ("_profile", "free", "prefix", "size")
+    `free`: blocks that no request holds; `size`: tokens in a block; `of_request`: blocks of each beside its tokens'.
+    """
+
+    __slots__ = ("_profile", "free", "of_request", "prefix", "size")
 
     def __init__(self, profile: Profile) -> None:
         self.size = profile.block_size
         self.free = profile.usable_blocks
+        self.of_request = profile.request_blocks
         self.prefix = CommonPrefix()
         self._profile = profile
 

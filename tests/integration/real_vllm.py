@@ -50,7 +50,7 @@ class RealVllm:
         python: str,
         folder: Path,
         limits: Sequence[str] = _LIMITS,
-        sizes: Mapping[str, int] | None = None,
+        sizes: Mapping[str, object] | None = None,
         *,
         has_plugin: bool = False,
         environment: Mapping[str, str] | None = None,
@@ -68,7 +68,7 @@ class RealVllm:
         self._process: Process | None = None
         self._build_model(sizes or {})
 
-    def _build_model(self, sizes: Mapping[str, int]) -> None:
+    def _build_model(self, sizes: Mapping[str, object]) -> None:
         command = [self.python, str(HERE / "tiny_model.py"), str(self.model_folder), json.dumps(dict(sizes))]
         subprocess.run(command, check=True, timeout=120)
 

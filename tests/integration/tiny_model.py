@@ -59,8 +59,8 @@ TOKENIZER_CONFIG = {
 }
 
 
-def build(folder: Path, other: dict[str, int] | None = None) -> None:
-    """Write config.json with `other` sizes, tokenizer.json and tokenizer_config.json."""
+def build(folder: Path, other: dict[str, object] | None = None) -> None:
+    """Write config.json with `other` values, tokenizer.json and tokenizer_config.json."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

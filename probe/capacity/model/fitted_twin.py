@@ -30,6 +30,7 @@ def fitted_server(
         step_cost=asdict(twin.cost),
         step_costs_without=tuple(asdict(each.cost) for each in without_parts),
         kv_tokens=model.usable_kv_tokens,
+        request_tokens=twin.request_tokens,
         max_num_seqs=model.max_num_seqs,
         max_num_batched_tokens=twin.chunk_tokens,
         is_chunk_known=model.is_chunk_known,
@@ -66,6 +67,7 @@ def stored_twin(stored: FittedServer, workload: Workload) -> Twin:
         shares=stored.engine_shares,
         block_size=stored.block_size,
         plans_ahead=stored.plans_ahead,
+        request_tokens=stored.request_tokens,
     )
 
 
@@ -75,6 +77,8 @@ def _check(stored: FittedServer) -> None:
     limits = (stored.kv_tokens, stored.max_num_seqs, *known)
     if not all(1 <= limit <= _MOST for limit in limits if limit is not None):
         raise ValueError(f"a limit is not between 1 and {_MOST:g}")
+    if not 0 <= stored.request_tokens <= _MOST:
+        raise ValueError(f"request_tokens is not between 0 and {_MOST:g}")
     if not 1 <= stored.engines <= _MOST_ENGINES or len(stored.engine_shares) not in (0, stored.engines):
         raise ValueError(f"engines are not between 1 and {_MOST_ENGINES}, with a share for each")
     delays = (stored.added_s, stored.accepted_tokens, *(stored.front_end or {}).values())

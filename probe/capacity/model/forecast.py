@@ -109,7 +109,6 @@ def _credible_capacity(evidence: _Evidence, model: ServerModel, fit: ModelFit) -
     half = _Z * math.hypot(
         _jackknife_spread(without_parts, objectives, roughly, requests // 2),
         _chunk_spread(model, fit, objectives, roughly, requests),
-        _kv_spread(model, twin, objectives, roughly, requests),
         fit.cost_model.drift,
         extrapolation_error(share),
         _FLOOR,
@@ -203,17 +202,8 @@ def _may_hold_more(model: ServerModel, twin: Twin, objectives: Objectives, rate_
     size = model.kv_size
     if size is None or not size.is_lower_bound:
         return False
-    roomy = replace(twin, kv_tokens=max(size.block_tokens, size.stated_tokens))
+    roomy = replace(twin, kv_tokens=max(size.block_tokens, size.stated_tokens), request_tokens=0.0)
     return predict(roomy, rate_rps, objectives, requests=requests).worst_objective_ratio(objectives) <= 1
-
-
-def _kv_spread(model: ServerModel, twin: Twin, objectives: Objectives, found: float, requests: int) -> float:
-    """Return by how much the capacity depends on the error of a learnt KV cache size, relative; 0 if it is known."""
-    size = model.kv_size
-    if size is None or not size.error:
-        return 0.0
-    smaller = replace(twin, kv_tokens=size.tokens * (1 - size.error))
-    return abs(find_capacity(smaller, objectives, found, seeds=(0,), requests=requests) / found - 1) / _Z
 
 
 def _bound_words(model: ServerModel, found: float) -> str:

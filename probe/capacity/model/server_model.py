@@ -129,8 +129,11 @@ class ServerModel:
 
     @property
     def usable_kv_tokens(self) -> float | None:
-        """Return the part of the KV cache that requests surely get, over all engines; None if unknown."""
-        return self.kv_tokens * (1 - free_share(self.flags)) if self.kv_tokens is not None else None
+        """Return the part of the KV cache that requests surely get, over all engines; None if unknown.
+
+        With what each holds beside its tokens (`KvSize.request_tokens`).
+        """
+        return self.kv_size.pool_tokens * (1 - free_share(self.flags)) if self.kv_size is not None else None
 
     @property
     def block_size(self) -> int:
@@ -259,7 +262,7 @@ class ServerModel:
         cached = traffic.cached_tokens / (traffic.prompt_tokens or 1.0)
         prompts = prompt_lengths(self.workload, cached_ratio=cached)
         size = self.kv_size
-        kv_ratio = 1.0 if size is None or size.is_as_stated else size.traffic_tokens / size.block_tokens
+        kv_ratio = size.traffic_tokens / size.block_tokens if size is not None and not size.is_as_stated else 1.0
         by_steps = fit_steps([self._snapshots[part] for part in parts], prompts, pair_s, kv_ratio)
         cost_model = by_steps or fit_step_cost(segments, chunk_tokens, prompts, pair_s, plans_ahead=plans_ahead)
         if cost_model is None:
@@ -270,22 +273,23 @@ class ServerModel:
     def _with_kv_tokens(self, segment: list[MetricsWindow]) -> list[MetricsWindow]:
         """Return windows with the tokens that requests had in the KV cache, where the page's size is not theirs."""
         size = self.kv_size
-        if size is None or size.is_as_stated:
-            return segment
-        ratio = size.traffic_tokens / size.stated_tokens
-        return [replace(window, kv_tokens=window.kv_tokens * ratio) for window in segment]
+        return segment if size is None else _times(segment, size.traffic_tokens / size.stated_tokens)
 
     def _fit_again(self, first: _UncorrectedFit, simulated: Segments) -> StepCost | None:
         """Fit a simulated server as the real one was fitted."""
-        ahead = first.cost_model.plans_ahead
+        ahead, size = first.cost_model.plans_ahead, self.kv_size
+        if size is not None:
+            simulated = [_times(segment, size.tokens / size.pool_tokens) for segment in simulated]
         found = fit_step_cost(simulated, self.chunk_tokens, first.prompts, self.pair_s, plans_ahead=ahead)
         return found.cost if found is not None else None
 
     def guessed_twin(self, cost: StepCost) -> Twin:
         """Return a twin with this cost and the known limits, for a server before its own cost is learnt."""
+        size = self.kv_size
         return Twin(
             cost=cost,
             kv_tokens=self.usable_kv_tokens or ENDLESS_KV,
+            request_tokens=size.request_tokens if size is not None else 0.0,
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
             chunk_tokens=self.chunk_tokens,
@@ -303,10 +307,11 @@ class ServerModel:
         has_prefix_hits: bool,
     ) -> Twin:
         """Return the twin with this cost. The fit may be biased."""
-        together = traffic.tokens_per_gap
+        together, size = traffic.tokens_per_gap, self.kv_size
         return Twin(
             cost=cost_model.cost,
             kv_tokens=self.usable_kv_tokens or ENDLESS_KV,
+            request_tokens=size.request_tokens if size is not None else 0.0,
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
             chunk_tokens=chunk_tokens,
@@ -331,6 +336,10 @@ class ServerModel:
     def roofline(self, fit: ModelFit | None) -> Roofline | None:
         """Compare the server with its GPUs' limits, if the hints name them. `fit`: None where none is believed."""
         return compute_roofline(fit.cost_model if fit is not None else None, self._all, self._hints)
+
+
+def _times(segment: Sequence[MetricsWindow], ratio: float) -> list[MetricsWindow]:
+    return [replace(window, kv_tokens=window.kv_tokens * ratio) if ratio != 1 else window for window in segment]
 
 
 def _corrected(twin: Twin, bias: Sequence[float]) -> Twin:

@@ -43,7 +43,8 @@ class Twin:
     `kv_tokens`: of all its engines; `accepted_tokens`: tokens that speculation adds to the one of a step; `added_s`: a
     constant that clients see in TTFT on top of the server's; `live`: additional users with other request lengths;
     `shares`: each engine's share of the requests, if they differ; `block_size`: tokens in a block of the KV cache;
-    `plans_ahead`: a step is planned when the one before it begins.
+    `plans_ahead`: a step is planned when the one before it begins; `request_tokens`: of the cache, what each request
+    holds beside its tokens (observe/kv_size.py).
     """
 
     cost: StepCost
@@ -61,24 +62,29 @@ class Twin:
     shares: tuple[float, ...] = ()
     block_size: int = BLOCK_SIZE
     plans_ahead: bool = False
+    request_tokens: float = 0.0
 
     def profile(self, longest: int = 0) -> Profile:
         """Return the server to simulate, with room for the longest request, and for one of `longest` tokens."""
         mixes = [self.workload, *([self.live.workload] if self.live else [])]
         longest = max(longest, *map(longest_request, mixes))
+        request_blocks = round(self.request_tokens / self.block_size)
+        blocks = int(self.kv_tokens / self.engines) // self.block_size
+        least = (longest + self.block_size) // self.block_size + request_blocks
         return Profile(
             name="twin",
             description="",
             cost=self.cost,
             max_num_seqs=min(self.max_num_seqs, self.chunk_tokens),
             block_size=self.block_size,
-            num_blocks=max(int(self.kv_tokens / self.engines), longest + self.block_size) // self.block_size + 1,
+            num_blocks=max(blocks, least) + 1,
             max_num_batched_tokens=self.chunk_tokens,
             max_model_len=longest,
             jitter=Jitter(noise_ratio=self.noise_ratio),
             front_end=self.front_end,
             prefix_caching=self.prefix_caching,
             plans_ahead=self.plans_ahead,
+            request_blocks=request_blocks,
         )
 
     def server(self, rate_rps: float, seed: int, longest: int = 0) -> VirtualServer:

@@ -6,14 +6,14 @@ are kept thin: totals, gauges, and the sums and counts of the histograms that a 
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
-from probe.core.snapshot import EngineSnapshot, GpuSnapshot, ServerSnapshot
+from probe.core.snapshot import KV_SIZES, EngineSnapshot, GpuSnapshot, ServerSnapshot
 from probe.observe.guard import LOOK_BACK
 from probe.observe.restarts import restarted
 from probe.observe.snapshot_history import NEEDED, slim
@@ -37,7 +37,7 @@ def thin(snapshot: ServerSnapshot, *, has_engines: bool = False, has_replicas: b
         finished=snapshot.finished,
         by_engine=small or {sys.intern(name): _running(one.running) for name, one in snapshot.by_engine.items()},
         waiting_by_reason={},
-        others={},
+        others=_shared(tuple((key, snapshot.others[key]) for key in KV_SIZES if key in snapshot.others)),
         replicas={name: thin(one) for name, one in snapshot.replicas.items()} if has_replicas else {},
     )
 
@@ -46,6 +46,12 @@ def thinned(snapshots: Sequence[ServerSnapshot]) -> list[ServerSnapshot]:
     """Return what a load plan learns from: shares of engines are known from the first and the last."""
     ends = (0, len(snapshots) - 1)
     return [thin(snapshot, has_engines=index in ends) for index, snapshot in enumerate(snapshots)]
+
+
+@lru_cache(maxsize=64)
+def _shared(values: tuple[tuple[str, float], ...]) -> Mapping[str, float]:
+    """Return the values as a mapping that all polls share: they are the server's for as long as it runs."""
+    return dict(values)
 
 
 @lru_cache(maxsize=4096)

@@ -29,7 +29,8 @@ def _profile(*, seqs: int = 4, block: int = 4, blocks: int = 17, batched: int = 
 def profiles(draw: st.DrawFn) -> Profile:
     """Small servers, from roomy to so tight that a second request must preempt the first."""
     seqs, block, length = draw(st.integers(1, 6)), draw(st.integers(1, 8)), draw(st.integers(2, 48))
-    least = -(-length // block) + 1
+    of_each = draw(st.integers(0, 3))
+    least = -(-length // block) + of_each + 1
     drawn = _profile(
         seqs=seqs,
         block=block,
@@ -37,7 +38,7 @@ def profiles(draw: st.DrawFn) -> Profile:
         batched=draw(st.integers(seqs, seqs + 40)),
         length=length,
     )
-    return replace(drawn, plans_ahead=draw(st.booleans()))
+    return replace(drawn, plans_ahead=draw(st.booleans()), request_blocks=of_each)
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,8 @@ class Audited:
         assert sorted(queued) == sorted(held), "each request is in exactly one place"
         assert 0 <= engine.kv_usage <= 1
         for request in running:
-            assert request.computed <= held[request.number] * profile.block_size
+            own = held[request.number] - profile.request_blocks
+            assert request.computed <= own * profile.block_size
 
 
 @pytest.mark.slow
@@ -244,6 +246,19 @@ def test_a_request_that_ends_in_a_step_keeps_its_place_while_the_next_is_planned
             engine.complete_step()
     assert list(seen.values()) == admitted
     assert engine.free_blocks == _profile().usable_blocks
+
+
+def test_what_a_request_holds_beside_its_tokens_is_held_once_and_until_its_end() -> None:
+    """Windows of other kinds of attention: three blocks, and 4 tokens in each block of its own."""
+    for prompt, is_admitted in ((32, True), (33, False)):  # of 16 blocks 11 are left: 8 and 3, or 9 and 3
+        engine = SimulatedEngine(replace(_profile(blocks=17, length=40), request_blocks=3))
+        engine.submit(prompt_tokens=8, output_tokens=6)
+        engine.submit(prompt_tokens=prompt, output_tokens=2)
+        engine.step()
+        assert engine.held_blocks() == {0: 5, 1: 5 if is_admitted else 0}
+        while engine.has_work:
+            engine.step()
+        assert engine.free_blocks == 16
 
 
 def test_a_request_is_not_admitted_before_all_of_its_prompt_would_fit() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from probe.capacity.run.server_watch import ServerWatch, thinned
 from probe.core.clock import SystemClock
-from probe.core.snapshot import EngineSnapshot, ServerSnapshot
+from probe.core.snapshot import KV_SIZES, EngineSnapshot, ServerSnapshot
 from probe.observe.guard import LOOK_BACK, page_fault
 from probe.observe.restarts import restarted
 from probe.scrape.engines import parse
@@ -58,6 +58,7 @@ def test_only_the_polls_that_the_guard_compares_are_kept_whole() -> None:
         assert kept.histograms.keys() <= {"ttft", "itl", "iteration_tokens", "prefill", "prompt_length"}
         assert kept.histograms["ttft"].count == whole.histograms["ttft"].count
         assert len(kept.histograms["ttft"].buckets) == 1
+        assert kept.others == {key: whole.others[key] for key in KV_SIZES if key in whole.others} != {}
         assert (kept.preemptions, kept.rejections, kept.finished) == (
             whole.preemptions,
             whole.rejections,
