@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from probe.core.objectives import Objectives
 from probe.core.server_limits import limits_of
 from probe.core.snapshot import ServerSnapshot, UserTotals, differing_flags
+from probe.core.vllm_command import count
+from probe.core.vllm_flags import LARGEST_GRAPH, SPECULATIVE
 from probe.observe.kv_size import KvSize, kv_size
 from probe.report.cross_check_text import Finding
 from probe.report.figures import milliseconds, number
@@ -72,6 +74,8 @@ def setting_findings(
             "eager mode: without CUDA graphs a decode step takes longer; remove --enforce-eager unless memory is short",
             is_problem=True,
         )
+    else:
+        yield from _graphs(flags)
     if flags.get("enable_log_requests") == "True":
         yield Finding(
             "vLLM logs a line for each request, and its prompt too with VLLM_LOGGING_LEVEL=DEBUG; remove"
@@ -80,6 +84,19 @@ def setting_findings(
         )
     if prefill_tokens_per_second:
         yield from _prefill(flags, lengths, objectives, prefill_tokens_per_second)
+
+
+def _graphs(flags: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield that more requests run than the largest CUDA graph has tokens; with drafts a request has several."""
+    limits, largest = limits_of(flags), count(flags.get(LARGEST_GRAPH, ""))
+    if limits.running is None or not largest or limits.running <= largest or SPECULATIVE in flags:
+        return
+    yield Finding(
+        f"{limits.named} is {limits.running}, and the largest CUDA graph is for {largest} tokens: with more requests a"
+        f" step takes longer all at once; lower --{limits.named.replace('_', '-')} to {largest}, or raise"
+        " --max-cudagraph-capture-size",
+        is_problem=False,
+    )
 
 
 def replicas_words(differing: Mapping[str, str]) -> str:

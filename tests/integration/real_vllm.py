@@ -25,6 +25,7 @@ _FLAGS = ("--load-format=dummy", "--block-size=32", "--enforce-eager")
 _LIMITS = (
     "--max-model-len=1024",
     "--max-num-seqs=16",
+    "--max-num-active-seqs=16",
     "--num-gpu-blocks-override=64",
     "--max-num-batched-tokens=512",
     f"--max-num-queued-reqs={QUEUE}",

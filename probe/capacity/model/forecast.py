@@ -19,7 +19,7 @@ from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity
 from probe.core.server_limits import USUAL_STEP_TOKENS
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import REPLICAS, ServerSnapshot
 from probe.core.token_length import mean_length
 from probe.core.workload import Workload
 
@@ -185,8 +185,9 @@ def _refusals(evidence: _Evidence, model: ServerModel, twin: Twin, found: float)
     if not {QUEUED_REQS, QUEUED_TOKENS} & model.flags.keys():
         return None
     there = predict(twin, found, evidence.objectives, requests=evidence.requests // 2)
-    in_flight = there.running + found * there.ttft_s  # with those that wait
-    return refusals(model.flags, found, in_flight, mean_length(evidence.workload.prompt_tokens), there.ttft_s)
+    servers = int(evidence.snapshots[-1].flags.get(REPLICAS, 1))  # each has its own queue, over all its engines
+    rate_rps, in_flight = found / servers, (there.running + found * there.ttft_s) / servers  # with those that wait
+    return refusals(model.flags, rate_rps, in_flight, mean_length(evidence.workload.prompt_tokens), there.ttft_s)
 
 
 def _least_capacity(model: ServerModel, twin: Twin, objectives: Objectives, found: float, requests: int) -> float:

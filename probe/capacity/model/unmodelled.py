@@ -84,9 +84,10 @@ def _words(rows: Iterator[Unmodelled], flags: Mapping[str, str], workload: Workl
 def refusals(
     flags: Mapping[str, str], rate_rps: float, in_flight: float, prompt_tokens: float, ttft_s: float
 ) -> str | None:
-    """Return that the server would refuse requests at this rate, or None.
+    """Return that a server would refuse requests at this rate, or None.
 
-    `in_flight`: the mean of all engines; `ttft_s`: of the slowest that count, the time in which a prompt is in prefill.
+    `in_flight`: the mean of its engines together; `ttft_s`: of the slowest that count, the time in which a prompt is in
+    prefill.
     """
     requests = in_flight + _PEAK * math.sqrt(in_flight)
     tokens = rate_rps * ttft_s * prompt_tokens

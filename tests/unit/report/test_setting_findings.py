@@ -87,6 +87,20 @@ def test_eager_mode_and_a_prefix_cache_that_is_off(server: ServerSnapshot) -> No
     assert eager.is_problem
 
 
+def test_more_requests_than_the_largest_graph_is_for(server: ServerSnapshot) -> None:
+    roomy = replace(server, kv_cache_tokens=1e9)
+    flags = {"max_num_seqs": "600", "max_cudagraph_capture_size": "512"}
+    (found,) = _found(flags, roomy)
+    assert "the largest CUDA graph is for 512 tokens" in found.words
+    assert "lower --max-num-seqs to 512, or raise --max-cudagraph-capture-size" in found.words
+    for inside in (
+        {"max_num_seqs": "512"}, {"max_num_active_seqs": "512"}, {"max_cudagraph_capture_size": "0"},
+        {"speculative_config": "{}"},
+    ):  # fmt: skip
+        assert _found({**flags, **inside}, roomy) == []
+    assert "eager mode" in _found({**flags, "enforce_eager": "True"}, roomy)[0].words
+
+
 def test_a_log_of_requests_is_named_where_it_is_known_to_be_on(server: ServerSnapshot) -> None:
     (found,) = _found({"enable_log_requests": "True"}, server)
     assert "remove --enable-log-requests" in found.words
