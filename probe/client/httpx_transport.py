@@ -11,6 +11,7 @@ the first read has a limit of its own, as there.
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from struct import Struct
@@ -50,7 +51,8 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         self._make: MakePool | None = None
         self._made_of: object = None
         self._all: set[_Line] = set()
-        self._idle: list[_Line] = []
+        self._idle: deque[_Line] = deque()  # in the order of their last use
+        self._stale: list[_Line] = []  # to be closed
         self._closed = False
         self.prepare()
 
@@ -66,7 +68,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         """
         if self._closed:
             raise httpx.ConnectError("the client is closed", request=request)
-        idle = await self._take_idle()
+        idle = self._take_idle()
         if idle is not None:
             began_ns = perf_counter_ns()
             try:
@@ -111,28 +113,31 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         return httpx.Response(response.status, headers=response.headers, stream=body, extensions=response.extensions)
 
     async def _release(self, line: "_Line", *, is_whole: bool) -> None:
+        """Keep a connection whose response has ended, and close what is kept in vain: not while a request is timed."""
+        now_s = asyncio.get_running_loop().time()
         if is_whole and line.is_usable and not self._closed and len(self._idle) < _MAX_IDLE:
-            line.idle_since_s, line.http2_stream = asyncio.get_running_loop().time(), None
+            line.idle_since_s, line.http2_stream = now_s, None
             self._idle.append(line)
         else:
             await self._drop(line)
+        while self._idle and self._idle[0].idle_since_s <= now_s - self._keepalive_s:
+            self._stale.append(self._idle.popleft())
+        while self._stale:
+            await self._drop(self._stale.pop())
 
-    async def _take_idle(self) -> "_Line | None":
-        """Return the connection used last; close those that are too old, closed, or made with previous files."""
+    def _take_idle(self) -> "_Line | None":
+        """Return the connection used last that is neither too old, nor closed, nor made with previous files."""
         version = self._version()
         oldest_s = asyncio.get_running_loop().time() - self._keepalive_s
-        kept, self._idle = self._idle, []
-        for line in kept:
-            if line.is_usable and line.idle_since_s > oldest_s and line.made_of == version:
-                self._idle.append(line)
-            else:
-                await self._drop(line)
-        return self._idle.pop() if self._idle else None
+        while self._idle:
+            line = self._idle.pop()
+            if line.idle_since_s > oldest_s and line.made_of == version and line.is_usable:
+                return line
+            self._stale.append(line)
+        return None
 
     async def _drop(self, line: "_Line") -> None:
         self._all.discard(line)
-        if line in self._idle:
-            self._idle.remove(line)
         await line.close()
 
     def _current(self) -> MakePool:
@@ -156,6 +161,7 @@ class _Line:
         self.made_of = made_of
         self.heard = False  # a byte since the current request began
         self.idle_since_s = 0.0
+        self.is_closed = False
         self.http2_stream: int | None = None  # of the current request
         self.streams: list[httpcore.AsyncNetworkStream] = []  # as connected
         self.top: httpcore.AsyncNetworkStream | None = None  # the same, or TLS over it
@@ -172,6 +178,7 @@ class _Line:
 
     async def close(self) -> None:
         """Reset the current request, and close at once, in any state."""
+        self.is_closed = True
         for stream in self.streams:
             with suppress(Exception):  # its socket may be gone
                 discard_unsent(stream.get_extra_info("socket"))
@@ -200,9 +207,7 @@ class _Backend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        made = await self._network.connect_tcp(host, port, timeout, local_address, socket_options)
-        self._line.streams.append(made)
-        return _Stream(made, self._line)
+        return await self._taken(await self._network.connect_tcp(host, port, timeout, local_address, socket_options))
 
     async def connect_unix_socket(
         self,
@@ -210,7 +215,12 @@ class _Backend(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,  # noqa: ASYNC109 - httpcore's
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        made = await self._network.connect_unix_socket(path, timeout, socket_options)
+        return await self._taken(await self._network.connect_unix_socket(path, timeout, socket_options))
+
+    async def _taken(self, made: httpcore.AsyncNetworkStream) -> httpcore.AsyncNetworkStream:
+        if self._line.is_closed:  # meanwhile
+            await made.aclose()
+            raise httpcore.ConnectError("the client is closed")
         self._line.streams.append(made)
         return _Stream(made, self._line)
 

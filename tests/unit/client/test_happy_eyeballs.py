@@ -1,17 +1,16 @@
 """A name with several addresses is reached by the first one that accepts."""
 
 import asyncio
-import contextlib
 import errno
 import os
 import socket
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import pytest
 from both_loops import Run
+from dead_address import DEAD, dead_address
 from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
@@ -19,23 +18,6 @@ from wire_server import Peer, serving
 
 from probe.client import happy_eyeballs
 from probe.client.happy_eyeballs import connect, interleaved
-
-DEAD = "127.0.0.2"
-
-
-@contextlib.contextmanager
-def dead_address(port: int, host: str = DEAD) -> Iterator[None]:
-    """Have connections to this address hang: the listener's queue is full, so the kernel drops what asks to connect."""
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
-        listener.bind((host, port))
-        listener.listen(0)
-        for _ in range(4):
-            waiting = stack.enter_context(socket.socket(listener.family))
-            waiting.settimeout(0)
-            with contextlib.suppress(BlockingIOError):
-                waiting.connect((host, port))
-        yield
 
 
 def port_of(url: str) -> int:

@@ -1,6 +1,7 @@
 """The transport for proxies and HTTP/2: a kept connection that closes, and servers that break HTTP/2."""
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -137,6 +138,50 @@ def test_each_request_in_flight_has_its_connection_which_the_next_ones_use(run: 
     run(main())
 
 
+def test_a_connection_that_comes_about_after_the_client_was_closed_is_closed(run: Run) -> None:
+    async def main() -> None:
+        async with serving(_good) as server:
+            where = Endpoint("llama", "http://llama.test:8000", proxy=server.url)
+            for turns in range(12):
+                client = Client(where, CLOCK, 5.0)
+                sending = asyncio.create_task(sent(client))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await client.close()
+                assert (await sending).outcome in (Outcome.OK, Outcome.UNREACHABLE, Outcome.BROKEN_STREAM)
+                await server.until_open(0)
+
+    run(main())
+
+
+@pytest.mark.parametrize("by_timeout", [False, True])
+def test_giving_up_in_any_turn_of_the_loop_leaves_no_connection(
+    run: Run,
+    tls: ssl.SSLContext,
+    by_timeout: bool,  # noqa: FBT001
+) -> None:
+    async def play(peer: Http2Peer) -> None:
+        await peer.begin(await peer.asked())
+        await peer.asked()
+
+    async def main() -> None:
+        async with http2_client(tls, play) as (server, client):
+            for turns in range(0, 60, 3):
+                if by_timeout:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(turns * 0.0002):
+                            await sent(client)
+                else:
+                    sending = asyncio.create_task(sent(client))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    sending.cancel()
+                    await asyncio.gather(sending, return_exceptions=True)
+                await server.until_open(0)
+
+    run(main())
+
+
 async def _good(peer: Peer) -> None:
     while True:
         await peer.ask()
@@ -194,13 +239,13 @@ Play = Callable[[Http2Peer], Awaitable[None]]
 
 
 @asynccontextmanager
-async def http2_client(tls: ssl.SSLContext, play: Play) -> AsyncIterator[tuple[Server, Client]]:
+async def http2_client(tls: ssl.SSLContext, play: Play, timeout_s: float = 2.0) -> AsyncIterator[tuple[Server, Client]]:
     async def converse(peer: Peer) -> None:
         await play(Http2Peer(peer))
 
     async with serving(converse, tls=tls) as server:
         where = Endpoint("llama", server.url, verify=False, http2=True)
-        async with Client(where, CLOCK, 2.0) as client:
+        async with Client(where, CLOCK, timeout_s) as client:
             yield server, client
 
 
@@ -337,6 +382,39 @@ def test_what_never_ends_holds_no_request_beyond_its_limit(run: Run, name: str, 
                 assert record.outcome is not Outcome.OK
                 assert str(record.detail).isprintable()
                 await server.until_open(0)
+
+    run(main())
+
+
+FLOODS = {  # repeated after the head of an answer over HTTP/2
+    "empty data": frame(DATA, b"") * 500,
+    "pings": frame(6, b"12345678", stream=0) * 500,
+    "settings": frame(4, b"", stream=0) * 500,
+    "windows": frame(WINDOW_UPDATE, b"\0\0\0\1") * 500,
+    "frames of an unknown kind": frame(99, b"x" * 100) * 500,
+    "headers without end": frame(HEADERS, b"", stream=1) + frame(CONTINUATION, b"\x00\x01a\x01b" * 1000) * 50,
+    "nothing": b"",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.fault("FA131")
+def test_a_flood_over_http2_holds_no_request_beyond_its_limit(run: Run, tls: ssl.SSLContext, name: str) -> None:
+    async def play(peer: Http2Peer) -> None:
+        await peer.begin(await peer.asked())
+        while FLOODS[name]:
+            await peer.say(FLOODS[name])
+            await asyncio.sleep(0)
+        await peer.asked()
+
+    async def main() -> None:
+        async with http2_client(tls, play, timeout_s=0.3) as (server, client):
+            async with asyncio.timeout(5):
+                record = await sent(client)
+            assert record.outcome in (Outcome.TIMEOUT, Outcome.BROKEN_STREAM, Outcome.UNREACHABLE)
+            assert str(record.detail).isprintable()
+            await server.until_open(0)
 
     run(main())
 

@@ -276,6 +276,29 @@ def test_a_kept_connection_that_was_closed_is_replaced(run: Run, made: Certifica
     run(main())
 
 
+def test_where_an_address_breaks_the_handshake_off_the_next_one_is_tried(
+    run: Run, made: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a load balancer's address whose backend is gone."""
+
+    async def both(_: str, __: int) -> list[str]:
+        return ["127.0.0.2", "127.0.0.1"]
+
+    async def broken_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.transport.abort()
+
+    async def main() -> None:
+        where = endpoint(ca_file=made.ca_file)
+        async with serving(ok, tls=made.server) as server, transport(where) as through:
+            port = httpx.URL(server.url).port
+            async with await asyncio.start_server(broken_off, "127.0.0.2", port):
+                monkeypatch.setattr("probe.client.transport._lookup", both)
+                assert await fetch(through, f"https://localhost:{port}") == (200, b"hello")
+
+    run(main())
+
+
 def test_http2_is_not_offered_though_another_target_with_the_same_files_uses_it(run: Run, made: Certificates) -> None:
     agreed: list[str | None] = []
 
