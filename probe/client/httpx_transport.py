@@ -163,6 +163,7 @@ class _Line:
         self.idle_since_s = 0.0
         self.is_closed = False
         self.http2_stream: int | None = None  # of the current request
+        self._next_stream: int | None = None
         self.streams: list[httpcore.AsyncNetworkStream] = []  # as connected
         self.top: httpcore.AsyncNetworkStream | None = None  # the same, or TLS over it
         self.pool = make(network_backend=_Backend(self))
@@ -172,9 +173,11 @@ class _Line:
         return any(made.is_available() and not made.has_expired() for made in self.pool.connections)
 
     async def note(self, event: str, info: Mapping[str, Any]) -> None:
-        """Note the current request's stream, as httpcore's extension `trace`."""
+        """Note the current request's stream once the server is told of it, as httpcore's extension `trace`."""
         if event == "http2.send_request_headers.started":
-            self.http2_stream = info["stream_id"]
+            self._next_stream = info["stream_id"]
+        elif event == "http2.send_request_headers.complete":
+            self.http2_stream = self._next_stream
 
     async def close(self) -> None:
         """Reset the current request, and close at once, in any state."""
