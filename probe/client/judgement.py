@@ -25,8 +25,14 @@ Judgement = tuple[Outcome, str | None]
 # The answer to a question is short. No correct one is a piece of up to 16 characters eight times in a row.
 _REPEATED = re.compile(r"\s*(.{1,16}?)\1{7,}\s*", re.DOTALL)
 _REPLACEMENT = "\ufffd"
-# A longer answer is judged by its begin; it bounds what an expression can cost.
+# A longer answer is judged by its begin.
 _MAX_CHARACTERS = 10_000
+# The event loop stands still meanwhile.
+_EXPRESSION_S = 0.02
+_SLOW_EXPRESSION = (
+    f"canary.known_answer.expect has not decided within {1000 * _EXPRESSION_S:g} ms; write it without repetition of"
+    " what repeats, as in (a+)+"
+)
 # A failure may be the client's if it did not run just before: what arrived earlier was read once it ran again. The
 # failure is known within this many hundredths of a second.
 _LAST_SAMPLES = 10
@@ -136,7 +142,10 @@ def _judge_stream(spec: RequestSpec, answer: Transcript, shape: RequestShape) ->
         return ended
     if spec.expects is not None and answer.output_tokens:
         is_cut = answer.finish_reason == "length"
-        wrong = corruption(answer.text, spec.expects, answer.output_tokens, is_cut=is_cut)
+        try:
+            wrong = corruption(answer.text, spec.expects, answer.output_tokens, is_cut=is_cut)
+        except TimeoutError:
+            return Outcome.CLIENT_BOUND, _SLOW_EXPRESSION
         return (Outcome.CORRUPT, wrong) if wrong is not None else (Outcome.OK, None)
     is_counted = Omittable.STREAM_OPTIONS not in shape.omitted
     if not answer.events or (answer.events.first_visible is None and not is_counted):
@@ -213,8 +222,11 @@ def _judge_numbers(spec: RequestSpec, answer: Transcript, shape: RequestShape) -
 def corruption(text: str, expects: str, tokens: int, *, is_cut: bool) -> str | None:
     """Return why the text is corrupt, or None. `tokens`: as the server counted; `is_cut`: at the limit of tokens.
 
-    The text itself is not in the reason, because the reason is logged.
+    The text itself is not in the reason, because the reason is logged. Raises TimeoutError if the expression takes too
+    long: nested repetition tries more ways than there are atoms.
     """
+    import regex  # noqa: PLC0415 - the configuration has imported it
+
     text = text[:_MAX_CHARACTERS]
     if not text.strip():
         return f"the answer to the question has no text, and the server counted {tokens} tokens"
@@ -223,7 +235,7 @@ def corruption(text: str, expects: str, tokens: int, *, is_cut: bool) -> str | N
         return "the answer to the question contains U+FFFD, which stands for bytes that are not text"
     if (repeated := _REPEATED.fullmatch(text)) is not None:
         return f"the answer to the question is {len(repeated[1])} characters repeated over all of its {tokens} tokens"
-    if re.search(expects, text) is None:
+    if regex.search(expects, text, timeout=_EXPRESSION_S) is None:
         cut = f", and was cut after {tokens} tokens" if is_cut else ""
         return f"the answer to the question does not match canary.known_answer.expect{cut}"
     return None

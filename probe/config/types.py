@@ -226,9 +226,11 @@ def _window(text: str) -> str:
 
 
 def _pattern(text: str) -> str:
+    import regex  # noqa: PLC0415 - slow to import, and only a known answer needs it
+
     try:
-        re.compile(text)
-    except re.error as error:
+        regex.compile(text)
+    except regex.error as error:
         raise ValueError(f"expected a regular expression such as '(?i)paris' ({error})") from None
     return text
 
@@ -304,7 +306,11 @@ Name = Annotated[str, AfterValidator(_name), Field(title="name")]
 ServerName = Annotated[str, AfterValidator(_server_name), Field(title="name")]
 Cron = Annotated[str, AfterValidator(_cron), Field(title="five cron fields")]
 WindowText = Annotated[str, AfterValidator(_window), Field(title="window")]
-Pattern = Annotated[str, Field(title="regular expression", min_length=1, max_length=1000), AfterValidator(_pattern)]
+Pattern = Annotated[
+    str,
+    Field(title="regular expression", min_length=1, max_length=1000, validate_default=True),
+    AfterValidator(_pattern),
+]
 Timezone = Annotated[str, AfterValidator(_timezone), Field(title="time zone")]
 SwitchedOff = BeforeValidator(_switched_off)
 Ratio = Annotated[float, Field(title="ratio", gt=0, lt=1), NotASwitch]

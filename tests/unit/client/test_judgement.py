@@ -1,8 +1,13 @@
 """What the text of an answer to a question with a known answer may be."""
 
-import pytest
+import time
+from dataclasses import replace
 
-from probe.client.judgement import corruption
+import pytest
+from example_records import spec, token_events
+
+from probe.client.judgement import Transcript, corruption, judge
+from probe.core.request import Outcome
 
 PARIS = "(?i)paris"
 
@@ -70,3 +75,27 @@ def test_an_answer_that_was_cut_before_the_expected_text_says_so() -> None:
 
 def test_a_long_answer_is_judged_in_bounded_time() -> None:
     assert "does not match" in (judged("ab" * 1_000_000 + "Paris") or "repeated") or judged("ab" * 1_000_000)
+
+
+@pytest.mark.parametrize(("expects", "text"), [(r"(x+x+)+y", "x" * 9999 + "!"), (r"(a|aa)+$", "a" * 9999 + "!")])
+@pytest.mark.fault(
+    "FA199",
+    "An answer for which known_answer.expect tries exponentially many ways",
+    area="Foreign answers",
+    users_see="`client_bound` and one line with the setting: the canary accuses no server",
+    stays="the event loop goes on within a fraction of a second",
+)
+def test_no_expression_holds_the_event_loop(expects: str, text: str) -> None:
+    began_s = time.perf_counter()
+    with pytest.raises(TimeoutError):
+        judged(text, expects)
+    assert time.perf_counter() - began_s < 5
+
+
+def test_an_answer_that_the_expression_cannot_judge_in_time_accuses_no_server() -> None:
+    asked = replace(spec(), expects="(x+x+)+y")
+    answer = Transcript(token_events([(1, 3, True)]), 8, 3, "stop", is_done=True, text="x" * 9999 + "!")
+    outcome, words = judge(asked, answer)
+    assert outcome is Outcome.CLIENT_BOUND
+    assert words is not None
+    assert words.startswith("canary.known_answer.expect has not decided within 20 ms")
