@@ -22,6 +22,9 @@ def sim(
     max_num_batched_tokens: Annotated[
         int | None, typer.Option(min=1, help="Tokens in one scheduler step, as in vLLM. Default: the profile's.")
     ] = None,
+    max_num_queued_reqs: Annotated[
+        int | None, typer.Option(min=1, help="Requests in the server at most, as in vLLM; it refuses more (503).")
+    ] = None,
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="Serve embeddings, rankings and scores instead of text.")
     ] = False,
@@ -50,6 +53,7 @@ def sim(
             usual,
             max_num_seqs=max_num_seqs or usual.max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens or usual.max_num_batched_tokens,
+            max_num_queued_reqs=max_num_queued_reqs,
         )
     except ValueError as error:
         raise ConfigError(f"--max-num-seqs, --max-num-batched-tokens: {error}; change one of them") from None

@@ -118,6 +118,22 @@ class Driver:
             self._entering[generation] = loop.call_at(passed_on_s, self._enter, generation)
         return generation
 
+    def refuse(self) -> str | None:
+        """Return the limit of vLLM's queue that is reached, after counting the refusal; None: the request may come in.
+
+        vLLM counts requests until their answer has ended, and prompts' tokens until their first token.
+        """
+        inside = (*self._entering, *self._open.values())
+        reqs, tokens = self._profile.max_num_queued_reqs, self._profile.max_num_queued_tokens
+        limit = None
+        if reqs is not None and len(inside) >= reqs:
+            limit = "max_num_queued_reqs"
+        elif tokens is not None and sum(one.prompt_tokens for one in inside if not one.generated) >= tokens:
+            limit = "max_num_queued_tokens"
+        if limit is not None:
+            self._metrics.refused(limit)
+        return limit
+
     def abort(self, generation: Generation) -> None:
         """Drop the request of a client that is gone and free its blocks at once; do nothing if it has ended.
 

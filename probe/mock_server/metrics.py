@@ -82,6 +82,7 @@ class Metrics:
 
     def __init__(self, profile: Profile, model: str) -> None:
         self._registry = CollectorRegistry()
+        self._refused: dict[str, Counter] = {}  # by the limit
         self._labels = {"model_name": model, "engine": ENGINE}
         self._running = self._gauge("num_requests_running", "Requests in the batch.")
         self._waiting = self._gauge("num_requests_waiting", "Requests that wait.")
@@ -161,6 +162,10 @@ class Metrics:
         self._prompt_length.observe(times.prompt_tokens)
         self._output_length.observe(times.output_tokens)
 
+    def refused(self, limit: str) -> None:
+        """Count a request that a limit of the queue refused."""
+        self._refused[limit].inc()
+
     def page(self, engine: SimulatedEngine) -> bytes:
         """Return the page in Prometheus' text format, with gauges of the engine's present state."""
         self._running.set(engine.running)
@@ -170,12 +175,12 @@ class Metrics:
         return generate_latest(self._registry)
 
     def _constants(self, profile: Profile, model: str) -> None:
-        """Set the constant series: refusals, which never occur, and the cache's configuration."""
+        """Set the constant series: the cache's configuration, and refusals at zero."""
         names = ("model_name", "reason")  # no engine label: the API server refuses, not an engine
         text = "Requests refused because the queue was full."
         refused = Counter("vllm:admission_rejections", text, names, registry=self._registry)
         for reason in ("max_num_queued_reqs", "max_num_queued_tokens"):
-            refused.labels(model_name=model, reason=reason)
+            self._refused[reason] = refused.labels(model_name=model, reason=reason)
         size = profile.usable_blocks * profile.block_size
         config = _CACHE_CONFIG | {
             "engine": ENGINE,

@@ -35,6 +35,16 @@ from probe.mock_server.request_parser import Refusal
 from probe.simulator.cost import Profile
 
 _INTERNAL_ERROR = Refusal(500, "Internal server error", "InternalServerError")
+_ELSEWHERE = "Please try again later or on a different instance."
+# By the limit of the queue that is reached: vLLM 0.32's answers, without a Retry-After.
+_FULL = {
+    "max_num_queued_reqs": Refusal(
+        503, f"The engine is currently busy and cannot accept new requests. {_ELSEWHERE}", "Service Unavailable"
+    ),
+    "max_num_queued_tokens": Refusal(
+        503, f"The engine has reached its prefill token backlog limit. {_ELSEWHERE}", "Service Unavailable"
+    ),
+}
 VERSION = "0.32.0-sim"
 STOP_SECONDS = 1  # for answers in progress when the server stops
 _GUARDED_PREFIX = "/v1"
@@ -254,6 +264,8 @@ class _MockServer:
             parsed = form.read(await request.body(), content_type, model=self._model, profile=self._profile)
         except Refusal as refusal:
             return _json_answer(wire.dumps(form.refusal(refusal)), refusal.status)
+        if (limit := self.driver.refuse()) is not None:
+            return _json_answer(wire.dumps(form.refusal(_FULL[limit])), _FULL[limit].status)
         answer = wire.MockResponse(
             request=parsed,
             model=self._model,

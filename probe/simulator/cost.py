@@ -128,7 +128,9 @@ class Profile:
 
     `plans_ahead`: a step is planned when the one before it begins, so a request that finds the engine busy waits one
     step more (vLLM's asynchronous scheduling, its default on GPUs). `request_blocks`: what each request holds beside
-    the blocks of its tokens, such as full windows of other kinds of attention.
+    the blocks of its tokens, such as full windows of other kinds of attention. `max_num_queued_reqs`: requests that may
+    be in the server, running ones too; `max_num_queued_tokens`: of prompts without a first token. More are refused, by
+    the mock server alone; None: no limit.
     """
 
     name: str
@@ -144,6 +146,8 @@ class Profile:
     prefix_caching: bool = False
     plans_ahead: bool = False
     request_blocks: int = 0
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1 or self.block_size < 1 or self.max_model_len < 1:

@@ -92,6 +92,34 @@ def test_a_client_that_leaves_the_queue_is_gone_from_it(slow: MockServer) -> Non
     _until(lambda: slow.samples()["vllm:num_requests_running"] == 0, "the others still run")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "words"),
+    [
+        ({"max_num_queued_reqs": 1}, "The engine is currently busy and cannot accept new requests."),
+        ({"max_num_queued_tokens": 100}, "The engine has reached its prefill token backlog limit."),
+    ],
+)
+def test_a_full_queue_refuses_as_vllm_does(limit: dict[str, int], words: str) -> None:
+    """Its body as vLLM 0.32 with these flags; it sends no Retry-After."""
+    (name,) = limit
+    with running(replace(SLOW, **limit)) as server:  # type: ignore[arg-type]
+        server.breaks(Faults(is_stalled=True))  # so that the first request stays in prefill
+        with _post(server, LONG):
+            _until(lambda: server.samples()["vllm:num_requests_running"] == 1, "the first does not run")
+            refused = server.post("/v1/completions", SHORT, status=503)
+        assert refused == {
+            "error": {
+                "message": f"{words} Please try again later or on a different instance.",
+                "type": "Service Unavailable",
+                "param": None,
+                "code": 503,
+            }
+        }
+        counted = server.get("/metrics")
+        assert f'vllm:admission_rejections_total{{model_name="tiny",reason="{name}"}} 1.0' in counted
+
+
 def test_a_connection_serves_one_request_after_the_other(fast: MockServer) -> None:
     connection = HTTPConnection("127.0.0.1", fast.port, timeout=5)
     for _ in range(3):
