@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import systems
 import yaml
+from harmony_server import harmony_server
 from kneewatch_command import kneewatch, measured
 from monitor import Sim
 from system_setups import SETUPS
@@ -90,6 +91,23 @@ def test_the_canary_of_the_shipped_example_passes_litellm(needs: Needs, tmp_path
     assert done.status == 0, done.out + done.err
     assert refused.status == 1
     assert "set request.prompt: text" in refused.out
+
+
+def test_gpt_oss_behind_litellm_names_the_key_that_it_needs(needs: Needs, tmp_path: Path) -> None:
+    needs("litellm")
+    with harmony_server() as server, systems.litellm(tmp_path / "gateway", server) as url:
+        (tmp_path / "key").write_text(systems.KEY)
+        place = {"base_url": url, "model": "llama", "api_key_file": str(tmp_path / "key")}
+        file = _config(tmp_path, {**place, "canary": {"workload": "short", "timeout": "10s"}})
+        file.write_text(file.read_text().replace("output_tokens: 32", "output_tokens: 32\n    api: chat"))
+        refused = kneewatch("check", "-c", file)
+        file.write_text(file.read_text().replace("  model: llama", "  model: llama\n  request: {omit: [ignore_eos]}"))
+        done = kneewatch("check", "-c", file)
+    assert refused.status == 1
+    assert "Unexpected token 200002" in refused.out
+    assert "set request.omit: [ignore_eos], since gpt-oss" in refused.out
+    assert done.status == 0, done.out + done.err
+    assert "70 + 11 tokens" in done.out
 
 
 def test_without_the_pages_of_two_servers_a_router_is_named(needs: Needs, tmp_path: Path) -> None:

@@ -87,7 +87,10 @@ STREAMS = (
     WireCase("an error after [DONE] is nobody's", "openai-python", stream(*GOOD, event({"error": "late"}))),
     WireCase("a named [DONE]", "gateways", stream(*GOOD[:-1], b"event: done\ndata: [DONE]\n\n")),
     WireCase(
-        "two tokens' events in one read", "Nagle, proxies", stream(*FOUR[:1], FOUR[1] + FOUR[2], FOUR[3], DONE, gap=30)
+        "two tokens' events in one read",
+        "Nagle, proxies",
+        stream(*FOUR[:1], FOUR[1] + FOUR[2], FOUR[3], DONE, gap=30),
+        itls=2,
     ),
     WireCase(
         "a character cut by a read", "UTF-8", cut(b"".join((comp("\u20ac", 1), comp("\U0001f600", 2), *GOOD[2:])))

@@ -35,7 +35,9 @@ class WireCase:
     """`sent`: bytes and when they arrive (ms). `source`: a public report, a standard, or a server's file.
 
     `tokens`: of each event with any. `usage`: prompt and output tokens of the record. `ttft`, `tpot`: in ms; None:
-    unknown, and so not measured. `words`: a part of the line that explains the outcome. `end`: of the connection.
+    unknown, and so not measured. `visible`: until the first text, where tokens without any came before. `itls`: how
+    many gaps between tokens are known; None: those between the events. `words`: a part of the line that explains the
+    outcome. `end`: of the connection.
     """
 
     name: str
@@ -46,6 +48,8 @@ class WireCase:
     usage: tuple[int, int] = (PROMPT, OUTPUT)
     ttft: float | None = 100.0
     tpot: float | None = 20.0
+    visible: float | None = None
+    itls: int | None = None
     words: str = ""
     api: Api = Api.COMPLETIONS
     shape: RequestShape = PLAIN_REQUESTS
