@@ -52,20 +52,35 @@ class TokenCount:
 
     def add(self, at_ns: int, late_ns: int, shows: str, count: int | None, kind: int) -> None:
         """Take an event. `shows`: ANSWER, REASONING or ""; `count`: output tokens so far, by its usage."""
-        grew = count is not None and count > self._counted
+        index = len(self._at_ns)
+        if shows and self._first_visible is None:
+            self._first_visible = index
+        if shows == ANSWER and self._first_answer is None:
+            self._first_answer = index
+        if count is None or count <= self._counted:
+            self._add_uncounted(at_ns, late_ns, shows, kind, has_usage=count is not None)
+        elif index == self._open and kind != NO_TOKEN and self._last is None:  # as with each event of vLLM
+            self._append(at_ns, late_ns, count - self._counted)
+            self._counted, self._open = count, index + 1
+        else:
+            if shows:
+                self._append(at_ns, late_ns, 0)
+            elif kind == LAST:
+                self._last = at_ns, late_ns
+            elif kind != NO_TOKEN:
+                self._empty.append(index)
+                self._append(at_ns, late_ns, 0)
+            self._settle(count)
+
+    def _add_uncounted(self, at_ns: int, late_ns: int, shows: str, kind: int, *, has_usage: bool) -> None:
+        """Take an event whose usage did not grow, or that has none."""
         if shows:
-            if self._first_visible is None:
-                self._first_visible = len(self._at_ns)
-            if shows == ANSWER and self._first_answer is None:
-                self._first_answer = len(self._at_ns)
-            self._append(at_ns, late_ns, int(count is None))
-        elif kind == LAST and (not grew or len(self._at_ns) > self._open):
+            self._append(at_ns, late_ns, int(not has_usage))
+        elif kind == LAST:
             self._last = at_ns, late_ns
-        elif kind != NO_TOKEN and (grew or (kind == EMPTY and count is None)):
+        elif kind == EMPTY and not has_usage:
             self._empty.append(len(self._at_ns))
             self._append(at_ns, late_ns, 0)
-        if grew and count is not None:
-            self._settle(count)
 
     def finish(self, count: int | None, most: int | None) -> TokenEvents:
         """Return the events. `count`: all output tokens, if the server said; `most`: as many as there can be."""

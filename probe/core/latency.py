@@ -82,7 +82,7 @@ def tpot_s(record: RequestRecord) -> float | None:
     least_after = max(whole - events.unplaced - begun, 1)
     since_sent_s = last - (record.sent_ns - record.scheduled_ns) * _NS
     most_s = min((last - first) / least_after, since_sent_s / (whole - 1))
-    return most_s if most_s <= _CERTAIN * usual_s else None
+    return max(usual_s, most_s) if most_s <= _CERTAIN * usual_s else None
 
 
 def token_times_ns(record: RequestRecord) -> list[int]:

@@ -34,14 +34,19 @@ def users_beside(
     if seconds < _SHORTEST_S or any(restarted(before, after) is not None for before, after in pairwise(usable)):
         return UserLoad()
     events = [record.events for record in probes]
-    begun = sum(len(e) > 0 and first.at_ns < e.at_ns[0] <= last.at_ns for e in events)
+    begun = [one for one in probes if one.events and first.at_ns < one.events.at_ns[0] <= last.at_ns]
     tokens = sum(sum(e.tokens[bisect_right(e.at_ns, first.at_ns) : bisect_right(e.at_ns, last.at_ns)]) for e in events)
-    begun += len(uncertain)
-    tokens += sum(most.output for most in uncertain)
+    tokens += sum(most.output for most in uncertain) + sum(map(_unseen_tokens, begun))
     return UserLoad(
-        _rate(requests_counted(first), requests_counted(last), begun, seconds),
+        _rate(requests_counted(first), requests_counted(last), len(begun) + len(uncertain), seconds),
         _rate(first.generation_tokens, last.generation_tokens, tokens, seconds),
     )
+
+
+def _unseen_tokens(record: RequestRecord) -> int:
+    """Return how many tokens more than were seen the server may have counted for an answer that did not end."""
+    has_ended = record.outcome is Outcome.OK or record.finish_reason is not None
+    return 0 if has_ended else max(record.spec.output_tokens - sum(record.events.tokens), 0)
 
 
 def mean(parts: Sequence[tuple[UserLoad, float]]) -> UserLoad:

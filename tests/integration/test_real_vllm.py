@@ -103,6 +103,26 @@ def test_a_record_has_the_times_that_the_server_measured(vllm: RealVllm, api: Ap
     assert sum(parts.values()) == pytest.approx(latency.ttft_s(record), abs=0.05), "but for the wait before sending"
 
 
+@pytest.mark.parametrize("api", [Api.COMPLETIONS, Api.CHAT])
+def test_an_answer_of_special_tokens_is_ok_with_the_times_of_its_tokens(vllm: RealVllm, api: Api) -> None:
+    """Token 0 is the end of the text, which vLLM leaves out: with `ignore_eos` the model says it to the end."""
+    record = asyncio.run(_sent(vllm, api, logit_bias={"0": 100}))
+    assert (record.outcome, record.detail) == (Outcome.OK, None)
+    assert (record.output_tokens, list(record.events.tokens), record.events.first_visible) == (4, [1, 1, 1, 1], None)
+    ttft_s, e2e_s = latency.ttft_s(record), latency.e2e_s(record)
+    assert ttft_s is not None
+    assert e2e_s is not None
+    assert ttft_s < e2e_s
+    assert latency.tpot_s(record) == pytest.approx((e2e_s - ttft_s) / 3)
+
+
+def test_an_answer_whose_special_tokens_have_no_events_is_ok_by_its_usage(vllm: RealVllm) -> None:
+    """The Responses API sends nothing for them until the answer ends."""
+    record = asyncio.run(_sent(vllm, Api.RESPONSES, logit_bias={"0": 100}))
+    assert (record.outcome, record.detail, list(record.events.tokens)) == (Outcome.OK, None, [4])
+    assert latency.tpot_s(record) is None
+
+
 def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monitor: Monitor) -> None:
     users = 'kneewatch_users_requests_total{target="joined",outcome="ok"}'
     eventually(

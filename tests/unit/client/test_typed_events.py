@@ -115,6 +115,32 @@ def test_the_end_of_the_text_is_a_token_without_text_that_took_a_step(api: Api) 
 
 
 @BOTH
+@pytest.mark.parametrize(
+    ("first_ms", "tokens", "counts", "tpot_s"),
+    [
+        (20, 16, [4, 4, 4, 4], 0.025),  # four a step: twelve hidden ones at 100 ms would have taken longer
+        (1300, 16, [4, 4, 4, 4], None),  # twelve hidden ones, or four a step
+        (100, 5, [1, 1, 1, 2], 0.1),  # one hidden, or two in an event
+    ],
+)
+def test_tokens_that_may_have_been_hidden_before_the_text_shorten_no_tpot(
+    api: Api, first_ms: int, tokens: int, counts: list[int], tpot_s: float | None
+) -> None:
+    shown = [(first_ms + 100 * i, text(api, "x")) for i in range(4)]
+    answer = said(api, *shown, *((first_ms + 300, event) for event in ending(api, tokens)))
+    assert list(answer.events.tokens) == counts
+    measured = record(events=answer.events, output_tokens=tokens, ttft_ms=0)
+    assert latency.tpot_s(measured) == (None if tpot_s is None else pytest.approx(tpot_s))
+
+
+@BOTH
+def test_an_answer_of_hidden_tokens_is_whole_where_the_server_counted_it(api: Api) -> None:
+    answer = said(api, (1, begin(api)), *((90, event) for event in ending(api, 16)))
+    assert tokens(answer) == [(90, 16)]
+    assert judge(spec(8, 16, api), answer) == (Outcome.OK, None)
+
+
+@BOTH
 def test_more_tokens_than_asked_for_are_wrong(api: Api) -> None:
     answer = said(api, (90, text(api, "a")), *((111, e) for e in ending(api, 4)))
     assert judge(spec(4, 3, api), answer)[0] is Outcome.WRONG_ANSWER

@@ -320,6 +320,29 @@ def test_a_step_of_answers_that_were_held_back_judges_no_tpot() -> None:
     assert summary(held_back, Objectives("x", ttft=Objective(0.95, 0.5))).valid, "nothing limits its TPOT"
 
 
+def _spread(events: int, tokens: int, first_ms: int, at_ms: int) -> RequestRecord:
+    """Return an answer whose usage came at its end: as many tokens in each event, 20 ms apart."""
+    stamps = (((at_ms + first_ms + 20 * i) * MS, tokens // events, True) for i in range(events))
+    counted = replace(token_events(stamps), unplaced=tokens - events)
+    return record(at_ms=at_ms, ttft_ms=first_ms, events=counted, output_tokens=tokens)
+
+
+def test_a_step_of_answers_that_do_not_show_their_tokens_counts_all_and_judges_no_tpot() -> None:
+    hidden = summary([_spread(16, 64, 400, at_ms=i) for i in range(40)])
+    assert (hidden.valid, hidden.reason, hidden.tpot_s.p50) == (False, "held_back", None)
+    assert hidden.tokens_per_event == 4
+    assert hidden.output_tokens_per_second == pytest.approx(64 * hidden.throughput_rps, rel=0.01)
+    assert summary([_spread(16, 64, 20, at_ms=i) for i in range(40)]).tpot_s.p50 == pytest.approx(0.32 / 63)
+
+
+def test_gaps_of_events_that_came_in_one_read_are_left_out() -> None:
+    """A proxy that passes on three tokens at a time has a gap of three steps, and two that nobody knows."""
+    events = token_events(((100 + 30 * i) * MS, 1, True) for i in range(8) for _ in range(3))
+    found = summary([record(events=events, output_tokens=24) for _ in range(40)])
+    assert (found.itl_s.p50, found.itl_s.mean) == (pytest.approx(0.03), pytest.approx(0.03))
+    assert found.tpot_s.p50 == pytest.approx(0.01)
+
+
 def test_what_the_answered_requests_asked_for_leaves_out_the_others() -> None:
     """Beside it stands what the server counted of the answered ones."""
     cut = replace(record(at_ms=0), outcome=Outcome.ABORTED, prompt_tokens=0, output_tokens=0)

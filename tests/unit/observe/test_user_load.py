@@ -1,11 +1,15 @@
 """What users asked of a server beside a load of ours: by its counters, less what we have sent."""
 
+from array import array
 from dataclasses import replace
 
 import pytest
-from plain_records import failure, poll, record
+from plain_records import failure, poll, record, spec
+from wire_cases.chunks import comp
 
-from probe.core.request import Outcome, RequestRecord
+from probe.client.exchange import read_answer
+from probe.client.judgement import Transcript
+from probe.core.request import Api, Outcome, RequestRecord, RequestSpec
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
 from probe.observe.user_load import mean, users_beside
 
@@ -44,6 +48,25 @@ def test_a_restart_in_between_makes_the_users_unknown_though_the_counters_are_hi
 
 def test_a_request_that_failed_without_a_token_was_not_counted_by_the_server() -> None:
     assert users_beside([failure(at_ms=2000)] * 5, [_read(0.0, 0, 0), _read(10.0, 10, 0)]).requests_per_second == 1.0
+
+
+def test_tokens_that_our_streams_do_not_show_one_by_one_are_no_users() -> None:
+    """Four tokens an event, and a usage at the end only; one answer broke off before it."""
+    parts = [comp("four words of text ", None, "length" if i == 15 else None) for i in range(16)]
+    whole = read_answer([(i, i, part) for i, part in enumerate([*parts, comp(None, 64)])], Api.COMPLETIONS)
+    cut = read_answer([(i, i, part) for i, part in enumerate(parts[:10])], Api.COMPLETIONS)
+    asked = replace(spec(3, 64), output_tokens=64)
+    ours = [_answered(whole, asked, Outcome.OK, i) for i in range(39)]
+    assert users_beside(ours, [_read(0.0, 0, 0), _read(40.0, 39, 39 * 64)]) == UserLoad(0.0, 0.0)
+    ours.append(_answered(cut, asked, Outcome.BROKEN_STREAM, 39))
+    assert users_beside(ours, [_read(0.0, 0, 0), _read(40.0, 40, 39 * 64 + 43)]) == UserLoad(0.0, 0.0)
+    assert users_beside(ours, [_read(0.0, 0, 0), _read(40.0, 60, 80 * 64)]) == UserLoad(0.5, 64.0)
+
+
+def _answered(answer: Transcript, asked: RequestSpec, outcome: Outcome, second: int) -> RequestRecord:
+    at_ns = array("q", [at * 10**6 + 10**9 * second + 1 for at in answer.events.at_ns])
+    events = replace(answer.events, at_ns=at_ns)
+    return record(spec=asked, outcome=outcome, events=events, finish_reason=answer.finish_reason)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,15 @@ def test_undefined_latencies_are_null_and_not_zero(one: object) -> None:
     json.dumps(written, allow_nan=False)
 
 
+def test_an_unknown_tpot_has_its_reason() -> None:
+    held = record_json(record(gap_s=0.0))
+    assert (held["tpot_s"], held["itl_max_s"]) == (None, None)
+    assert held["tpot_unknown"] == "100 % of the tokens came together with the first one"
+    assert record_json(record())["tpot_unknown"] is None
+    late = record(events=replace(record().events, first_visible=1))
+    assert record_json(late)["first_visible_s"] == pytest.approx(0.11)
+
+
 def test_the_prompt_stays_out() -> None:
     assert "1003" not in json.dumps(record_json(record()))
 

@@ -1,6 +1,8 @@
 """Tables and sentences for a terminal."""
 
 import io
+from array import array
+from dataclasses import replace
 
 import pytest
 from example_records import CHAT, WALL_S, record, result, snapshot, spec, status
@@ -9,6 +11,9 @@ from rich.console import Console
 from probe.core.request import Outcome
 from probe.core.result import Capacity
 from probe.report.terminal import canary_words, live_summary
+
+UNPLACED = record(events=replace(record().events, tokens=array("i", [4] * 3), unplaced=9), output_tokens=12, ttft_s=0.1)
+LATE_TEXT = record(events=replace(record().events, first_visible=2))
 
 
 def _printed(thing: object) -> str:
@@ -27,6 +32,10 @@ def _printed(thing: object) -> str:
         (record(ttft_s=0.7, gap_s=0.1), "missed ttft, tpot"),
         (record(outcome=Outcome.TIMEOUT), "timeout: it failed"),
         (record(asked=spec(output_tokens=1)), "TPOT -"),
+        (record(gap_s=0.0), "not streamed: 100 % of the tokens came together with the first one, so TPOT is unknown"),
+        (UNPLACED, "12 tokens came in 3 events, and no usage says which in which, so TPOT is unknown"),
+        (UNPLACED, "every objective that can be judged is met"),
+        (LATE_TEXT, "TTFT 100 ms, first token with text 120 ms, TPOT 10"),
     ],
 )
 def test_a_canary_in_words(one: object, words: str) -> None:
