@@ -275,10 +275,14 @@ class ChunkReader(StreamReader):
             self._keep(delta.content, reasoning)
         else:
             content, kind = "", COUNTED
-        if choice.finish_reason:  # some servers send an empty one with each event
-            self._end_reason(choice.finish_reason)
-            kind = LAST
-        return content, kind
+        return content, self._place(kind, choice.finish_reason)
+
+    def _place(self, kind: int, reason: str | None) -> int:
+        """Return what an event may be without content, by why the answer ends, or has ended."""
+        if reason:  # some servers send an empty one with each event
+            self._end_reason(reason)
+            return LAST
+        return kind if self._finish is None else NO_TOKEN
 
     def _take_unusual(self, event: bytes, at_ns: int, late_ns: int) -> None:
         """Parse an event that is no regular chunk: an error, a field of another type, or no JSON."""
@@ -299,9 +303,8 @@ class ChunkReader(StreamReader):
             content = content_of(choice, chat=self._chat)
             kind = EMPTY if is_empty_text(choice, chat=self._chat) else COUNTED
             self._keep(*text_in(choice, chat=self._chat))
-            if isinstance(reason := choice.get("finish_reason"), str) and reason:
-                self._end_reason(reason)
-                kind = LAST
+            reason = choice.get("finish_reason")
+            kind = self._place(kind, reason if isinstance(reason, str) else None)
         self._count(usage_in(usage), at_ns, late_ns, content=content, kind=kind)
 
 

@@ -16,7 +16,7 @@ from probe.core.request import TokenEvents
 
 # What an event without text may be.
 NO_TOKEN = 0  # it has no place for a token
-COUNTED = 1  # a token if the usage grew with it: a role, an empty delta
+COUNTED = 1  # a token if the usage grew with it alone: a role, an empty delta
 EMPTY = 2  # an empty text: a token, unless the count has no room for it
 LAST = 3  # it says why the answer ended: a token if the count has one left, and it took as long as one
 
@@ -67,7 +67,7 @@ class TokenCount:
                 self._append(at_ns, late_ns, 0)
             elif kind == LAST:
                 self._last = at_ns, late_ns
-            elif kind != NO_TOKEN:
+            elif kind == EMPTY:
                 self._empty.append(index)
                 self._append(at_ns, late_ns, 0)
             self._settle(count)

@@ -46,10 +46,11 @@ def first_answer_s(record: RequestRecord) -> float | None:
 def ttft_parts_s(record: RequestRecord) -> Mapping[str, float]:
     """Return where the time from sending to the first token went: queue, prefill, and outside the engine.
 
-    The first two are the server's account. Empty without one, or if it is longer than the whole.
+    The first two are the server's account. Empty without one, if it is longer than the whole, and for a stream that was
+    held back, in which the first token came earlier than is known.
     """
     first, times = ttft_s(record), record.server_times
-    if first is None or times is None:
+    if first is None or times is None or is_held_back(record):
         return {}
     outside_s = first - (record.sent_ns - record.scheduled_ns) * _NS - times.queue_s - times.prefill_s
     return {"queue": times.queue_s, "prefill": times.prefill_s, "outside": outside_s} if outside_s >= 0 else {}

@@ -99,8 +99,8 @@ def test_a_record_has_the_servers_own_times() -> None:
     """As vLLM sends them with --enable-per-request-metrics, in the chunk with the usage."""
     metrics = {"queue_time_ms": 2.0, "time_to_first_token_ms": 5.0, "mean_itl_ms": 10.0}
     last = event({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": 3}, "metrics": metrics})
-    *tokens, done = THREE_TOKENS
-    record = answer_to([STREAM_HEAD, 0.02, chunked(*tokens, last, done)])
+    first, *others, done = THREE_TOKENS
+    record = answer_to([STREAM_HEAD, 0.02, chunked(first, end=False), 0.01, chunked(*others, last, done)])
     assert record.server_times == ServerTimes(queue_s=0.002, prefill_s=0.005)
     parts, ttft_s = latency.ttft_parts_s(record), latency.ttft_s(record)
     assert (parts["queue"], parts["prefill"], sum(parts.values())) == (0.002, 0.005, pytest.approx(ttft_s, abs=0.005))

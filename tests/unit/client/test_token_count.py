@@ -123,6 +123,10 @@ CASES: dict[str, Case] = {
         [Part("a"), *(Part("a", gap_ms=40) for _ in range(15)), *end(64)], [4] * 16, 100, None, 700 / 63,
     ),
     "twelve before, or four a step": ([Part("a", gap_ms=250), *silent(["a"] * 3), *end(16)], [4] * 4, 340, None, None),
+    "the usage after the reason, with an empty choice": (
+        [*silent(["a"] * 8), Part("", finish="length", gap_ms=0), Part("", 16)], [2] * 8, 100, None, None,
+    ),
+    "the usage with an empty delta": ([*silent(["a"] * 8), Part({}, 8)], [1] * 8, 100, None, 10),
     "a token without an event": ([*silent(["a"] * 15), *end(16)], [1] * 14 + [2], 100, None, 10),
     "an answer in one event": ([Part("a" * 16), *end(16)], [16], 100, None, None),
 }  # fmt: skip

@@ -224,3 +224,4 @@ def test_where_the_time_to_the_first_token_went() -> None:
 def test_an_account_that_is_missing_or_longer_than_the_wait_says_nothing(times: ServerTimes | None) -> None:
     assert ttft_parts_s(record(ttft_ms=100.0, server_times=times)) == {}
     assert ttft_parts_s(failure(server_times=ServerTimes(0.0, 0.0))) == {}
+    assert ttft_parts_s(record(gap_ms=0, server_times=ServerTimes(0.0, 0.01))) == {}, "the time outside would be E2E"
