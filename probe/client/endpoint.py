@@ -16,6 +16,7 @@ from probe.client.secrets import BEARER, AuthHeader, Secrets
 from probe.client.tls_files import client_context
 from probe.client.transport import Transport
 from probe.core.file_signature import file_signature
+from probe.core.plain_file import read_secret
 from probe.core.redactor import Redactor
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class Endpoint:
         """Return user and password for the proxy, if any. Raises OSError or ValueError where the file has none."""
         if not self.proxy_auth_file:
             return None
-        user, colon, password = Path(self.proxy_auth_file).read_text().strip().partition(":")
+        user, colon, password = read_secret(self.proxy_auth_file).partition(":")
         if not colon:
             raise ValueError(f"{self.proxy_auth_file}: holds no credentials; expected one line, USER:PASSWORD")
         return user, password

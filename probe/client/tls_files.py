@@ -9,6 +9,7 @@ import httpx
 import structlog
 
 from probe.core.file_signature import file_signature
+from probe.core.plain_file import check_plain
 from probe.core.text import one_line
 
 _log = structlog.get_logger()
@@ -67,6 +68,8 @@ def _files(ca_file: str | None, cert_file: str | None, key_file: str | None, *, 
 def _make(
     ca_file: str | None, cert_file: str | None, key_file: str | None, *, verify: bool, http2: bool
 ) -> ssl.SSLContext:
+    for file in filter(None, (ca_file, cert_file, key_file)):
+        check_plain(file)
     if verify and ca_file:
         context = ssl.create_default_context(cafile=ca_file)
     else:

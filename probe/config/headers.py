@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Discriminator, Field, SecretStr, Tag
 
 from probe.config.path_checks import file_problem
 from probe.config.types import ConfigSection, arm
+from probe.core.plain_file import read_secret
 
 # Header names as in RFC 9110.
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
@@ -61,7 +62,7 @@ class SecretHeader(ConfigSection):
     def value(self) -> str:
         """Return the value. Raises OSError or UnicodeError for a file that cannot be read."""
         if self.file is not None:
-            return self.file.read_text().strip()
+            return read_secret(self.file)
         return self.secret.get_secret_value().strip() if self.secret is not None else ""
 
 

@@ -5,6 +5,8 @@ import ssl
 import stat
 from pathlib import Path
 
+from probe.core.plain_file import is_plain, read_secret
+
 _UNREADABLE = "cannot be read; create it, or fix the path"
 _NOT_REGULAR = "is not a regular file; give the path of one"
 
@@ -21,8 +23,7 @@ def file_problem(file: Path) -> str | None:
         os.close(opened)
     if stat.S_ISDIR(found.st_mode):
         return _UNREADABLE
-    is_null = stat.S_ISCHR(found.st_mode) and found.st_rdev == Path(os.devnull).stat().st_rdev  # an empty file
-    return None if is_null or stat.S_ISREG(found.st_mode) else _NOT_REGULAR
+    return None if is_plain(found) else _NOT_REGULAR
 
 
 def folder_problem(folder: Path) -> str | None:
@@ -57,7 +58,7 @@ def credentials_problem(file: Path) -> str | None:
     if unreadable := file_problem(file):
         return unreadable
     try:
-        text = file.read_text().strip()
+        text = read_secret(file)
     except (OSError, ValueError):
         return _UNREADABLE
     user, colon, _ = text.partition(":")

@@ -34,6 +34,7 @@ from probe.config.types import (
     default_duration,
 )
 from probe.core.errors import ConfigError
+from probe.core.plain_file import read_secret
 from probe.core.server_address import server_key
 
 
@@ -169,7 +170,7 @@ class WatchConfig(NamedEntry):
         Raises OSError if the file was removed since the configuration was loaded.
         """
         if self.api_key_file is not None:
-            return self.api_key_file.read_text().strip()
+            return read_secret(self.api_key_file)
         return self.api_key.get_secret_value() if self.api_key else None
 
     def plain_headers(self) -> dict[str, str]:

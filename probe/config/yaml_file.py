@@ -3,6 +3,7 @@
 Variables are replaced after the YAML is parsed, so a value cannot change the structure.
 """
 
+import errno
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import yaml
 
 from probe.core.errors import ConfigError
+from probe.core.plain_file import read_plain
 
 MAX_CONFIG_BYTES = 1_000_000
 _MAX_DEPTH = 50
@@ -23,11 +25,11 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 def read_yaml(path: Path) -> object:
     """Return the file's content. Raises ConfigError with file, line and column."""
     try:
-        data = path.read_bytes()
+        data = read_plain(path, MAX_CONFIG_BYTES)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise ConfigError(f"{path}: {error.strerror}; expected a configuration of at most that") from None
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); use an existing file with -c FILE") from None
-    if len(data) > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{path}: {len(data)} bytes; expected a configuration of at most {MAX_CONFIG_BYTES}")
     try:
         return yaml.load(data, Loader=_StrictLoader)  # noqa: S506 - a SafeLoader that also refuses duplicates
     except yaml.MarkedYAMLError as error:

@@ -14,6 +14,7 @@ from probe.client.secrets import BEARER, is_sendable
 from probe.client.tls_files import client_context
 from probe.config.discovery import HttpDiscovery
 from probe.core.foreign_json import ForeignJsonError, read_json, size_text
+from probe.core.plain_file import read_secret
 from probe.core.redactor import Redactor
 from probe.discovery import target_groups as groups
 from probe.discovery.polling import PollError, ProblemReporter, polled
@@ -93,7 +94,7 @@ class HttpSource:
         headers = {"accept": "application/json", "accept-encoding": "identity"}
         headers |= {"x-prometheus-refresh-interval-seconds": f"{self._every_s:.0f}"}
         if self._token_file is not None:
-            token = self._token_file.read_text().strip()
+            token = read_secret(self._token_file)
             if not is_sendable(token):
                 raise ValueError("the token contains characters that a header cannot carry")
             self._redactor.add(token)

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from probe.config.web_file import RateLimit, TlsServer, WebConfig, load_web_config
 from probe.core.errors import ConfigError
 from probe.core.file_signature import Signature, file_signature
+from probe.core.plain_file import check_plain
 from probe.web.auth import BasicAuth, BusyError
 
 _log = structlog.get_logger()
@@ -158,12 +159,17 @@ def server_context(tls: TlsServer) -> ssl.SSLContext:
         certificate = _file(held, tls.cert_file, tls.cert)
         key = _file(held, tls.key_file, tls.key.get_secret_value() if tls.key is not None else None)
         try:
+            for file in (certificate, key):
+                if file is not None:
+                    check_plain(file)
             context.load_cert_chain(certificate, key, _refuse_passphrase)
         except (OSError, ValueError) as error:
             raise ConfigError(f"tls_server_config: certificate and key cannot be used ({_words(error)})") from None
         if tls.client_auth_type in _POLICIES:
             authority = _file(held, tls.client_ca_file, tls.client_ca)
             try:
+                if authority is not None:
+                    check_plain(authority)
                 context.load_verify_locations(cafile=authority)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"tls_server_config.client_ca_file: cannot be used ({_words(error)})") from None
