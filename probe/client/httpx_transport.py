@@ -83,8 +83,7 @@ class HttpxTransport(httpx.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         self._closed = True
-        for line in tuple(self._all):
-            await self._drop(line)
+        await asyncio.gather(*(self._drop(line) for line in tuple(self._all)))
 
     async def _exchange(self, line: "_Line", request: httpx.Request) -> httpx.Response:
         given = request.extensions.get("timeout", {})
@@ -164,7 +163,7 @@ class _Line:
         self.is_closed = False
         self.http2_stream: int | None = None  # of the current request
         self._next_stream: int | None = None
-        self.streams: list[httpcore.AsyncNetworkStream] = []  # as connected
+        self.streams: list[_Stream] = []  # as connected
         self.top: httpcore.AsyncNetworkStream | None = None  # the same, or TLS over it
         self.pool = make(network_backend=_Backend(self))
 
@@ -183,14 +182,13 @@ class _Line:
         """Reset the current request, and close at once, in any state."""
         self.is_closed = True
         for stream in self.streams:
-            with suppress(Exception):  # its socket may be gone
-                discard_unsent(stream.get_extra_info("socket"))
+            stream.discard()
         with suppress(Exception):
             if self.http2_stream is not None and self.top is not None:
                 await self.top.write(_RST_STREAM.pack(0, 4, 3, 0, self.http2_stream, _CANCEL), _RESET_S)
         for stream in self.streams:
             with suppress(Exception):
-                await stream.aclose()
+                await stream.network.aclose()
         with suppress(Exception):  # what httpcore makes of its connection's end
             await self.pool.aclose()
 
@@ -224,28 +222,36 @@ class _Backend(httpcore.AsyncNetworkBackend):
         if self._line.is_closed:  # meanwhile
             await made.aclose()
             raise httpcore.ConnectError("the client is closed")
-        self._line.streams.append(made)
-        return _Stream(made, self._line)
+        stream = _Stream(made, self._line)
+        self._line.streams.append(stream)
+        return stream
 
     async def sleep(self, seconds: float) -> None:
         await self._network.sleep(seconds)
 
 
 class _Stream(httpcore.AsyncNetworkStream):
-    """A stream, plain or TLS, that notes on its line that bytes have come."""
+    """A stream, plain or TLS. It notes on its line that bytes have come; closing it takes back what was not sent."""
 
     def __init__(self, stream: httpcore.AsyncNetworkStream, line: _Line) -> None:
         self._line = line
-        self._stream = stream
+        self.network = stream
         line.top = stream
         self.write = stream.write  # type: ignore[method-assign]
-        self.aclose = stream.aclose  # type: ignore[method-assign]
         self.get_extra_info = stream.get_extra_info  # type: ignore[method-assign]
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's
-        data = await self._stream.read(max_bytes, timeout)
+        data = await self.network.read(max_bytes, timeout)
         self._line.heard = self._line.heard or bool(data)
         return data
+
+    async def aclose(self) -> None:
+        self.discard()
+        await self.network.aclose()
+
+    def discard(self) -> None:
+        with suppress(Exception):  # its socket may be gone
+            discard_unsent(self.get_extra_info("socket"))
 
     async def start_tls(
         self,
@@ -253,7 +259,7 @@ class _Stream(httpcore.AsyncNetworkStream):
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - httpcore's
     ) -> httpcore.AsyncNetworkStream:
-        return _Stream(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._line)
+        return _Stream(await self.network.start_tls(ssl_context, server_hostname, timeout), self._line)
 
 
 class _Body(httpx.AsyncByteStream):

@@ -154,6 +154,36 @@ def test_a_connection_that_comes_about_after_the_client_was_closed_is_closed(run
     run(main())
 
 
+def test_what_a_server_has_not_read_when_a_request_is_given_up_never_reaches_it(run: Run) -> None:
+    ends: list[str] = []
+    over = asyncio.Event()
+
+    async def slow(peer: Peer) -> None:
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await over.wait()
+        peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
+        try:
+            await peer.until_gone()
+            ends.append("all of it")
+        except ConnectionResetError:
+            ends.append("a reset")
+
+    async def main() -> None:
+        async with serving(slow) as server:
+            through = Endpoint("llama", "http://llama.test:8000", proxy=server.url).transport()
+            asked = httpx.Request("POST", "http://llama.test:8000/v1/completions", content=bytes(8 * 2**20))
+            sending = asyncio.create_task(through.handle_async_request(asked))
+            await asyncio.sleep(0.1)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+            over.set()
+            await server.until_open(0)
+            await through.aclose()
+        assert ends == ["a reset"]
+
+    run(main())
+
+
 @pytest.mark.parametrize("by_timeout", [False, True])
 def test_giving_up_in_any_turn_of_the_loop_leaves_no_connection(
     run: Run,
