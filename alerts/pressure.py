@@ -8,10 +8,11 @@ dashboards agree.
 from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.rules import Alert, FaultKind, Recording, RuleGroup
-from alerts.templates import OF_TARGET, value_of
+from alerts.templates import OF_TARGET, listed, value_of
 from alerts.windows import DAY_S, duration
 from exporters import names
 from exporters.names import PREFIX, Series
+from probe.observe.engine_balance import IMBALANCES
 
 # Pressure that passes within ten minutes is a burst: this window, and the same again as `for`.
 _WINDOW_S = 300.0
@@ -40,6 +41,9 @@ _STALLED_S = 120.0
 # Also in a rehearsal: below this, a stall and a long step look alike.
 _STALLED_AT_LEAST_S = 30.0
 
+# As long as autoscalers and drains take; the monitor's ratio is of five minutes, and of engines older than thirty.
+_IMBALANCE_S = 900.0
+
 _PREFIX_S = 900.0
 # An emptied cache is warm again within half an hour; the window shows the cold time for its own length longer.
 _PREFIX_FOR_S = 2700.0
@@ -64,7 +68,13 @@ _ROOM = 0.5  # of the KV cache
 def pressure_group(scale: float = 1.0) -> RuleGroup:
     """Return the tickets for all targets; `scale` shortens windows and waiting times."""
     prefix = (_hit_ratio(scale), _prefix(scale))
-    rules: list[Recording | Alert] = [_kv_cache(scale), _preemptions(scale), _queue(scale), *prefix]
+    rules: list[Recording | Alert] = [
+        _kv_cache(scale),
+        _preemptions(scale),
+        _queue(scale),
+        _imbalance(scale),
+        *prefix,
+    ]
     return RuleGroup("kneewatch-pressure", max(1.0, 60 * scale), rules)
 
 
@@ -238,6 +248,37 @@ def _stalled(scale: float) -> Alert:
         means="an engine with requests makes no progress, whatever `/health` returns",
         panels={links.TARGET: ["Requests in the server", "Server tokens per second", "Stalled engine"]},
         finds=(FaultKind.STALL,),
+    )
+
+
+def _imbalance(scale: float) -> Alert:
+    """Alert where one engine has much more than the others. What can be compared the monitor decides
+    (probe/observe/engine_balance.py): no new, drained or otherwise different one.
+    """
+    window = duration(_IMBALANCE_S * scale)
+    ratio = f"max {by('target', 'reason')} (avg_over_time({names.IMBALANCE.name}{{reason=%r}}[{window}]))"
+    shown = [f"{ratio % reason} >= {least:g}".replace("'", '"') for reason, least in IMBALANCES.items()]
+    running, waits = (f"{names.ENGINE[key].name}{{{OF_TARGET}}}" for key in ("running", "waiting"))
+    load = f"max by (engine_index) ({running} + {waits})"
+    most = listed(f"topk(2, {load})", "engine_index", before=" Requests running and waiting now, most: ")
+    least = listed(f"bottomk(2, {load})", "engine_index", before="; least: ", after=".")
+    return Alert(
+        name="KneewatchReplicasUnbalanced",
+        expr=_of_users("\nor ".join(shown), scale, 2 * _IMBALANCE_S),
+        for_s=_IMBALANCE_S * scale,
+        severity="ticket",
+        summary=(
+            "{{ $labels.target }}: one engine has {{ $value | humanize }} times the {{ $labels.reason }} of the others"
+        ),
+        description=(
+            f"For {duration(2 * _IMBALANCE_S * scale)}, one replica or data-parallel engine of {{{{ $labels.target }}}}"
+            f" has had {{{{ $value | humanize }}}} times the {{{{ $labels.reason }}}} of the others' mean.{most}{least}"
+            " Users of that one wait while the others have room."
+        ),
+        means="one replica or data-parallel engine has twice the load, KV cache use or latency of the others",
+        panels={links.SERVER: ["Imbalance of engines", "Waiting, by engine", "TTFT, by engine"]},
+        silenced_by=(inhibitions.TARGET_DOWN, inhibitions.ENGINE_STALLED),
+        unseen="the servers have one engine",
     )
 
 

@@ -156,17 +156,38 @@ def engines() -> list[PlacedPanel]:
     )
     shown = [(title, what, f"{series.name}{{{TARGET}}}", unit) for title, what, series, unit in gauges]
     shown += [(title, what, f"rate({series.name}{{{TARGET}}}[{RATE}])", unit) for title, what, series, unit in counters]
+    shown += [
+        (
+            name.upper(),
+            f"mean {name.upper()}",
+            f"rate({series.name}_sum{{{TARGET}}}[{RATE}]) / (rate({series.name}_count{{{TARGET}}}[{RATE}]) > 0)",
+            "s",
+        )
+        for name, series in names.ENGINE_LATENCIES.items()
+    ]
     return [
         panels.timeseries(
-            f"{title}, by engine",
-            f"The highest and the lowest {what} among the engines. Good: alike. Otherwise requests are spread"
+            "Imbalance of engines",
+            "Load, KV cache use, TTFT and ITL of the replica or engine that has most, relative to the mean of the"
+            " others, over five minutes; 1 if little is at stake. Good: below 2. Otherwise a router spreads requests"
             " unevenly, or one engine is slow.",
-            unit=unit,
-            queries=spread(expr),
+            unit="short",
+            queries=[Query(largest(names.IMBALANCE, by="reason"), "{{reason}}")],
             no_value=_ONE_ENGINE,
-        )
-        for title, what, expr, unit in shown
+        ),
+        *(_by_engine(*each) for each in shown),
     ]
+
+
+def _by_engine(title: str, what: str, expr: str, unit: str) -> PlacedPanel:
+    return panels.timeseries(
+        f"{title}, by engine",
+        f"The highest and the lowest {what} among the engines. Good: alike. Otherwise requests are spread"
+        " unevenly, or one engine is slow.",
+        unit=unit,
+        queries=spread(expr),
+        no_value=_ONE_ENGINE,
+    )
 
 
 def options() -> list[PlacedPanel]:

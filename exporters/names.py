@@ -19,6 +19,7 @@ _OWN = dict.fromkeys(
         *(value for value in list(globals().values()) if isinstance(value, Series)),
         *SERVER.values(),
         *ENGINE.values(),
+        *ENGINE_LATENCIES.values(),
     ]
 )
 ALL: tuple[Series, ...] = (

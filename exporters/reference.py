@@ -19,8 +19,8 @@ edit those files, not this page.
 
 A series is absent while its value is unknown; no value stands for "unknown". Times are in seconds, shares from 0 to 1.
 A target with one workload has fewer than 560 series, and fewer than 600 with all four latency objectives. Optional
-sources add more: up to 30 for each GPU, five for each of 2 to 32 data-parallel engines, 25 for each of the server's
-optional KV histograms.
+sources add more: up to 30 for each GPU, eleven for each of 2 to 32 replicas or data-parallel engines, 25 for each of
+the server's optional KV histograms.
 
 `promtool check metrics` reports nothing but the label `modelName` of the GPU series, which is dcgm-exporter's.
 

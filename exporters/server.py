@@ -9,7 +9,7 @@ from probe.core import server_values
 from probe.core.objectives import LATENCIES, Objectives
 from probe.core.server_values import VALUES, Value, ValueKind
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
-from probe.observe.counted_totals import CountedTotals
+from probe.observe.counted_totals import CountedTotals, by_engine
 from probe.observe.histogram_arithmetic import count_within
 
 _PLAIN = [value.key for value in server_values.plain() if value.series]
@@ -40,6 +40,7 @@ class ServerExporter:
                 names.SERVER_PREEMPTIONS_PER_REQUEST,
                 *(names.SERVER[key] for key in (*_PLAIN, *(value.key for value in _LABELLED), *_HISTOGRAMS)),
                 *names.ENGINE.values(),
+                *names.ENGINE_LATENCIES.values(),
             )
         )
         self._reasons = reasons
@@ -83,9 +84,7 @@ class ServerExporter:
                 lines.value(names.SERVER[value.key], [target, part], count)
         for adapter in snapshot.adapters:
             lines.value(names.SERVER_ADAPTER, [target, adapter], 1.0)
-        for index, engine in snapshot.by_engine.items():
-            for key, series in names.ENGINE.items():
-                lines.value(series, [target, index], getattr(engine, key))
+        _write_engines(lines, target, snapshot)
         for key in _HISTOGRAMS:
             lines.histogram(names.SERVER[key], [target], snapshot.histograms.get(key))
         source, preemptions = _preemptions_per_request(snapshot)
@@ -106,6 +105,16 @@ class ServerExporter:
         for reason, count in self._errors[target].items():
             lines.value(names.SERVER_SCRAPE_ERRORS, [target, reason], count)
         return lines
+
+
+def _write_engines(lines: SampleLines, target: str, snapshot: ServerSnapshot) -> None:
+    for index, engine in snapshot.by_engine.items():
+        for key, series in names.ENGINE.items():
+            lines.value(series, [target, index], getattr(engine, key))
+    for index, counted in by_engine(snapshot):
+        for key, series in names.ENGINE_LATENCIES.items():
+            if index in snapshot.by_engine:
+                lines.histogram(series, [target, index], _sum_and_count(counted.histograms.get(key)))
 
 
 class UserTrafficExporter:
@@ -154,6 +163,10 @@ def _parts(snapshot: ServerSnapshot, value: Value) -> Mapping[str, float]:
     parts = snapshot.parts(value.key)
     whole = snapshot.value(value.whole) if value.whole else None
     return parts or ({} if whole is None else {_UNKNOWN_PART: whole})
+
+
+def _sum_and_count(histogram: Histogram | None) -> Histogram | None:
+    return Histogram(((float("inf"), histogram.count),), histogram.sum) if histogram is not None else None
 
 
 def _preemptions_per_request(snapshot: ServerSnapshot) -> tuple[str, Histogram | None]:

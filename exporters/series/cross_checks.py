@@ -73,6 +73,14 @@ USERS_UNCERTAIN = _declare(
     (*TARGET, "objective"),
 )
 
+IMBALANCE = _declare(
+    "gauge",
+    "engine_imbalance_ratio",
+    "Load (requests), KV cache use, mean TTFT or ITL of the replica or engine that has most, relative to the mean of"
+    " the others; 1 if little is at stake",
+    (*TARGET, "reason"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -143,6 +151,13 @@ CHECKS: tuple[Check, ...] = (
         KV_TOO_SMALL,
         "1 while [the signs together](#kv-cache-pressure) show that the KV cache is too small",
         "if the server has no KV cache",
+    ),
+    Check(
+        "imbalance",
+        IMBALANCE,
+        "`load`, `kv_cache`, `ttft`, `itl`: of the [replica or engine](#one-replica-has-most-of-the-load) that has"
+        " most, over the mean of the others; five minutes",
+        "unless two can be compared",
     ),
     Check(
         "has_multiple_backends",

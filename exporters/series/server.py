@@ -23,6 +23,14 @@ def _of_values(values: Iterable[Value], *labels: str) -> Mapping[str, Series]:
 # values are of all engines together, except for the KV cache usage.
 SERVER = _of_values(VALUES, *TARGET)
 ENGINE = _of_values(ENGINE_VALUES, *TARGET, "engine_index")
+# Of a replica or an engine, only sum and count: the buckets of 32 engines would be a thousand series.
+ENGINE_LATENCIES: Mapping[str, Series] = {
+    key: _declare(
+        "histogram", f"server_engine_{key}_seconds", f"{key.upper()} at an engine; only sum and count",
+        (*TARGET, "engine_index"),
+    )
+    for key in ("ttft", "itl")
+}  # fmt: skip
 
 SERVER_UP = _declare(
     "gauge", "server_scrape_up", "1 if the last scrape of the server's metrics succeeded, else 0", TARGET

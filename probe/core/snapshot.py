@@ -187,6 +187,19 @@ class CountedTraffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Imbalance:
+    """The engine whose value is farthest above the mean of the others, and the ratio: 1 if little is at stake."""
+
+    engine: str
+    value: float
+    others: float
+    ratio: float
+
+    def __float__(self) -> float:
+        return self.ratio
+
+
+@dataclass(frozen=True, slots=True)
 class CrossChecks:
     """Values that need client, server and GPU metrics together. None or absent: unknown now."""
 
@@ -200,6 +213,7 @@ class CrossChecks:
     stalled_s: float | None = None  # how long an engine has had requests without progress
     pressure: Mapping[str, bool] = field(default_factory=dict)  # signs of KV cache pressure
     is_kv_cache_too_small: bool | None = None  # what the signs show together
+    imbalance: Mapping[str, Imbalance] = field(default_factory=dict)  # of replicas or engines, by reason
     has_multiple_backends: bool = False  # several servers answer at one address, so their counters are mixed
     held_back_ratio: float | None = None  # share of a canary's tokens that came together with the first one
     # By latency objective: whether users' requests of the last hour met it, where that is certain, and the share of

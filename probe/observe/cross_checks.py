@@ -65,6 +65,7 @@ class CrossChecker:
             stalled_s=self._state.stalled_s,
             pressure=pressure,
             is_kv_cache_too_small=kv_pressure.is_too_small(pressure),
+            imbalance=self._state.balance.view(self._objectives),
             held_back_ratio=self._held_back(),
             users_met={name: met for name, _, met in users if met is not None},
             users_uncertain={name: one.uncertain_ratio for name, one, _ in users},

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from probe.core.request import RequestRecord, Traffic
 from probe.core.snapshot import CountedTraffic, ServerSnapshot, UserLoad, UserTotals
+from probe.observe.engine_balance import EngineBalance
 from probe.observe.kv_pressure import most_running
 from probe.observe.length_history import LengthHistory
 from probe.observe.probe_traffic import LENGTHS, NO_TOKENS, Tokens
@@ -120,6 +121,7 @@ class ServerState:
         self.user_history: deque[tuple[int, UserTotals]] = deque()
         # The client's and the server's token counts over periods without users, and the time in ns.
         self.comparisons: deque[tuple[int, CountedTraffic]] = deque(maxlen=_MAX_COMPARISONS)
+        self.balance = EngineBalance()
         self.has_multiple_backends = False
         self.sleep = Sleep()
         self.stalled_s: float | None = None
@@ -160,6 +162,7 @@ class ServerState:
             self.history.clear()
         self.recent.append(slim(snapshot, _RECENT_HISTOGRAMS))
         self.history.add(snapshot)
+        self.balance.add(snapshot)
         self.sleep.add(snapshot)
         if snapshot.is_asleep:
             self._stall.clear()  # it makes no progress on purpose

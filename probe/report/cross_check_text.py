@@ -1,7 +1,7 @@
 """Findings from client, server and GPU metrics together, as sentences. Pure."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -10,7 +10,8 @@ from probe.core.objectives import LATENCIES
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
 from probe.core.target_status import TargetStatus
 from probe.gpu.fields import PROGRAM_XIDS, computing, memory, utilization
-from probe.report.figures import milliseconds, percent
+from probe.observe.engine_balance import IMBALANCES
+from probe.report.figures import milliseconds, number, percent
 
 # A shorter stall is not reported: the prefill of a long prompt generates nothing for some seconds.
 STALLED_S = 30.0
@@ -22,6 +23,13 @@ _SIGNS = {
     "preemptions": "requests are preempted",
     "rejections": "requests are rejected",
     "late": "an objective is missed or will be",
+}
+# What an engine has more of than the others, by reason.
+_ENGINE_VALUES: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "load": ("{} requests running or waiting", number),
+    "kv_cache": ("{} of its KV cache in use", percent),
+    "ttft": ("a mean TTFT of {}", milliseconds),
+    "itl": ("a mean ITL of {}", milliseconds),
 }
 _XID = "DCGM_FI_DEV_XID_ERRORS"
 
@@ -66,6 +74,7 @@ def _checks(checks: CrossChecks) -> Iterator[Finding]:
             " too long: a proxy buffers streams (nginx: proxy_buffering off), or the server does not stream",
             is_problem=True,
         )
+    yield from _imbalance(checks)
     if checks.has_multiple_backends:
         yield Finding(
             "several servers answer at this address, so their counters are mixed: set metrics_urls to the page of each,"
@@ -94,6 +103,17 @@ def _users(checks: CrossChecks) -> Iterator[Finding]:
             yield Finding(words, is_problem=False)
         elif not met:
             yield Finding(f"users: the last hour's requests missed the {title} objective", is_problem=True)
+
+
+def _imbalance(checks: CrossChecks) -> Iterator[Finding]:
+    for reason, one in checks.imbalance.items():
+        if one.ratio >= IMBALANCES[reason]:
+            words, shown = _ENGINE_VALUES[reason]
+            yield Finding(
+                f"unbalanced: engine {one.engine} has {words.format(shown(one.value))}, the others {shown(one.others)}"
+                " on average",
+                is_problem=True,
+            )
 
 
 def _kv_cache(status: TargetStatus) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from engine_pages import Engine, ranks
 from example_records import CHAT, WALL_S, record, result, snapshot, spec, whole_snapshot
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -30,7 +31,7 @@ from probe.core.objectives import Objective
 from probe.core.request import Outcome, Traffic
 from probe.core.result import Stopped
 from probe.core.shift import Baseline, Shift
-from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, Histogram, UserLoad, UserTotals
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, Histogram, Imbalance, UserLoad, UserTotals
 from probe.gpu.fields import FIELDS, LABELS
 from probe.monitor.app import App
 from probe.observe.cross_checks import METHODS
@@ -64,6 +65,8 @@ def _whole_page() -> MetricsPage:
     server.add("a", "decode")
     server.observe("a", whole_snapshot(), 0.01, 5000)
     server.count_failure("gone", "timeout")
+    server.add("b")
+    server.observe("b", ranks({"0": Engine(), "1": Engine()}, 10), 0.01, 5000)
     users = UserTrafficExporter({"a": promised})
     users.observe("a", UserTotals(5.0, 100.0, 50.0, whole_snapshot().histograms, _OUTCOMES))
     joined = CrossChecksExporter()
@@ -77,6 +80,7 @@ def _whole_page() -> MetricsPage:
             3.0,
             {"usage": True, "preemptions": False},
             is_kv_cache_too_small=False,
+            imbalance={"load": Imbalance("0", 12.0, 5.0, 2.4)},
             held_back_ratio=0.97,
             users_met={"ttft": True},
             users_uncertain={"ttft": 0.01},

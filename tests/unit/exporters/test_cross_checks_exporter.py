@@ -6,7 +6,7 @@ from exposition import samples, value
 
 from exporters.cross_checks import CrossChecksExporter
 from exporters.names import CHECKS
-from probe.core.snapshot import CrossChecks
+from probe.core.snapshot import CrossChecks, Imbalance
 
 
 def test_every_check_has_a_row() -> None:
@@ -27,6 +27,7 @@ def test_every_check_has_its_series() -> None:
             is_kv_cache_too_small=False,
             users_met={"ttft": False},
             users_uncertain={"ttft": 0.02},
+            imbalance={"load": Imbalance("10.0.0.1:8000", 48, 19, 2.5)},
         ),
     )
     assert dict(samples(exporter.relay)) == {
@@ -43,6 +44,7 @@ def test_every_check_has_its_series() -> None:
         ("kneewatch_kv_cache_too_small", frozenset({("target", "a")})): 0.0,
         ("kneewatch_users_objective_met", frozenset({("target", "a"), ("objective", "ttft")})): 0.0,
         ("kneewatch_users_uncertain_ratio", frozenset({("target", "a"), ("objective", "ttft")})): 0.02,
+        ("kneewatch_engine_imbalance_ratio", frozenset({("target", "a"), ("reason", "load")})): 2.5,
     }
 
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 OF_ROWS = {
     *names.SERVER.values(),
     *names.ENGINE.values(),
+    *names.ENGINE_LATENCIES.values(),
     *names.USERS_LATENCIES.values(),
     *(check.series for check in names.CHECKS),
 }

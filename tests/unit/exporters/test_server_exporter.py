@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from engine_pages import Engine, ranks, replicas
 from example_records import CHAT, snapshot, whole_snapshot
 from exposition import samples, value, values
 
@@ -260,3 +261,16 @@ def test_users_are_judged_by_the_lowest_bound_at_or_above_the_objective(
     assert value(exporter.relay, "kneewatch_users_objective_seconds", **of_ttft) == bound_s
     assert value(exporter.relay, "kneewatch_users_good_requests_total", **of_ttft) == good
     assert value(exporter.relay, "kneewatch_users_objective_seconds", target="a", objective="tpot") is None
+
+
+def test_each_engine_has_the_sum_and_the_count_of_its_latencies_under_the_name_of_its_gauges() -> None:
+    registry, exporter = _registry()
+    busy, other = Engine(requests=3, ttft=0.5), Engine(requests=1, ttft=0.2)
+    exporter.read("a", replicas({"one:8000": busy, "other:8000": other}, 10))
+    name = "kneewatch_server_engine_ttft_seconds"
+    assert value(registry, f"{name}_count", target="a", engine_index="one:8000") == 30
+    assert value(registry, f"{name}_sum", target="a", engine_index="one:8000") == 15
+    assert value(registry, f"{name}_bucket", target="a", engine_index="other:8000", le="+Inf") == 10
+    assert values(registry, "kneewatch_server_engine_itl_seconds_count") == [6000, 6000]
+    exporter.read("a", ranks({"0": busy, "1": other}, 10))
+    assert value(registry, f"{name}_count", target="a", engine_index="0") == 30

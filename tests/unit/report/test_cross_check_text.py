@@ -7,7 +7,7 @@ import pytest
 from example_records import status
 from plain_records import poll
 
-from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
+from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, Imbalance
 from probe.core.target_status import TargetStatus
 from probe.report.cross_check_text import findings
 
@@ -40,6 +40,14 @@ def test_of_nothing_nothing_is_said() -> None:
                 is_kv_cache_too_small=True,
             ),
             "the KV cache is too small: it is full, requests wait for room in it, requests are preempted",
+        ),
+        (
+            CrossChecks(imbalance={"load": Imbalance("10.0.0.1:8000", 48, 19, 2.53)}),
+            "engine 10.0.0.1:8000 has 48 requests running or waiting, the others 19 on average",
+        ),
+        (
+            CrossChecks(imbalance={"itl": Imbalance("3", 0.06, 0.03, 2.0), "load": Imbalance("3", 9, 8, 1.1)}),
+            "engine 3 has a mean ITL of 60.0 ms, the others 30.0 ms on average",
         ),
         (CrossChecks(neighbour_utilization=0.6), "60 % busy while this server had no requests"),
         (CrossChecks(users_met={"ttft": False}, users_uncertain={"ttft": 0.1}), "requests missed the TTFT objective"),
@@ -80,6 +88,7 @@ def test_a_harmless_finding_is_no_problem(checks: CrossChecks, words: str) -> No
     "checks",
     [
         CrossChecks(stalled_s=29.0),
+        CrossChecks(imbalance={"load": Imbalance("3", 9, 8, 1.1), "itl": Imbalance("3", 0.04, 0.03, 1.4)}),
         CrossChecks(pressure={"usage": True, "waiting": True, "late": False}, is_kv_cache_too_small=False),
         CrossChecks(pressure={"usage": False, "late": True}, is_kv_cache_too_small=False),
         CrossChecks(neighbour_utilization=0.05),
