@@ -15,8 +15,8 @@ class FittedServer:
     engine while it was measured. `accepted_tokens`: tokens that speculation adds to the one of a step. `added_s`, and
     `front_end` by the names of FrontEnd: delays before the engine. `latency_factors`: by what the copy's latencies are
     multiplied to be the server's, by objective. `block_size`: tokens in a block of the KV cache. `plans_ahead`: whether
-    a step is planned when the one before it begins. `request_tokens`: of the KV cache of one engine, what each request
-    holds beside its own tokens.
+    a step is planned when the one before it begins. `request_tokens`: of the KV cache, what each request holds beside
+    its own tokens, if it has `held_tokens` on average.
     """
 
     step_cost: Mapping[str, float]
@@ -36,3 +36,4 @@ class FittedServer:
     block_size: int = 16
     plans_ahead: bool = False
     request_tokens: float = 0.0
+    held_tokens: float = 0.0

@@ -7,6 +7,7 @@ from probe.capacity.model.server_model import ModelFit, ServerModel
 from probe.capacity.model.twin import ENDLESS_KV, UNLIMITED_SEQS, Twin
 from probe.core.fitted_server import FittedServer
 from probe.core.workload import Workload
+from probe.observe.kv_size import mean_held
 from probe.simulator.cost import FrontEnd, StepCost
 
 # More than any server has: what a damaged or foreign file may ask to be simulated.
@@ -31,6 +32,7 @@ def fitted_server(
         step_costs_without=tuple(asdict(each.cost) for each in without_parts),
         kv_tokens=model.usable_kv_tokens,
         request_tokens=twin.request_tokens,
+        held_tokens=mean_held(twin.workload.prompt_tokens, twin.workload.output_tokens),
         max_num_seqs=model.max_num_seqs,
         max_num_batched_tokens=twin.chunk_tokens,
         is_chunk_known=model.is_chunk_known,
@@ -67,8 +69,14 @@ def stored_twin(stored: FittedServer, workload: Workload) -> Twin:
         shares=stored.engine_shares,
         block_size=stored.block_size,
         plans_ahead=stored.plans_ahead,
-        request_tokens=stored.request_tokens,
+        request_tokens=stored.request_tokens * _growth(stored, workload),
     )
+
+
+def _growth(stored: FittedServer, workload: Workload) -> float:
+    """Return how much more a request of this workload may hold beside its tokens: windows may not have been full."""
+    held = mean_held(workload.prompt_tokens, workload.output_tokens)
+    return max(held / stored.held_tokens, 1.0) if stored.held_tokens > 0 else 1.0
 
 
 def _check(stored: FittedServer) -> None:
@@ -77,8 +85,8 @@ def _check(stored: FittedServer) -> None:
     limits = (stored.kv_tokens, stored.max_num_seqs, *known)
     if not all(1 <= limit <= _MOST for limit in limits if limit is not None):
         raise ValueError(f"a limit is not between 1 and {_MOST:g}")
-    if not 0 <= stored.request_tokens <= _MOST:
-        raise ValueError(f"request_tokens is not between 0 and {_MOST:g}")
+    if not all(0 <= each <= _MOST for each in (stored.request_tokens, stored.held_tokens)):
+        raise ValueError(f"request_tokens or held_tokens is not between 0 and {_MOST:g}")
     if not 1 <= stored.engines <= _MOST_ENGINES or len(stored.engine_shares) not in (0, stored.engines):
         raise ValueError(f"engines are not between 1 and {_MOST_ENGINES}, with a share for each")
     delays = (stored.added_s, stored.accepted_tokens, *(stored.front_end or {}).values())

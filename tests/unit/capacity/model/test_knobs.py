@@ -9,6 +9,7 @@ from simulated_servers import CHAT, FAST, profile, promise, twin_of
 from probe.capacity.model.fitted_twin import stored_twin
 from probe.capacity.model.knobs import Knob, doubled_knobs, simulate_knobs, withheld_knobs
 from probe.core.fitted_server import FittedServer
+from probe.observe.kv_size import mean_held
 from probe.simulator.cost import scaled
 
 LIMITED = profile(FAST, max_num_seqs=12)
@@ -33,6 +34,16 @@ def test_a_stored_twin_is_the_twin() -> None:
     assert stored_twin(STORED, CHAT) == twin_of(LIMITED, CHAT)
 
 
+def test_a_longer_request_may_hold_more_beside_its_tokens_and_a_shorter_one_as_much() -> None:
+    """Its windows may be full where those of the requests that were seen were not."""
+    held = mean_held(CHAT.prompt_tokens, CHAT.output_tokens)
+    stored = replace(STORED, request_tokens=1000.0, held_tokens=held)
+    assert stored_twin(stored, CHAT).request_tokens == 1000.0
+    assert stored_twin(replace(stored, held_tokens=held / 2), CHAT).request_tokens == pytest.approx(2000.0)
+    assert stored_twin(replace(stored, held_tokens=held * 2), CHAT).request_tokens == 1000.0
+    assert stored_twin(stored, CHAT).profile().request_blocks == 62
+
+
 def test_no_gain_is_said_where_max_num_seqs_is_not_known() -> None:
     knobs = _simulated(replace(STORED, max_num_seqs=None))
     assert {knob.gain for knob in knobs} == {None}
@@ -54,6 +65,8 @@ def test_a_fitted_server_that_no_run_can_have_written_is_refused() -> None:
         replace(STORED, max_num_batched_tokens=10**15),
         replace(STORED, kv_tokens=math.nan),
         replace(STORED, accepted_tokens=math.inf),
+        replace(STORED, request_tokens=-1.0),
+        replace(STORED, held_tokens=math.inf),
         replace(STORED, added_s=-1.0),
         replace(STORED, front_end={"per_request_s": -1.0}),
         replace(STORED, latency_factors={"ttft": math.nan}),
