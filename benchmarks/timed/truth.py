@@ -61,9 +61,10 @@ def main() -> None:
         began_s = time.process_time()
         known[name] = truth(ALL[name], options.model, options.requests)
         said = known[name]
+        synchronous = f"; synchronous {said['synchronous']['knee']}" if "synchronous" in said else ""
         print(
-            f"{name:14} {said['requests_per_second']} +- {said['error']}, {said['limiting']}; synchronous"
-            f" {said['synchronous']['knee']}; {time.process_time() - began_s:.0f} s of CPU",
+            f"{name:14} {said['requests_per_second']} +- {said['error']}, {said['limiting']}{synchronous};"
+            f" {time.process_time() - began_s:.0f} s of CPU",
             flush=True,
         )
         _FILE.write_text(json.dumps({name: known[name] for name in ALL if name in known}, indent=1) + "\n")
