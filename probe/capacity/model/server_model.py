@@ -118,8 +118,15 @@ class ServerModel:
 
     @property
     def kv_tokens(self) -> float | None:
-        """Return the size of the KV cache over all engines, for the workload's requests; None if unknown."""
-        return self.kv_size.tokens if self.kv_size is not None else None
+        """Return the size of the KV cache over all engines, for the workload's requests; None if unknown.
+
+        Before traffic shows it, it is the server's figure: a search that began with what is certain might not get far
+        enough to learn it, and its guard sees a cache that is fuller than expected.
+        """
+        size = self.kv_size
+        if size is None:
+            return None
+        return size.tokens if size.is_learnt else min(size.stated_tokens, size.block_tokens)
 
     @property
     def flags(self) -> Mapping[str, str]:
@@ -285,11 +292,9 @@ class ServerModel:
 
     def guessed_twin(self, cost: StepCost) -> Twin:
         """Return a twin with this cost and the known limits, for a server before its own cost is learnt."""
-        size = self.kv_size
         return Twin(
             cost=cost,
-            kv_tokens=self.usable_kv_tokens or ENDLESS_KV,
-            request_tokens=size.request_tokens if size is not None else 0.0,
+            kv_tokens=(self.kv_tokens or ENDLESS_KV) * (1 - free_share(self.flags)),
             workload=self.workload,
             max_num_seqs=self.max_num_seqs or UNLIMITED_SEQS,
             chunk_tokens=self.chunk_tokens,

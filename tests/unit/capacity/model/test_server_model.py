@@ -61,6 +61,17 @@ def test_a_page_with_a_wrong_size_changes_neither_the_cache_nor_what_its_tokens_
     assert found.cost.per_kv_token_s == pytest.approx(seen.cost.per_kv_token_s, rel=0.1)
 
 
+def test_before_there_is_traffic_a_search_takes_the_server_s_figure_and_a_forecast_what_is_certain() -> None:
+    """By what is certain of a hybrid model's cache, hardly two requests of 500 tokens fit, and none would be tried."""
+    sizes = {"kv_block_tokens": 41_600.0, "kv_longest_requests": 1.68}
+    seen = ServerModel(CHAT, Hints())
+    seen.learn([replace(BUSY[0], kv_cache_tokens=6888.0, others=sizes)])
+    assert seen.kv_tokens == 6888
+    assert seen.guessed_twin(FAST).kv_tokens == 6888
+    assert seen.kv_size is not None
+    assert seen.kv_size.tokens < 2000
+
+
 def test_the_twin_s_cache_has_the_server_s_blocks() -> None:
     """A request wastes half a block: with blocks of 128 tokens that is a fifth of the memory of short requests."""
     coarse = watched(replace(KNOWN, block_size=128, num_blocks=513), CHAT, 12.0, 30.0)
