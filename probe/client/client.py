@@ -102,8 +102,9 @@ class Client:
 
     async def connect_ahead(self, count: int) -> None:
         """Open connections, so that the first requests of a step do not wait for them."""
-        if isinstance(self._transport, Transport):
-            await self._transport.connect_ahead(httpx.URL(self._endpoint.base_url), count, self._endpoint.connect_s)
+        connect_ahead = getattr(self._transport, "connect_ahead", None)
+        if connect_ahead is not None:
+            await connect_ahead(httpx.URL(self._endpoint.base_url), count, self._endpoint.connect_s)
 
     def share_memory(self, count: int) -> None:
         """Hold as much of answers as one of `count` clients of a step may, from the next prepared request on."""

@@ -20,7 +20,7 @@ from probe.core.plain_file import read_secret
 from probe.core.redactor import Redactor
 
 if TYPE_CHECKING:
-    from probe.client.httpx_transport import MakePool
+    from probe.client.httpx_transport import Route
 
 # uvicorn, and so vLLM, closes an idle connection after 5 s (VLLM_HTTP_TIMEOUT_KEEP_ALIVE). The client closes
 # first, so that a request seldom meets a connection that is just being closed.
@@ -119,7 +119,7 @@ class Endpoint:
             return made
         from probe.client.httpx_transport import HttpxTransport  # noqa: PLC0415 - slow to import, and few need it
 
-        return HttpxTransport(self._pool, self._version, _KEEPALIVE_S)
+        return HttpxTransport(self._route, self._version, _KEEPALIVE_S)
 
     def timeouts(self, total_s: float) -> dict[str, float | None]:
         """Return the time limits for the `timeout` extension of a request; the caller limits the whole request."""
@@ -155,32 +155,35 @@ class Endpoint:
         return client_context(self.ca_file, self.cert_file, self.key_file, verify=self.verify, http2=self.http2)
 
     def _version(self) -> object:
-        """Return a value that changes with the files that `_pool` reads."""
+        """Return a value that changes with the files that `_route` reads."""
         return self.tls(), file_signature(Path(self.proxy_auth_file)) if self.proxy_auth_file else None
 
-    def _pool(self) -> "MakePool":
-        """Return what makes a connection's pool, with certificates and credentials as they are now.
+    def _route(self) -> "Route":
+        """Return how to reach the server, with certificates and credentials as they are now.
 
         A proxy is verified like the server; the client certificate is shown to the server only. A proxy from the
         environment is not used: it would be measured as if it were the server.
         """
         import httpcore  # noqa: PLC0415 - as in transport()
 
+        from probe.client.httpx_transport import Route  # noqa: PLC0415
+
+        url, tls = httpx.URL(self.proxy or self.base_url), self.tls()
         options: dict[str, Any] = {
-            "ssl_context": self.tls(),
+            "ssl_context": tls,
             "http2": self.http2,
             "max_connections": None,
             "keepalive_expiry": _KEEPALIVE_S,
         }
         if self.proxy is None:
-            return partial(httpcore.AsyncConnectionPool, uds=self.unix_socket, **options)
-        url, login = httpx.URL(self.proxy), self._proxy_login()
-        if url.scheme == "https":
-            options["proxy_ssl_context"] = client_context(self.ca_file, verify=self.verify)
+            make = partial(httpcore.AsyncConnectionPool, uds=self.unix_socket, **options)
+            return Route(make, url, tls if url.scheme == "https" else None, self.unix_socket)
+        of_proxy = client_context(self.ca_file, verify=self.verify) if url.scheme == "https" else None
+        login = self._proxy_login()
         if login is not None:
             options["proxy_auth"] = tuple(part.encode() for part in login)
         address = httpcore.URL(scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=b"/")
-        return partial(httpcore.AsyncHTTPProxy, address, **options)
+        return Route(partial(httpcore.AsyncHTTPProxy, address, proxy_ssl_context=of_proxy, **options), url, of_proxy)
 
     def _proxy_login(self) -> tuple[str, str] | None:
         """Return user and password for the proxy, if any. Raises OSError or ValueError where the file has none."""

@@ -14,6 +14,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from struct import Struct
 from time import perf_counter_ns
 from typing import Any
@@ -28,7 +29,6 @@ from probe.core.text import one_line
 
 _log = structlog.get_logger()
 
-MakePool = Callable[..., httpcore.AsyncConnectionPool]
 _MAX_IDLE = 1024  # as many as the largest step has in flight
 # A frame of HTTP/2 (RFC 9113, sections 4.1 and 6.4): length 4 in three bytes, type 3, no flags, stream, error code.
 _RST_STREAM = Struct(">BHBBII")
@@ -36,19 +36,31 @@ _CANCEL = 8
 _RESET_S = 0.05  # where the server reads nothing, closing says the same
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How to reach a server. `make` makes a connection's pool.
+
+    `url` is where the connection itself goes, to the server or to the proxy, with the context `tls` if it is https.
+    """
+
+    make: Callable[..., httpcore.AsyncConnectionPool]
+    url: httpx.URL
+    tls: ssl.SSLContext | None = None
+    unix_socket: str | None = None
+
+
 class HttpxTransport(httpx.AsyncBaseTransport):
     """Connections that are kept for `keepalive_s` after their last use.
 
-    `read` reads certificates and credentials, and returns what makes a connection's pool with them. `version` returns
-    another value when these files have changed; new connections then use the new ones, or the previous ones where they
-    cannot be used.
+    `read` reads certificates and credentials, and returns the route with them. `version` returns another value when
+    these files have changed; new connections then use the new ones, or the previous ones where they cannot be used.
     """
 
-    def __init__(self, read: Callable[[], MakePool], version: Callable[[], object], keepalive_s: float) -> None:
+    def __init__(self, read: Callable[[], Route], version: Callable[[], object], keepalive_s: float) -> None:
         self._read = read
         self._version = version
         self._keepalive_s = keepalive_s
-        self._make: MakePool | None = None
+        self._route: Route | None = None
         self._made_of: object = None
         self._all: set[_Line] = set()
         self._idle: deque[_Line] = deque()  # in the order of their last use
@@ -77,9 +89,22 @@ class HttpxTransport(httpx.AsyncBaseTransport):
                 is_race = not idle.heard and perf_counter_ns() - began_ns <= IDLE_RACE_NS
                 if not (is_race and isinstance(request.stream, httpx.ByteStream)):
                     raise
-        line = _Line(self._current(), self._made_of)
-        self._all.add(line)
-        return await self._exchange(line, request)
+        return await self._exchange(self._made(), request)
+
+    async def connect_ahead(self, _: httpx.URL, count: int, connect_s: float = 5.0) -> None:
+        """Open connections until `count` are idle. Errors are ignored here: the requests will report them."""
+
+        async def open_one() -> None:
+            line = self._made()
+            try:
+                await line.open(self._current(), connect_s)
+            except BaseException:
+                await self._drop(line)
+                raise
+            self._keep(line)
+
+        lacking = count - sum(line.is_usable for line in self._idle)
+        await asyncio.gather(*(open_one() for _ in range(lacking)), return_exceptions=True)
 
     async def aclose(self) -> None:
         self._closed = True
@@ -113,16 +138,24 @@ class HttpxTransport(httpx.AsyncBaseTransport):
 
     async def _release(self, line: "_Line", *, is_whole: bool) -> None:
         """Keep a connection whose response has ended, and close what is kept in vain: not while a request is timed."""
-        now_s = asyncio.get_running_loop().time()
         if is_whole and line.is_usable and not self._closed and len(self._idle) < _MAX_IDLE:
-            line.idle_since_s, line.http2_stream = now_s, None
-            self._idle.append(line)
+            self._keep(line)
         else:
             await self._drop(line)
-        while self._idle and self._idle[0].idle_since_s <= now_s - self._keepalive_s:
+        oldest_s = asyncio.get_running_loop().time() - self._keepalive_s
+        while self._idle and self._idle[0].idle_since_s <= oldest_s:
             self._stale.append(self._idle.popleft())
         while self._stale:
             await self._drop(self._stale.pop())
+
+    def _keep(self, line: "_Line") -> None:
+        line.idle_since_s, line.http2_stream = asyncio.get_running_loop().time(), None
+        self._idle.append(line)
+
+    def _made(self) -> "_Line":
+        line = _Line(self._current().make, self._made_of)
+        self._all.add(line)
+        return line
 
     def _take_idle(self) -> "_Line | None":
         """Return the connection used last that is neither too old, nor closed, nor made with previous files."""
@@ -139,24 +172,24 @@ class HttpxTransport(httpx.AsyncBaseTransport):
         self._all.discard(line)
         await line.close()
 
-    def _current(self) -> MakePool:
+    def _current(self) -> Route:
         version = self._version()
-        if self._make is None:
-            self._make, self._made_of = self._read(), version
+        if self._route is None:
+            self._route, self._made_of = self._read(), version
         elif version != self._made_of:
             self._made_of = version
             try:
-                self._make = self._read()
+                self._route = self._read()
             except (OSError, ValueError) as error:
                 words = "changed credentials cannot be used, the previous ones stay in use"
                 _log.error(words, detail=one_line(str(error)))
-        return self._make
+        return self._route
 
 
 class _Line:
     """A connection, and the pool of httpcore that it is alone in."""
 
-    def __init__(self, make: MakePool, made_of: object) -> None:
+    def __init__(self, make: Callable[..., httpcore.AsyncConnectionPool], made_of: object) -> None:
         self.made_of = made_of
         self.heard = False  # a byte since the current request began
         self.idle_since_s = 0.0
@@ -165,11 +198,26 @@ class _Line:
         self._next_stream: int | None = None
         self.streams: list[_Stream] = []  # as connected
         self.top: httpcore.AsyncNetworkStream | None = None  # the same, or TLS over it
-        self.pool = make(network_backend=_Backend(self))
+        self.ahead: _Stream | None = None  # connected before httpcore asks for it
+        self._backend = _Backend(self)
+        self.pool = make(network_backend=self._backend)
+
+    async def open(self, route: Route, connect_s: float) -> None:
+        """Connect now, as httpcore will ask for it. Raises httpcore's errors."""
+        if route.unix_socket is not None:
+            stream = await self._backend.connect_unix_socket(route.unix_socket, connect_s)
+        else:
+            port = route.url.port or (443 if route.tls is not None else 80)
+            stream = await self._backend.connect_tcp(route.url.raw_host.decode("ascii"), port, connect_s)
+        if route.tls is not None:
+            stream.secured = await stream.start_tls(route.tls, route.url.raw_host.decode("ascii"), connect_s)
+        self.ahead = stream
 
     @property
     def is_usable(self) -> bool:
-        return any(made.is_available() and not made.has_expired() for made in self.pool.connections)
+        return self.ahead is not None or any(
+            made.is_available() and not made.has_expired() for made in self.pool.connections
+        )
 
     async def note(self, event: str, info: Mapping[str, Any]) -> None:
         """Note the current request's stream once the server is told of it, as httpcore's extension `trace`."""
@@ -207,7 +255,9 @@ class _Backend(httpcore.AsyncNetworkBackend):
         timeout: float | None = None,  # noqa: ASYNC109 - httpcore's
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> "_Stream":
+        if (ahead := self._connected_ahead()) is not None:
+            return ahead
         return await self._taken(await self._network.connect_tcp(host, port, timeout, local_address, socket_options))
 
     async def connect_unix_socket(
@@ -215,10 +265,16 @@ class _Backend(httpcore.AsyncNetworkBackend):
         path: str,
         timeout: float | None = None,  # noqa: ASYNC109 - httpcore's
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> "_Stream":
+        if (ahead := self._connected_ahead()) is not None:
+            return ahead
         return await self._taken(await self._network.connect_unix_socket(path, timeout, socket_options))
 
-    async def _taken(self, made: httpcore.AsyncNetworkStream) -> httpcore.AsyncNetworkStream:
+    def _connected_ahead(self) -> "_Stream | None":
+        ahead, self._line.ahead = self._line.ahead, None
+        return ahead
+
+    async def _taken(self, made: httpcore.AsyncNetworkStream) -> "_Stream":
         if self._line.is_closed:  # meanwhile
             await made.aclose()
             raise httpcore.ConnectError("the client is closed")
@@ -236,6 +292,7 @@ class _Stream(httpcore.AsyncNetworkStream):
     def __init__(self, stream: httpcore.AsyncNetworkStream, line: _Line) -> None:
         self._line = line
         self.network = stream
+        self.secured: _Stream | None = None  # TLS over it, made ahead
         line.top = stream
         self.write = stream.write  # type: ignore[method-assign]
         self.get_extra_info = stream.get_extra_info  # type: ignore[method-assign]
@@ -258,7 +315,9 @@ class _Stream(httpcore.AsyncNetworkStream):
         ssl_context: ssl.SSLContext,
         server_hostname: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 - httpcore's
-    ) -> httpcore.AsyncNetworkStream:
+    ) -> "_Stream":
+        if self.secured is not None:
+            return self.secured
         return _Stream(await self.network.start_tls(ssl_context, server_hostname, timeout), self._line)
 
 

@@ -99,6 +99,7 @@ WAYS = [
 async def by_step(where: Endpoint, until_runs: Callable[[], Awaitable[None]]) -> list[RequestRecord]:
     """Stop a step, as the guard, a budget and Ctrl-C do."""
     async with Client(where, CLOCK, LONG_S) as client:
+        await client.connect_ahead(AT_ONCE)  # as before a step
         stop = asyncio.Event()
         requests = (client.prepare(spec(8, 1000), "tiny", Traffic.CAPACITY) for _ in iter(int, 1))
         step = asyncio.create_task(StepExecution(StepPlan(AT_ONCE, LONG_S), requests, CLOCK).run(stop))

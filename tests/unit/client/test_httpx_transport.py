@@ -367,6 +367,50 @@ def test_an_http2_connection_that_ends_between_requests_is_replaced(run: Run, tl
     run(main())
 
 
+async def _answers(peer: Http2Peer) -> None:
+    while True:
+        await peer.answer(await peer.asked())
+
+
+def test_connections_over_http2_are_opened_ahead_and_only_those_that_lack(run: Run, tls: ssl.SSLContext) -> None:
+    async def main() -> None:
+        async with http2_client(tls, _answers) as (server, client):
+            assert (await sent(client)).outcome is Outcome.OK
+            await client.connect_ahead(4)
+            await server.until(lambda server: server.made == 4)
+            assert {record.outcome for record in await _together(client, 4)} == {Outcome.OK}
+            assert (server.made, server.open) == (4, 4)
+            await client.connect_ahead(4)
+            assert server.made == 4
+            await client.close()
+            await server.until_open(0)
+
+    run(main())
+
+
+def test_connections_to_a_proxy_are_opened_ahead(run: Run) -> None:
+    async def main() -> None:
+        async with serving(_good) as server:
+            where = Endpoint("llama", "http://llama.test:8000", proxy=server.url)
+            async with Client(where, CLOCK, 5.0) as client:
+                await client.connect_ahead(3)
+                await server.until(lambda server: server.made == 3)
+                assert server.asked == []
+                assert {record.outcome for record in await _together(client, 3)} == {Outcome.OK}
+                assert server.made == 3
+
+    run(main())
+
+
+def test_a_server_that_is_down_is_reported_by_the_request_and_not_by_connecting_ahead(run: Run) -> None:
+    async def main() -> None:
+        async with Client(Endpoint("llama", "https://127.0.0.1:1", http2=True), CLOCK, 5.0) as client:
+            await client.connect_ahead(3)
+            assert (await sent(client)).outcome is Outcome.UNREACHABLE
+
+    run(main())
+
+
 # --- Limits ----------------------------------------------------------------------------------------------------
 
 _MEGABYTE = b"x" * 2**20
