@@ -333,7 +333,7 @@ ENGINE = Engine(
     READS,
     facts=Facts(
         "vLLM",
-        "0.8 to 0.32",
+        "0.8 to 0.32; 0.33 by its sources",
         Proof.RECORDED,
         Counted.EACH_STEP,
         (

@@ -14,7 +14,7 @@ from probe.capacity.model.server_model import ModelFit, ServerModel
 from probe.capacity.model.spread import extrapolation_error, jackknife
 from probe.capacity.model.step_cost_fit import StepCostModel
 from probe.capacity.model.twin import Twin, find_capacity, predict
-from probe.capacity.model.unmodelled import QUEUED_REQS, QUEUED_TOKENS, caveat, refusals, why_withheld
+from probe.capacity.model.unmodelled import MEASURE, QUEUED_REQS, QUEUED_TOKENS, caveat, refusals, why_withheld
 from probe.capacity.model.windows import MetricsWindow, join_windows, windows
 from probe.core.objectives import Objectives
 from probe.core.result import Capacity
@@ -63,7 +63,7 @@ def forecast(
     for part in _cut(snapshots):
         model.learn(part)
     if (lacking := why_withheld(model.flags, workload, objectives)) is not None:
-        return _no_forecast(lacking)
+        return _no_forecast(f"{lacking}; {MEASURE}")
     fit = model.fit()
     if fit is None:
         return _no_forecast(

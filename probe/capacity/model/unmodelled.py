@@ -67,7 +67,7 @@ READ = (*(row.flag for row in UNMODELLED), QUEUED_REQS, QUEUED_TOKENS, WATERMARK
 def why_withheld(flags: Mapping[str, str], workload: Workload, objectives: Objectives) -> str | None:
     """Return why the twin cannot tell the capacity of a server with these flags, or None."""
     found = _words((row for row in UNMODELLED if not row.is_only_said), flags, workload, objectives)
-    return f"the model has {found}; {MEASURE}" if found else None
+    return f"the model has {found}" if found else None
 
 
 def caveat(flags: Mapping[str, str], workload: Workload, objectives: Objectives) -> str:

@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from probe.capacity.model import unmodelled
 from probe.capacity.model.hints import Hints
 from probe.capacity.search.knee import no_capacity
 from probe.capacity.search.knee_estimate import KneeEstimate, estimate_knee
@@ -144,6 +145,10 @@ class Search:
         if (doubt := find_doubt(self.state)) is not None:
             return empirical_capacity(self.state, doubt.words)
         caveat = self._doubt or unforeseen_overload(self.state, knee) or self._what_would_verify(knee)
+        asked = self.state.model.flags, self.state.model.workload, self.state.objectives
+        if caveat is not None and (lacking := unmodelled.why_withheld(*asked)) is not None:
+            return empirical_capacity(self.state, lacking)
+        caveat = None if caveat is None else f"{caveat}{unmodelled.caveat(*asked)}"
         late = sum(step.reason == CLIENT_BOUND.word for step in steps)
         if caveat is not None and late:
             steps_were = "1 step was" if late == 1 else f"{late} steps were"

@@ -267,6 +267,26 @@ def test_a_discarded_model_is_never_called_verified() -> None:
     assert (found.mode, found.requests_per_second) == ("forecast", 10.0)
 
 
+def test_a_flag_that_no_model_has_leaves_no_figure_of_the_model_alone() -> None:
+    """A verified one is the real server's."""
+    search = _search(10.0)
+    knee = KneeEstimate(10.0, (9.5, 10.5), "ttft", 4.0, None)
+    search._estimate_knee = lambda **_: knee  # type: ignore[assignment]
+    search.state.model.max_num_seqs = 8
+    for _ in range(3):
+        _run(search, step())
+    for flag, value, modes in (
+        ("prefill_schedule_interval", "4", ("verified", "empirical")),
+        ("scheduling_policy", "priority", ("verified", "forecast")),
+    ):
+        search.state.model._hints = Hints(flags={flag: value})
+        for doubt, mode in zip((None, "of something that has been learnt since"), modes, strict=True):
+            search._doubt = doubt
+            found = search.capacity([step()], DONE)
+            assert found.mode == mode
+            assert (f"({flag}={value})" in str(found.reason)) == (doubt is not None)
+
+
 def test_a_higher_load_that_held_excuses_a_step_that_broke() -> None:
     search = _search(10.0)
     _run(search, step(broken=("tpot",)))
