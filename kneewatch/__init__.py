@@ -25,6 +25,8 @@ def use_packages(folder: Path = _PACKAGES) -> None:
 def main() -> None:
     """Run the command line."""
     use_packages()
-    from probe.cli.main import main as run  # noqa: PLC0415 - importable only now
-
+    try:
+        from probe.cli.main import main as run  # noqa: PLC0415 - importable only now
+    except KeyboardInterrupt:
+        sys.exit(130)
     run()

@@ -100,7 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except _UsageError as error:
         _print_usage_error(error)
         sys.exit(2)
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
+        discard_output()
         sys.exit(130)
     except BrokenPipeError:  # the reader of a pipe has gone, such as `head`
         discard_output()

@@ -94,7 +94,7 @@ def check_base(words: Sequence[str], knobs: Sequence[KnobValues]) -> None:
     stated = vllm_flags([], words, {})
     for knob in knobs:
         base, known = server_flags({knob.name: knob.values[0]})[knob.name], stated.get(knob.name, "default")
-        if known not in ("default", base):
+        if known not in ("default", base) and known not in _places(knob.name, is_only=len(knobs) == 1):
             raise ConfigError(
                 f"--knob {knob.name}: the first value is the base, and --start states {known}; put it first"
             )

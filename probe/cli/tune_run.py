@@ -1,6 +1,7 @@
 """`kneewatch tune` behind its options: the runs with their progress, the signals that end them, the record's files."""
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -75,10 +76,11 @@ class Interruption:
         self._task = task
         self._run: CapacityRun | None = None
         self.has_come = False
+        self.is_over = False  # the server is being restored, which nothing interrupts
 
     def interrupt(self) -> None:
         """End it. Only the first time counts: a server is being stopped meanwhile."""
-        if self.has_come:
+        if self.has_come or self.is_over:
             return
         self.has_come = True
         if self._run is not None:
@@ -144,17 +146,26 @@ async def _tuned(run: TuneRun, record: TuneRecord, follow: ProgressView) -> Tune
         tuning.record = replace(tuning.record, ended_by=str(error))
         raise
     finally:
+        interruption.is_over = True
+        await _restore(run, tuning.record.settings)  # first: the record may not be writable
         write_record(run.folder, tuning.record)
-        await _restore(run, tuning.record.settings)
     return tuning.record
 
 
 async def _restore(run: TuneRun, settings: Settings) -> None:
-    """Leave a server that goes on with the settings chosen so far."""
-    try:
-        await run.server.restore(settings, run.folder / "last.log")
-    except StartError as error:
-        print_error(error)
+    """Leave a server that goes on with the settings chosen so far, and say which it has."""
+    words = ", ".join(f"{name}={value}" for name, value in settings.items())
+    for log in (run.folder / "last.log", Path(os.devnull)):
+        try:
+            if await run.server.restore(settings, log):
+                typer.echo(f"The server has {words}.", err=True)
+        except StartError as error:
+            print_error(error)
+            print_error(KneewatchError(f"the server may have another setting than {words}; apply that yourself"))
+        except ConfigError as error:  # the log cannot be written
+            print_error(error)
+            continue
+        return
 
 
 async def _measured(

@@ -47,8 +47,12 @@ class TunedServer(Protocol):
         """Run the server with these settings while the block lasts. Raises StartError."""
         ...
 
-    async def restore(self, settings: Settings, log: Path) -> None:
-        """Leave the server with these settings, if it is one that goes on. Raises StartError."""
+    async def restore(self, settings: Settings, log: Path) -> bool:
+        """Leave the server with these settings, if it is one that goes on; return whether it is.
+
+        Raises StartError, and ConfigError where the log cannot be written.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +120,9 @@ class StartedServer:
         finally:
             await program.stop()
 
-    async def restore(self, settings: Settings, log: Path) -> None:
+    async def restore(self, settings: Settings, log: Path) -> bool:  # noqa: ARG002 - of the protocol
         """Do nothing: it does not go on."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,7 @@ class AppliedServer:
         await self.restore(settings, log)
         yield
 
-    async def restore(self, settings: Settings, log: Path) -> None:
+    async def restore(self, settings: Settings, log: Path) -> bool:
         """Apply these settings. See TunedServer."""
         for command in self.commands:
             words = filled(command, settings)
@@ -149,6 +154,7 @@ class AppliedServer:
             if status:
                 raise self.ready.failed(f"was not changed: {words[0]} ended with status {status}", log)
         await self.ready.wait(None, log, is_private=False)
+        return True
 
 
 def words_of(text: str, option: str) -> list[str]:

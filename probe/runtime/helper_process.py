@@ -14,7 +14,8 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from threading import Event, Lock, Timer
+from threading import Event, Lock, Thread, Timer
+from time import sleep
 from typing import Any, Self
 
 from probe.core.errors import KneewatchError
@@ -22,6 +23,8 @@ from probe.core.text import one_line
 
 _NICE = 10  # measurements have priority
 _SECONDS = 300.0
+_LATE_S = 10  # after that time the process ends itself, also if nobody is there to end it
+_LOOK_S = 0.5
 # Requests: call a function, keep its result in the process, or call a method of the kept object.
 _CALL, _KEEP, _ASK = "call", "keep", "ask"
 
@@ -112,8 +115,19 @@ async def run_in_helper(name: str, *args: object) -> Any:  # noqa: ANN401 - what
         return await asyncio.to_thread(other.call, name, *args)
 
 
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it has gone, also in the middle of a computation.
+
+    PR_SET_PDEATHSIG would kill it when the thread that started it ends.
+    """
+    while os.getppid() == parent:
+        sleep(_LOOK_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> None:
     """Answer requests until the other end closes."""
+    Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.nice(_NICE)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
@@ -124,12 +138,14 @@ def main() -> None:
             what, name, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - from the parent process
         except EOFError:
             return
+        signal.alarm(int(_SECONDS) + _LATE_S)
         try:
             found = (getattr(kept, name) if what == _ASK else _function(name))(*args)
             kept, found = (found, None) if what == _KEEP else (kept, found)
             answer = pickle.dumps((False, found))
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
             answer = pickle.dumps((True, one_line(f"{type(error).__name__}: {error}")))
+        signal.alarm(0)
         answers.write(answer)
         answers.flush()
 

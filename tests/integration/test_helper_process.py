@@ -80,22 +80,23 @@ def test_cancelling_a_call_ends_its_process() -> None:
     assert time.monotonic() - began < 20, "the thread that waited for it has ended too"
 
 
+@pytest.mark.parametrize("then", ["time.sleep(60)", "it.call('time:sleep', 60)", "it.call('timeit:repeat')"])
 @pytest.mark.fault(
     "SI12",
-    "The parent of a helper process is killed",
+    "The parent of a helper process is killed, also while the helper computes",
     area="Signals",
     users_see="nothing",
     stays="the helper ends",
 )
-def test_it_ends_when_the_process_that_started_it_is_killed() -> None:
+def test_it_ends_when_the_process_that_started_it_is_killed(then: str) -> None:
     code = (
         "from probe.runtime.helper_process import HelperProcess; import time;"
-        " print(HelperProcess().call('os:getpid'), flush=True);"
-        " time.sleep(60)"
+        f" it = HelperProcess(); print(it.call('os:getpid'), flush=True); {then}"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
+        time.sleep(0.5)
         parent.kill()
     eventually(lambda: not _alive(pid), within_s=10, what="the end of the orphan")
 

@@ -64,6 +64,8 @@ def test_a_setting_goes_where_the_command_has_its_name_and_other_braces_stay() -
 
 def test_the_base_is_what_the_command_states() -> None:
     check_base(VLLM, knobs_of(["max_num_seqs=16,8", "enable_prefix_caching=true,false", "kv_cache_dtype=auto,fp8"]))
+    for placed in ("--max-num-seqs {max_num_seqs}", "--max-num-seqs={max_num_seqs}", "--max-num-seqs {value}"):
+        check_base(shlex.split(f"vllm serve m {placed}"), knobs_of(["max_num_seqs=8,16"]))
     with pytest.raises(ConfigError, match="--start states 16; put it first"):
         check_base(VLLM, knobs_of(["max_num_seqs=8,16"]))
 
