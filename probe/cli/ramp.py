@@ -97,8 +97,8 @@ def json_output(out: Path | None, extra: Sequence[str], *, as_json: bool) -> Pat
     return out or (Path(extra[0]) if extra else STDOUT if as_json else None)
 
 
-def measure(config: Config, target: TargetConfig, request: RunRequest, files: ResultFiles) -> bool:
-    """Run the request, and print and write the result. Return whether a capacity was found.
+def measure(config: Config, target: TargetConfig, request: RunRequest, files: ResultFiles) -> int:
+    """Run the request, and print and write the result. Return the command's exit status.
 
     Raises ConfigError where a file, OSError where standard output cannot be written; the result then is in the others.
     """
@@ -115,7 +115,9 @@ def measure(config: Config, target: TargetConfig, request: RunRequest, files: Re
     finally:
         if result is not None:
             files.write(result)
-    return result.capacity.requests_per_second is not None
+    if result.stopped.by == reasons.ENDED_BY_ERROR.word:
+        return 2
+    return 0 if result.capacity.requests_per_second is not None else 1
 
 
 def _print_or_end(print_row: Callable[[StepSummary], None], step: StepSummary) -> None:

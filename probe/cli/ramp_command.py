@@ -186,7 +186,7 @@ def ramp(context: typer.Context, options: RampOptions) -> None:
 
     Ctrl-C, SIGTERM, a closed terminal or the loss of the server's Kubernetes Lease stops the load at once; the results
     so far are printed and written.
-    Exit status: 0 found, 1 not found, 2 could not measure.
+    Exit status: 0 found, 1 not found, 2 could not measure, or an error ended the run.
     """
     from probe.cli.command_line import command_line, variables_of
     from probe.cli.options import configuration
@@ -201,8 +201,7 @@ def ramp(context: typer.Context, options: RampOptions) -> None:
     config = configuration(options.config, options.base_url, options.server, options.lengths, options.objectives)
     target = one_target(config, options.target, adds_load=True)
     made_by = command_line(NAME, context.obj or (), os.environ, variables_of(context.command))
-    is_found = measure(config, target, run_request(config, target, options, made_by), files)
-    raise typer.Exit(0 if is_found else 1)
+    raise typer.Exit(measure(config, target, run_request(config, target, options, made_by), files))
 
 
 def run_request(

@@ -11,7 +11,7 @@ from itertools import chain
 from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
-from probe.config.workloads import WorkloadConfig
+from probe.config.workloads import PRESETS, WorkloadConfig
 from probe.core.clock import Clock
 from probe.core.failure_log import FailureGroup, Since
 from probe.core.request import Outcome, RequestRecord, Traffic
@@ -158,4 +158,4 @@ class OnDemandCanaries:
 
 
 def _workloads(config: Config) -> dict[str, WorkloadConfig]:
-    return {name: config.workload(name) for name in ("default", *config.workloads)}
+    return {name: config.workload(name) for name in ("default", *PRESETS, *config.workloads)}

@@ -45,12 +45,13 @@ def result_words(result: CapacityResult) -> str:
 
 def result_lines(result: CapacityResult) -> list[tuple[str, str]]:
     """Return the labels and texts of the result's lines."""
+    incomplete = [("Incomplete", _incomplete(result))] if result.stopped.by == reasons.ENDED_BY_ERROR.word else []
     failure = [("Failure", result.first_failure)] if result.first_failure is not None else []
     differing = differing_flags(result.context.flags)
     warning = [("Replicas", f"{replicas_words(differing)}; the capacity is for this mix")] if differing else []
     found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]
     conditions = [*workload_lines(result.context.workload), *sent_lines(result)]
-    return [*_capacity(result), *_headroom_and_error(result), *conditions, *warning, *failure, *found]
+    return [*incomplete, *_capacity(result), *_headroom_and_error(result), *conditions, *warning, *failure, *found]
 
 
 def capacity_words(capacity: Capacity) -> str:
@@ -192,6 +193,10 @@ def _users_in(result: CapacityResult) -> str:
 
 def _sentence(words: str) -> str:
     return f"{words[:1].upper()}{words[1:]}."
+
+
+def _incomplete(result: CapacityResult) -> str:
+    return f"an error ended the run ({result.stopped.reason or 'unknown'}); what follows is of the steps before it"
 
 
 def _ended(result: CapacityResult) -> str:

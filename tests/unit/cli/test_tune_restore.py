@@ -81,9 +81,9 @@ def test_a_record_that_cannot_be_written_leaves_the_base(
 
 
 @pytest.mark.fault(
-    "PS40",
+    "SI40",
     "Ctrl-C, once or again and again, while `tune --apply` restores the server",
-    area="Processes",
+    area="Signals",
     users_see="the restore ends first",
     stays="the server has the base again",
 )

@@ -18,6 +18,7 @@ from probe.core.result import Capacity, CapacityResult, Correction, PriorForecas
 from probe.core.snapshot import UserLoad
 from probe.core.step import StepSummary
 from probe.report.forecast_text import beside_measured, forecast_words
+from probe.report.html import report
 from probe.report.knee_text import knee_words
 from probe.report.result_text import (
     advice,
@@ -359,3 +360,11 @@ def test_capacities_that_are_not_comparable_are_not_compared(
     forecast: CapacityResult, measured: CapacityResult | None
 ) -> None:
     assert beside_measured(forecast, measured, NOW_S) == ""
+
+
+def test_a_run_that_ended_by_an_error_says_so_first() -> None:
+    broken = result(capacity=AT_LEAST, stopped=Stopped("error", "worker_lost"), steps=(step(4), step(8)))
+    first, *_ = result_words(broken).splitlines()
+    assert first == "Incomplete:  an error ended the run (worker_lost); what follows is of the steps before it"
+    assert "Incomplete: at least 10 requests/s" in report(broken)
+    assert "Incomplete" not in result_words(result(capacity=AT_LEAST))
