@@ -50,6 +50,12 @@ def error_message(body: bytes, hide: Callable[[bytes], bytes] = lambda data: dat
     return error.words if error is not None else one_line(hide(_title(body) or body))
 
 
+def said_instead(body: bytes, hide: Callable[[bytes], bytes]) -> str:
+    """Return the words of an error, or the title of a page, that came in place of an answer; "" for anything else."""
+    error = error_of(body, hide)
+    return error.words if error is not None else one_line(hide(_title(body)))
+
+
 def error_of(body: bytes, hide: Callable[[bytes], bytes] = lambda data: data) -> ServerError | None:
     """Return the error of a body, or None. Google sends a list of one object."""
     said = _json(body)

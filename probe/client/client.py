@@ -14,6 +14,7 @@ from typing import Self
 import httpx
 import msgspec
 
+from probe.client.api_json import said_instead
 from probe.client.api_request import FORMS, HEADERS, body_of
 from probe.client.compression import unpack
 from probe.client.endpoint import Endpoint
@@ -126,8 +127,7 @@ class Client:
         try:
             served = served_models(asked.redactor.hide(asked.received.body))
         except (ValueError, KeyError, TypeError):
-            words = asked.received.packed or "the answer is not a list of models"
-            raise _no_models(url, Outcome.NOT_FOUND, words) from None
+            raise _no_models(url, Outcome.NOT_FOUND, _no_list(asked)) from None
         usable = {str(name): model for name, model in served.items() if is_name(name)}
         if served and not usable:
             raise TargetError(
@@ -289,6 +289,14 @@ async def _receive(response: httpx.Response, received: ResponseBuffer, clock: Cl
         received.is_complete = True
     finally:
         await response.aclose()
+
+
+def _no_list(asked: Exchange) -> str:
+    """Return what an answer of status 200 is that lists no models, in the server's words where it has any."""
+    if asked.received.packed is not None:
+        return asked.received.packed
+    words = said_instead(asked.received.body, asked.redactor.hide)
+    return asked.safe(f"the answer is not a list of models: {words}" if words else "the answer is not a list of models")
 
 
 def _no_models(url: str, outcome: Outcome, words: str) -> TargetError:

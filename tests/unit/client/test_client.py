@@ -1343,6 +1343,11 @@ def test_an_answer_under_another_name_is_wrong_where_names_are_judged(
         assert record.detail == "the model 'alias' answered, 'tiny' was asked for; fix model, or the routing"
 
 
+def test_a_compressed_list_of_models_is_read() -> None:
+    listed = gzip.compress(json.dumps({"data": [{"id": "tiny"}]}).encode())
+    assert models([whole(200, listed, "application/json", "content-encoding: gzip")], "auto") == "tiny"
+
+
 def test_auto_takes_the_first_model() -> None:
     assert models([served("tiny", "adapter")]) == "tiny"
     assert models([served("tiny", "adapter")], "adapter") == "adapter"
@@ -1355,6 +1360,14 @@ def test_auto_takes_the_first_model() -> None:
         ([served()], "auto", Outcome.NOT_FOUND, "no model"),
         ([whole(200, "<html>")], "auto", Outcome.NOT_FOUND, "not a list of models"),
         ([whole(200, b"\xff\xfe")], "auto", Outcome.NOT_FOUND, "not a list of models"),
+        ([whole(200, {"error": {"message": f"no route {SECRET}"}})], "auto", Outcome.NOT_FOUND, "no route (hidden)"),
+        ([whole(200, "<title>Sign in</title>", "text/html")], "auto", Outcome.NOT_FOUND, "list of models: Sign in"),
+        (
+            [whole(200, b"\x1b", "application/json", "content-encoding: br")],
+            "auto",
+            Outcome.NOT_FOUND,
+            "compressed (br)",
+        ),
         ([whole(200, {"data": None})], "auto", Outcome.NOT_FOUND, "not a list of models"),
         ([whole(200, {"data": {"id": "x"}})], "auto", Outcome.NOT_FOUND, "not a list of models"),
         ([whole(200, ["x"])], "auto", Outcome.NOT_FOUND, "not a list of models"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import re
 import time
 import zlib
 from collections.abc import Iterator
@@ -159,6 +160,9 @@ def test_a_metrics_url_counts_more_than_where_an_engine_s_page_usually_is() -> N
         whole(200, RECORDED, PLAIN, "content-encoding: none"),
         whole(200, RECORDED.replace(b"\n", b"\r\n"), PLAIN),
         whole(200, b"\xef\xbb\xbf" + RECORDED, PLAIN),
+        whole(200, RECORDED + b"# EOF\n", "application/openmetrics-text; version=1.0.0"),
+        whole(200, re.sub(rb"(?m)^([^#\n].*)$", rb"\1 1700000000000", RECORDED), PLAIN),
+        whole(200, re.sub(rb"(?m)^(.*_bucket.*)$", rb'\1 # {id="x"} 0.5 17.25', RECORDED), PLAIN),
         whole(200, RECORDED.rstrip(b"\n"), PLAIN),
         whole(200, RECORDED + RECORDED, PLAIN),
         whole(200, RECORDED + b"vllm:num_requests_running NaN\npython_info NaN\n", PLAIN),
@@ -172,6 +176,9 @@ def test_a_metrics_url_counts_more_than_where_an_engine_s_page_usually_is() -> N
         "none",
         "CRLF",
         "mark",
+        "OpenMetrics",
+        "with times",
+        "with exemplars",
         "without the last line's end",
         "twice",
         "with NaN",
