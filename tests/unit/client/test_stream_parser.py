@@ -121,39 +121,6 @@ def test_a_completion_is_all_answer() -> None:
     assert read(chunk("a"), chunk("b")).events.first_answer == 0
 
 
-def test_an_event_that_carries_several_tokens_keeps_their_count() -> None:
-    answer = read(chunk("a", usage=usage(1)), chunk("bcd", "length", usage(4)))
-    assert counts(answer) == [(0, 1, True), (1, 3, True)]
-    assert judge(spec(8, 4), answer) == OK
-
-
-def test_half_a_character_is_a_token_that_cannot_be_read() -> None:
-    answer = read(chunk("", usage=usage(1)), chunk("é", "length", usage(2)))
-    assert counts(answer) == [(0, 1, False), (1, 1, True)]
-
-
-def test_without_a_running_count_an_event_with_content_is_one_token() -> None:
-    answer = read(chunk("a"), chunk(""), chunk("b", "length"), chunk(None, usage=usage(2)))
-    assert counts(answer) == [(0, 1, True), (2, 1, True)]
-    assert answer.output_tokens == 2
-
-
-@pytest.mark.parametrize(
-    "content",
-    [{"content": "a"}, {"reasoning": "a"}, {"reasoning_content": "a"}, {"tool_calls": [{"index": 0}]},
-     {"role": "assistant", "content": "a"}],
-)  # fmt: skip
-def test_content_reasoning_and_tool_calls_are_tokens(content: dict[str, Any]) -> None:
-    assert len(read(delta(**content), api=Api.CHAT).events) == 1
-
-
-@pytest.mark.parametrize(
-    "content", [{}, {"role": "assistant"}, {"role": "assistant", "content": ""}, {"content": None}]
-)
-def test_a_role_is_no_token(content: dict[str, Any]) -> None:
-    assert len(read(delta(**content), api=Api.CHAT).events) == 0
-
-
 @pytest.mark.fault(
     "FA66",
     "A token count that falls, or that no server can mean",
@@ -164,10 +131,6 @@ def test_a_role_is_no_token(content: dict[str, Any]) -> None:
 def test_a_count_that_falls_is_no_negative_token() -> None:
     answer = read(chunk("a", usage=usage(5)), chunk("b", usage=usage(2)), chunk("c", "length", usage(6)))
     assert list(answer.events.tokens) == [5, 0, 1]
-
-
-def test_the_usage_at_the_end_is_no_token() -> None:
-    assert len(read(chunk("a", usage=usage(1)), chunk(None, usage=usage(1))).events) == 1
 
 
 def test_nothing_counts_after_done() -> None:
@@ -273,10 +236,6 @@ def test_an_error_inside_the_stream_is_said_in_one_printable_line(event: dict[st
         assert words in text
         assert text.isprintable()
         assert len(text) <= 200
-
-
-def test_no_error_is_no_error() -> None:
-    assert read(chunk("a", "length", usage(1), error=None)).error is None
 
 
 JSON = st.recursive(
