@@ -37,7 +37,7 @@ from probe.simulator.cost import Profile
 _INTERNAL_ERROR = Refusal(500, "Internal server error", "InternalServerError")
 _ELSEWHERE = "Please try again later or on a different instance."
 # By the limit of the queue that is reached: vLLM 0.32's answers, without a Retry-After.
-_FULL = {
+FULL = {
     "max_num_queued_reqs": Refusal(
         503, f"The engine is currently busy and cannot accept new requests. {_ELSEWHERE}", "Service Unavailable"
     ),
@@ -265,7 +265,7 @@ class _MockServer:
         except Refusal as refusal:
             return _json_answer(wire.dumps(form.refusal(refusal)), refusal.status)
         if (limit := self.driver.refuse()) is not None:
-            return _json_answer(wire.dumps(form.refusal(_FULL[limit])), _FULL[limit].status)
+            return _json_answer(wire.dumps(form.refusal(FULL[limit])), FULL[limit].status)
         answer = wire.MockResponse(
             request=parsed,
             model=self._model,

@@ -22,7 +22,7 @@ QUEUE = 64  # sequences in the server at most; more are refused
 STARTUP_S = 600.0  # about 35 s on an idle core; minutes where others compute
 
 _FLAGS = ("--load-format=dummy", "--block-size=32", "--enforce-eager")
-_LIMITS = (
+LIMITS = (
     "--max-model-len=1024",
     "--max-num-seqs=16",
     "--max-num-active-seqs=16",
@@ -50,7 +50,7 @@ class RealVllm:
         self,
         python: str,
         folder: Path,
-        limits: Sequence[str] = _LIMITS,
+        limits: Sequence[str] = LIMITS,
         sizes: Mapping[str, object] | None = None,
         *,
         has_plugin: bool = False,

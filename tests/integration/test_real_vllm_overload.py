@@ -1,17 +1,21 @@
-"""Step-up load against the real vLLM: the preemptions are seen, and the guard stops in time."""
+"""Step-up load against the real vLLM: preemptions and a full queue are seen, and the guard stops in time."""
 
 import json
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+import httpx
 import pytest
 from kneewatch_command import Finished, kneewatch
 from process import eventually
-from real_vllm import RealVllm
+from real_vllm import LIMITS, MODEL, RealVllm
+
+from probe.mock_server.server import FULL
 
 pytestmark = [pytest.mark.vllm, pytest.mark.alone, pytest.mark.long]
 
@@ -65,6 +69,51 @@ def test_the_guard_stops_an_overload_and_leaves_nothing_behind(
     assert "Traceback" not in done.err
 
     eventually(lambda: not _in_server(vllm.metrics()), within_s=5, what="an idle server after the guard's stop")
+
+
+@pytest.fixture(scope="module")
+def limited(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealVllm]:
+    """Serve four requests at once, and refuse more."""
+    flags = [flag for flag in LIMITS if "queued" not in flag]
+    server = RealVllm(vllm_python, tmp_path_factory.mktemp("limited"), [*flags, "--max-num-queued-reqs=4"])
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.fault(
+    "LO60",
+    "A real vLLM whose queue limit is reached (--max-num-queued-reqs)",
+    area="Load",
+    users_see="the knee below it; `rejections`: the server's queue limit",
+    stays="nothing is left behind",
+)
+def test_the_queue_limit_is_an_overload_and_is_named(limited: RealVllm, tmp_path: Path) -> None:
+    before = limited.settled_metrics()["vllm:admission_rejections_total"]
+    result, done = _ramp(limited, tmp_path, "--concurrency", "1,8", "--step-seconds", "5", "--confirm-seconds", "0")
+    refused = limited.settled_metrics()["vllm:admission_rejections_total"] - before
+    assert 0 < refused <= 4, "the first one ends the load"
+    assert (result["stopped"]["by"], result["stopped"]["reason"]) == ("guard", "rejections")
+    assert [step["tripped"] for step in result["steps"]] == [None, "rejections"]
+    assert result["capacity"]["limiting"] == "rejections"
+    assert "the server's queue limit (--max-num-queued-reqs)" in done.out
+    assert result["first_failure"].startswith("rejected: HTTP 503: The engine is currently busy")
+    eventually(lambda: not _in_server(limited.metrics()), within_s=5, what="an idle server after the guard's stop")
+
+
+def test_the_mock_server_refuses_in_the_words_of_vllm(limited: RealVllm) -> None:
+    body = {"model": MODEL, "prompt": [5, 6, 7], "max_tokens": 400, "ignore_eos": True}
+
+    def asked(_: int) -> httpx.Response:
+        return httpx.post(f"{limited.base_url}/v1/completions", json=body, timeout=60, trust_env=False)
+
+    with ThreadPoolExecutor(8) as beside:
+        answers = list(beside.map(asked, range(8)))
+    refused = [answer for answer in answers if not answer.is_success]
+    assert refused
+    expected = FULL["max_num_queued_reqs"]
+    assert {answer.status_code for answer in refused} == {expected.status}
+    assert all(answer.json() == expected.body and "retry-after" not in answer.headers for answer in refused)
 
 
 def _followed(server: RealVllm, over: Event) -> list[tuple[float, dict[str, float]]]:
