@@ -82,7 +82,7 @@ def limited(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.mark.fault(
-    "LO60",
+    "LO64",
     "A real vLLM whose queue limit is reached (--max-num-queued-reqs)",
     area="Load",
     users_see="the knee below it; `rejections`: the server's queue limit",

@@ -31,6 +31,8 @@ def _printed(thing: object) -> str:
         (record(ttft_s=0.7), "missed ttft"),
         (record(ttft_s=0.7, gap_s=0.1), "missed ttft, tpot"),
         (record(outcome=Outcome.TIMEOUT), "timeout: it failed"),
+        (record(outcome=Outcome.REJECTED, is_overload=True), "rejected: it failed; the server is up and refuses load"),
+        (record(outcome=Outcome.REJECTED), "rejected: it failed; a rate limit, or a full queue"),
         (record(asked=spec(output_tokens=1)), "TPOT -"),
         (record(gap_s=0.0), "not streamed: 100 % of the tokens came together with the first one, so TPOT is unknown"),
         (UNPLACED, "12 tokens came in 3 events, and no usage says which in which, so TPOT is unknown"),
