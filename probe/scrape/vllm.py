@@ -55,6 +55,7 @@ _PLUGIN_LIMITS = "kneewatch_vllm_scheduler_limit"
 _OLDEST, _OLDEST_UNANSWERED = "kneewatch_vllm_oldest_request_seconds", "kneewatch_vllm_oldest_unanswered_seconds"
 STEP_SERIES = (_PLUGIN_STEPS, *_STEP_SUMS.values(), _PLUGIN_LIMITS)
 _MAX_LIMIT = 10**9
+_MOST = 1e18  # blocks, tokens or bytes: more than any server has, and products of such numbers are finite
 
 
 def _step_sums(found: Samples) -> dict[str, StepSums]:
@@ -172,12 +173,12 @@ def _adapters(found: Samples) -> tuple[str, ...]:
 
 
 def _label(sample: Sample, name: str) -> float | None:
-    """Return a label that is a number above 0; None for any other, such as "None"."""
+    """Return a label that is a number above 0, and one that a server can have; None for any other, such as "None"."""
     try:
         value = float(sample.labels[name])
     except (KeyError, ValueError):
         return None
-    return value if math.isfinite(value) and value > 0 else None
+    return value if 0 < value <= _MOST else None
 
 
 def _of_all_engines(found: Samples, name: str) -> float | None:
