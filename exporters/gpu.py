@@ -2,8 +2,9 @@
 
 from exporters import names
 from exporters.rendered_samples import RenderedSamples, SampleLines
+from probe.core.mig import computing
 from probe.core.snapshot import GpuSnapshot
-from probe.gpu.fields import FIELDS, LABELS, computing
+from probe.gpu.fields import FIELDS, LABELS
 
 _FACTORS = {field.name: field.factor for field in FIELDS}
 _DIGITS = 9  # 57 * 0.01 is 0.5700000000000001

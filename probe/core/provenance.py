@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from probe.core.mig import computing, model_of
 from probe.core.snapshot import GpuSnapshot
 
 # What a reader of an old result asks for, and where Kneewatch looks besides the facts: GPU and flags of the context.
@@ -56,8 +57,8 @@ def gpu_facts(snapshot: GpuSnapshot | None) -> dict[str, str]:
     """Return the facts from a server's GPUs: their models, host, driver and CUDA."""
     if snapshot is None:
         return {}
-    boards = [gpu for gpu in snapshot.gpus if "GPU_I_ID" not in gpu.labels] or list(snapshot.gpus)
-    models = [gpu.labels["modelName"] for gpu in boards if "modelName" in gpu.labels]
+    boards = snapshot.gpus
+    models = [model for gpu in computing(boards) if (model := model_of(gpu.labels))]
     found = {
         "gpu": ", ".join(f"{models.count(one)}x {one}" for one in dict.fromkeys(models)),
         "node": _joined(gpu.labels.get("Hostname") for gpu in boards),

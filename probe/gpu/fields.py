@@ -6,12 +6,13 @@ their own: a Prometheus that also scrapes dcgm-exporter would add both up. Below
 instances, and what the values say of a GPU's utilisation over a time window.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from statistics import fmean
 
+from probe.core.mig import board_of, is_instance
 from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.core.step import GpuUse
 
@@ -95,25 +96,6 @@ LABELS = (
 )  # fmt: skip
 
 
-def board_of(labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what identifies the board of a GPU or an instance. The first exporters had no UUID for some."""
-    uuid = labels.get("UUID", "")
-    if uuid and not uuid.startswith("MIG-"):
-        return (uuid,)
-    return tuple(labels.get(name, "") for name in ("Hostname", "gpu", "device"))
-
-
-def is_instance(labels: Mapping[str, str]) -> bool:
-    """Return whether the labels are of a MIG instance."""
-    return bool(labels.get("GPU_I_ID")) or labels.get("UUID", "").startswith("MIG-")
-
-
-def computing(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
-    """Return the GPUs and instances that compute: all but the boards of instances."""
-    divided = {board_of(gpu.labels) for gpu in gpus if is_instance(gpu.labels)}
-    return tuple(gpu for gpu in gpus if is_instance(gpu.labels) or board_of(gpu.labels) not in divided)
-
-
 def each_once(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     """Return the GPUs with each value of a divided one once: the board's with the board, or else with one instance, and
     memory and activity with the instances that have them.
@@ -134,7 +116,8 @@ def _each_once(of_board: Sequence[Gpu]) -> Iterable[Gpu]:
     of_instances = {name for gpu in instances for name in gpu.values if PARTS[name] is Part.INSTANCE}
     kept: list[Gpu] = []
     given: set[str] = set()
-    for gpu in sorted(of_board, key=lambda one: is_instance(one.labels)):  # the board first
+    # The board first, and then always the same instance, whatever the order of the page.
+    for gpu in sorted(of_board, key=lambda one: (is_instance(one.labels), one.labels.get("GPU_I_ID", ""))):
         names = {name for name in gpu.values if PARTS[name] is not Part.WHOLE} - given
         if not is_instance(gpu.labels):
             names -= of_instances

@@ -134,6 +134,8 @@ def _add_growth(totals: _Counted, before: _Counted, now: _Counted) -> None:
             name = label if label in known or len(known) < _MAX_LABELS else _OTHER
             known[name] = known.get(name, 0.0) + (value - was if value >= was else value)
     for key, histogram in now.histograms.items():
+        if key in totals.histograms and before.histograms.get(key) == histogram:
+            continue  # nothing to add up, which is most of the work
         grown = _grown(None if is_new else before.histograms.get(key, histogram), histogram)
         total = totals.histograms.get(key)
         totals.histograms[key] = grown if total is None else _added(total, grown)

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from probe.core.latency import HELD_BACK
+from probe.core.mig import computing, model_of
 from probe.core.objectives import LATENCIES
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot
 from probe.core.target_status import TargetStatus
-from probe.gpu.fields import PROGRAM_XIDS, computing, memory, utilization
+from probe.gpu.fields import PROGRAM_XIDS, memory, utilization
 from probe.observe.engine_balance import IMBALANCES
 from probe.report.figures import milliseconds, number, percent
 
@@ -139,18 +140,13 @@ def _gpus(snapshot: GpuSnapshot | None) -> Iterator[Finding]:
         return
     gpus = computing(snapshot.gpus)
     parts = [*_mean(gpus, utilization, "busy"), *_mean(gpus, memory, "of their memory in use")]
-    models = Counter(_model(gpu) for gpu in gpus)
+    models = Counter(model_of(gpu.labels) or "GPU" for gpu in gpus)
     names = ", ".join(f"{count} x {model}" if count > 1 else model for model, count in models.items())
     yield Finding(f"{names}: {', '.join(parts) or 'no values'}", is_problem=False)
     for gpu in snapshot.gpus:
         if xid := gpu.values.get(_XID):
             which = gpu.labels.get("gpu") or gpu.labels.get("UUID", "")
             yield Finding(f"GPU {which}: its last error was XID {xid:.0f}", is_problem=xid not in PROGRAM_XIDS)
-
-
-def _model(gpu: Gpu) -> str:
-    model, profile = gpu.labels.get("modelName", "GPU"), gpu.labels.get("GPU_I_PROFILE")
-    return model if profile is None or profile in model else f"{model} {profile}"
 
 
 def _mean(gpus: Sequence[Gpu], value: Callable[[Gpu], float | None], words: str) -> Iterator[str]:

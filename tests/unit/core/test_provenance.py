@@ -28,6 +28,16 @@ def test_gpus_tell_their_models_host_and_versions() -> None:
     assert gpu_facts(None) == gpu_facts(GpuSnapshot(0, 0.0, "nvml", (Gpu({}, {}),))) == {}
 
 
+def test_instances_of_a_divided_gpu_are_told_as_parts_of_it() -> None:
+    def instance(number: str) -> Gpu:
+        return replace(H100, labels=H100.labels | {"UUID": "GPU-a", "GPU_I_ID": number, "GPU_I_PROFILE": "3g.40gb"})
+
+    board = replace(H100, labels=H100.labels | {"UUID": "GPU-a"})
+    for gpus in ((board, instance("1"), instance("2")), (instance("1"), instance("2"))):
+        found = gpu_facts(GpuSnapshot(0, 0.0, "dcgm", gpus))
+        assert (found["gpu"], found["node"]) == ("2x NVIDIA H100 80GB HBM3 MIG 3g.40gb", "gpu-node-9")
+
+
 def test_cuda_is_a_version_and_not_a_number() -> None:
     assert [cuda_words(text) for text in ("12080", "11040", "13.0", "")] == ["12.8", "11.4", "13.0", ""]
 

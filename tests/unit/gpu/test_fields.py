@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from probe.core.mig import computing
 from probe.core.snapshot import Gpu, GpuSnapshot
 from probe.core.step import GpuUse
-from probe.gpu.fields import computing, each_once, memory, use, utilization
+from probe.gpu.fields import each_once, memory, use, utilization
 
 S = 10**9
 
