@@ -11,6 +11,7 @@ from statistics import fmean, median
 from probe.core.latency import held_back_ratio, ttft_s
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
+from probe.core.server_limits import limits_of
 from probe.core.snapshot import CrossChecks, GpuSnapshot, Histogram, ServerSnapshot, UserTotals
 from probe.gpu.fields import utilization
 from probe.observe import kv_pressure
@@ -81,8 +82,14 @@ class CrossChecker:
         users = [totals for _, totals in self._state.user_history]
         wait_s = queue.sum / queue.count if queue is not None else None
         is_late = kv_pressure.is_late(self._objectives, self._canaries, users, recent, wait_s)
-        limit = RunningLimit(self.max_num_seqs or self._state.most_running, is_exact=self.max_num_seqs is not None)
-        return kv_pressure.signs(recent, limit, is_late=is_late)
+        return kv_pressure.signs(recent, self._running_limit(recent), is_late=is_late)
+
+    def _running_limit(self, recent: Sequence[ServerSnapshot]) -> RunningLimit:
+        """Return how many requests an engine runs at once: by its flags or its page, whichever is lower."""
+        shown = recent[-1].scheduler_limits if recent else {}
+        by_page = limits_of({flag: str(value) for flag, value in shown.items()}).running
+        known = [limit for limit in (self.max_num_seqs, by_page) if limit is not None]
+        return RunningLimit(min(known, default=self._state.most_running), is_exact=bool(known))
 
     def _counted(self) -> Iterator[tuple[str, float]]:
         """Yield the median ratio of tokens that the server counted to tokens that the client received.

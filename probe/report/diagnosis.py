@@ -47,10 +47,15 @@ class Diagnosis:
         return all(slo.met(record, self.status.objectives).get(slo.ALL, False) for record in self.status.recent)
 
     @property
+    def _in_effect(self) -> Mapping[str, str]:
+        """Return the flags, with the values that the server's page shows of its scheduler."""
+        shown = self.status.server.scheduler_limits if self.status.server is not None else {}
+        return {**self.flags, **{name: str(value) for name, value in shown.items()}}
+
+    @property
     def missing_limits(self) -> Sequence[str]:
         """Return the limits that a forecast needs and that are unknown, by the keys of the configuration."""
-        shown = self.status.server.scheduler_limits if self.status.server is not None else {}
-        limits = limits_of({**{name: str(value) for name, value in shown.items()}, **self.flags})
+        limits = limits_of(self._in_effect)
         size = self.status.server.kv_cache_tokens if self.status.server is not None else None
         known = {MAX_NUM_SEQS: limits.running, MAX_NUM_BATCHED_TOKENS: limits.step_tokens, "kv_cache_tokens": size}
         return [name for name, value in known.items() if value is None]
@@ -62,7 +67,7 @@ class Diagnosis:
             forecast = self.status.forecast
             speed = forecast.capacity.prefill_tokens_per_second if forecast is not None else None
             server, objectives = self.status.server, self.status.objectives
-            found += setting_findings(server, self.flags, self.lengths, objectives, speed, kv=self.kv)
+            found += setting_findings(server, self._in_effect, self.lengths, objectives, speed, kv=self.kv)
         return sorted(found, key=lambda finding: not finding.is_problem)
 
 

@@ -106,6 +106,13 @@ class TestLackOfRoom:
         assert view(full((0, 30), running=62.0), seats=64).pressure["waiting"] is False
         assert view(full((0, 30), running=57.0), seats=64).pressure["waiting"] is True
 
+    def test_the_limits_that_the_page_shows_count_and_the_lower_one_of_them(self) -> None:
+        shown = {"max_num_seqs": 256, "max_num_active_seqs": 64}
+        for seats in (None, 128):
+            found = view(full((0, 30), running=64.0, scheduler_limits=shown), seats=seats)
+            assert found.pressure["waiting"] is False
+        assert view(full((0, 30), running=57.0, scheduler_limits=shown)).pressure["waiting"] is True
+
     def test_one_moment_with_a_full_batch_is_enough_to_doubt(self) -> None:
         assert view([*full((0, 15)), *full((30,), running=64.0)], seats=64).pressure["waiting"] is False
 

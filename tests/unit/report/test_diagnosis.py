@@ -112,6 +112,10 @@ def test_limits_are_known_from_the_plugin_and_below_a_lower_one() -> None:
     assert "Unknown:    max_num_batched_tokens: a forecast may" in diagnosis_words(_diagnosis(server=server))
     shown = replace(server, scheduler_limits={"max_num_seqs": 256, "max_num_batched_tokens": 2048})
     assert "Unknown" not in diagnosis_words(_diagnosis(server=shown))
+    small = replace(shown, kv_cache_tokens=1000.0)
+    assert "room for 9 requests of the mean length, and max_num_seqs is 256" in diagnosis_words(
+        _diagnosis(server=small)
+    )
     default = replace(_diagnosis(server=server), flags={"max_num_seqs": "default", "max_num_batched_tokens": "2048"})
     sources = dict.fromkeys(default.flags, "pod")
     assert replace(default, flag_sources=sources).missing_limits == ["max_num_seqs"]
