@@ -21,6 +21,8 @@ HEADERS = {
 MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
 # openai-harmony, which reads the answers of gpt-oss, fails beyond their end: vllm #50690, #22515.
 _HARMONY = re.compile(r"while expecting start token|tokens remaining in message header|harmonyerror", re.IGNORECASE)
+# A field that is refused within another one, by its path: the other one may stay.
+_WITHIN = re.compile(rf"\b{Omittable.STREAM_OPTIONS}\W{{1,4}}(?={Omittable.CONTINUOUS_USAGE_STATS})")
 _NO_IDS = re.compile(r"prompt.{0,80}\bstr(ing)?s?\b|\bstr(ing)?s?\b.{0,80}prompt", re.IGNORECASE | re.DOTALL)
 
 
@@ -52,7 +54,8 @@ class RequestShape:
 
     def hint(self, api: Api, refusal: str) -> str:
         """Return which key would avoid this refusal, as the end of a sentence; "" where none would."""
-        named = [name for name in Omittable if name not in self.omitted and re.search(rf"\b{name}\b", refusal)]
+        refused = _WITHIN.sub("", refusal)
+        named = [name for name in Omittable if name not in self.omitted and re.search(rf"\b{name}\b", refused)]
         if named:
             return omit_hint(*named)
         if Omittable.IGNORE_EOS not in self.omitted and _HARMONY.search(refusal):

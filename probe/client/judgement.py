@@ -36,8 +36,10 @@ _SLOW_EXPRESSION = (
 # A failure may be the client's if it did not run just before: what arrived earlier was read once it ran again. The
 # failure is known within this many hundredths of a second.
 _LAST_SAMPLES = 10
-# Finish reasons of an answer that the server gave up: vLLM's for a failed transfer of KV blocks, and for an abort.
-_FAILED = ("error", "abort")
+# Finish reasons of an answer that the server gave up: vLLM's for a failed transfer of KV blocks, and for an abort as it
+# pauses (vllm #57082); SGLang's, Dynamo's and gateways'.
+_FAILED = ("error", "abort", "aborted", "cancelled", "timeout")
+_FILTERED = "content_filter"  # which ends an answer whatever was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +177,13 @@ def _wrong_length(spec: RequestSpec, answer: Transcript, shape: RequestShape) ->
     is_short = _may_be_short(spec, shape) or Omittable.STREAM_OPTIONS in shape.omitted
     if count == wanted or (count < wanted and is_short):
         return None
-    hint = omit_hint(Omittable.IGNORE_EOS) if count < wanted and answer.finish_reason != "length" else ""
+    hint = _end_hint(answer) if count < wanted and answer.finish_reason != "length" else ""
     return f"{count} output tokens, {wanted} were asked for{hint}"
+
+
+def _end_hint(answer: Transcript) -> str:
+    """Return how to accept an answer that ended by itself, as the end of a sentence."""
+    return "" if answer.finish_reason == _FILTERED else omit_hint(Omittable.IGNORE_EOS)
 
 
 def _may_be_short(spec: RequestSpec, shape: RequestShape) -> bool:

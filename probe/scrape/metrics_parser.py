@@ -23,7 +23,9 @@ OTHER = "other"  # in place of values beyond the first MAX_VALUES
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="([^"\\]*)"')
 _LABELS = re.compile(r'\{(?:[a-zA-Z_][a-zA-Z0-9_]*="[^"\\]*",?)*\}')
 _NUMBER = re.compile(r"-?[0-9.]+(?:[eE][-+]?[0-9]+)?")
-# No server has counted as much, and neither sums nor products of such values overflow.
+# No server has counted as much, and neither sums nor products of such values overflow. Nor is anything that is read
+# below zero: exporters write -1 for what they do not know. But the sum of a histogram may be: vLLM adds a time up that
+# a suspended machine made negative, and later differences are right.
 _MAX_NUMBER = 1e100
 _MARK = "\ufeff"  # of byte order, as some tools of Windows write it
 _PART = 2**18  # characters, in which a usual page is one part
@@ -66,7 +68,7 @@ def samples(page: str, wanted: Collection[str]) -> dict[str, list[Sample]]:
         else:
             parsed = _by_library(line)
         for sample in parsed:
-            if abs(sample.value) <= _MAX_NUMBER:
+            if 0 <= sample.value <= _MAX_NUMBER or (-_MAX_NUMBER <= sample.value < 0 and name.endswith("_sum")):
                 found[sample.name].append(sample)
     return found
 

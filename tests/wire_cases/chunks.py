@@ -265,6 +265,16 @@ CHUNKS = (
         usage=(9, 4),
         ttft=100,
     ),
+    failed(
+        "an answer that was filtered",
+        "Azure, OpenAI",
+        stream(*FOUR[:2], comp("c", 3, "content_filter"), DONE),
+        Outcome.WRONG_ANSWER,
+        "3 output tokens, 4 were asked for",
+        tokens=(1, 1, 1),
+        usage=(8, 3),
+        ttft=100,
+    ),
     # Chat: what is a token.
     WireCase(
         "a role alone is no token",

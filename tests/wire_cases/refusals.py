@@ -106,7 +106,7 @@ REFUSALS: tuple[WireCase, ...] = (
         "lemma-platform #583, aibrix #788",
         _said("Extra inputs are not permitted, field: 'stream_options.continuous_usage_stats', value: True", 400),
         _BAD,
-        "; set request.omit: [stream_options, continuous_usage_stats] if the server does not know them",
+        "; set request.omit: [continuous_usage_stats] if the server does not know it",
     ),
     failed(
         "max_tokens refused",
