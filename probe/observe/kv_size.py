@@ -208,6 +208,12 @@ def _grown(before: ServerSnapshot, after: ServerSnapshot) -> dict[str, float] | 
     return dict(zip(("prompts", "prompt", "output", "hits", "prefill", "decode"), grown, strict=True))
 
 
+def mean_usage(snapshot: ServerSnapshot) -> float | None:
+    """Return the share of all engines' KV cache in use; None if that is known of the fullest engine only."""
+    used, blocks = _used(snapshot), _block_tokens(snapshot)
+    return used / blocks if used is not None and blocks else None
+
+
 def _used(snapshot: ServerSnapshot) -> float | None:
     """Return the block tokens in use over all engines; None if that is known of the fullest one only."""
     if snapshot.replicas:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.snapshot import KV_SIZES, EngineSnapshot, GpuSnapshot, ServerSnapshot
+from probe.observe import kv_size
 from probe.observe.guard import LOOK_BACK
 from probe.observe.restarts import restarted
 from probe.observe.snapshot_history import NEEDED, slim
@@ -25,17 +26,18 @@ _POLL_TIMEOUT_S = 1.0
 _GPU_POLL_S = 1.0
 # A server does not restart twice within this time.
 _TWICE_NS = 10 * 10**9
-# With more engines, an older poll keeps only how many requests run on each.
+# With more engines, an older poll keeps only how many requests run on each, and how full they are together.
 _FEW_ENGINES = 8
 
 
 def thin(snapshot: ServerSnapshot, *, has_engines: bool = False, has_replicas: bool = False) -> ServerSnapshot:
     """Return what a run needs of an older poll; with all of its engines, or with its replicas, if that is asked for."""
-    small = snapshot.by_engine if has_engines or len(snapshot.by_engine) <= _FEW_ENGINES else {}
+    is_small = len(snapshot.by_engine) <= _FEW_ENGINES and not snapshot.replicas
     return replace(
         slim(snapshot, NEEDED),
+        flags=snapshot.flags,
         finished=snapshot.finished,
-        by_engine=small or {sys.intern(name): _running(one.running) for name, one in snapshot.by_engine.items()},
+        by_engine=snapshot.by_engine if has_engines or is_small else _engines(snapshot),
         waiting_by_reason={},
         others=_shared(tuple((key, snapshot.others[key]) for key in KV_SIZES if key in snapshot.others)),
         replicas={name: thin(one) for name, one in snapshot.replicas.items()} if has_replicas else {},
@@ -43,20 +45,29 @@ def thin(snapshot: ServerSnapshot, *, has_engines: bool = False, has_replicas: b
 
 
 def thinned(snapshots: Sequence[ServerSnapshot]) -> list[ServerSnapshot]:
-    """Return what a load plan learns from: shares of engines are known from the first and the last."""
-    ends = (0, len(snapshots) - 1)
-    return [thin(snapshot, has_engines=index in ends) for index, snapshot in enumerate(snapshots)]
+    """Return what a load plan learns from. The shares of engines are known from the first and the last; the last one
+    has the spread of lengths too.
+    """
+    older = [thin(one, has_engines=index == 0) for index, one in enumerate(snapshots[:-1])]
+    return [*older, *(replace(last, replicas={}, counted_apart={}) for last in snapshots[-1:])]
+
+
+def _engines(snapshot: ServerSnapshot) -> dict[str, EngineSnapshot]:
+    """Return how many requests run on each engine, with the mean use of all KV caches for the use of each."""
+    usage = kv_size.mean_usage(snapshot)
+    if not snapshot.by_engine:  # too many to be shown
+        return {} if usage is None else {"": EngineSnapshot(kv_cache_usage=usage)}
+    same: dict[float | None, EngineSnapshot] = {}
+    return {
+        sys.intern(name): same.setdefault(one.running, EngineSnapshot(running=one.running, kv_cache_usage=usage))
+        for name, one in snapshot.by_engine.items()
+    }
 
 
 @lru_cache(maxsize=64)
 def _shared(values: tuple[tuple[str, float], ...]) -> Mapping[str, float]:
     """Return the values as a mapping that all polls share: they are the server's for as long as it runs."""
     return dict(values)
-
-
-@lru_cache(maxsize=4096)
-def _running(requests: float | None) -> EngineSnapshot:
-    return EngineSnapshot(running=requests)
 
 
 class ServerWatch:
@@ -93,12 +104,13 @@ class ServerWatch:
         except TargetError as error:
             self.failure = str(error)
             return None
-        self._keep(snapshot)
-        return snapshot
+        return self._keep(snapshot)
 
-    def _keep(self, snapshot: ServerSnapshot) -> None:
-        """Keep a poll, less of the one before, and thin the one that the guard no longer looks back to."""
+    def _keep(self, snapshot: ServerSnapshot) -> ServerSnapshot:
+        """Keep and return a poll, less of the one before, and thin the one that the guard no longer looks back to."""
         self.first = self.first or replace(snapshot, replicas={}, counted_apart={})
+        if self.snapshots and self.snapshots[-1].flags == snapshot.flags:
+            snapshot = replace(snapshot, flags=self.snapshots[-1].flags)  # kept once
         count = len(self.snapshots)
         if self.snapshots and restarted(self.snapshots[-1], snapshot) is not None:
             self._replaced |= {count - 1, count}
@@ -108,6 +120,7 @@ class ServerWatch:
         if (index := count - LOOK_BACK) >= 0:
             has_engines, has_replicas = index in self._begins, index in self._replaced
             self._exchange(index, thin(self.snapshots[index], has_engines=has_engines, has_replicas=has_replicas))
+        return snapshot
 
     def _exchange(self, index: int, less: ServerSnapshot) -> None:
         """Put less of a poll in its place, among the regular polls too if it was one of these."""

@@ -5,15 +5,19 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from probe.capacity.model.server_model import engine_shares, infer_max_num_seqs
+from probe.capacity.model.windows import windows
 from probe.capacity.run.server_watch import ServerWatch, thinned
 from probe.core.clock import SystemClock
-from probe.core.snapshot import KV_SIZES, EngineSnapshot, ServerSnapshot
+from probe.core.snapshot import KV_SIZES, EngineSnapshot, Histogram, ServerSnapshot
 from probe.observe.guard import LOOK_BACK, page_fault
+from probe.observe.kv_size import kv_size
 from probe.observe.restarts import restarted
 from probe.scrape.engines import parse
 from probe.scrape.replicas import merged
@@ -85,6 +89,52 @@ def test_the_most_that_run_on_an_engine_are_known_of_each_poll() -> None:
     assert watch.snapshots[3].by_engine["0"].generation_tokens is None
     first, *_, last = thinned(watch.snapshots[-LOOK_BACK:])
     assert all(one.by_engine["0"].generation_tokens == 1.0 for one in (first, last)), "the shares of engines"
+
+
+def _grown(one: ServerSnapshot, at_s: int, number: int) -> ServerSnapshot:
+    """Return what a busy replica shows after so many seconds: counters that grow, and a batch that is often full."""
+    times = 1.0 + at_s * (number + 1)
+    histograms = {
+        name: Histogram(tuple((bound, count * times) for bound, count in each.buckets), each.sum * times)
+        for name, each in one.histograms.items()
+    }
+    return replace(
+        one,
+        histograms=histograms,
+        generation_tokens=(one.generation_tokens or 1.0) * times,
+        prompt_tokens=(one.prompt_tokens or 1.0) * times,
+        running=float(min(4 + at_s % 9, 8)),
+        waiting=2.0,
+        kv_cache_usage=0.1 + 0.02 * number + 0.001 * at_s,
+        flags={"block_size": "16", "cache_dtype": "auto"},
+    )
+
+
+@pytest.mark.parametrize("replicas", [1, 5])
+def test_a_load_plan_learns_the_same_from_what_is_kept(replicas: int) -> None:
+    def read() -> Iterator[ServerSnapshot]:
+        for at_s, page in enumerate(pages(replicas), start=1):
+            if replicas == 1:
+                yield _grown(page, at_s, 0)
+            else:
+                yield merged({name: _grown(one, at_s, i) for i, (name, one) in enumerate(page.replicas.items())})
+
+    watch = asyncio.run(watched(read(), 0))
+    assert watch.begin() == 0
+    whole = list(islice(read(), 24))
+    for one in whole:
+        watch.polls.append(watch._keep(one))
+    kept = thinned(watch.snapshots)
+    assert windows(kept) == windows(whole)
+    assert len(windows(whole)) > 5
+    assert engine_shares(kept) == engine_shares(whole)
+    assert infer_max_num_seqs(kept) == infer_max_num_seqs(whole) is not None
+    assert kept[-1].flags == whole[-1].flags
+    learnt, right = kv_size(kept, 300.0), kv_size(whole, 300.0)
+    assert learnt is not None
+    assert right is not None
+    assert learnt.tokens == pytest.approx(right.tokens, rel=1e-9)
+    assert (learnt.is_learnt, learnt.words) == (right.is_learnt, right.words)
 
 
 def test_few_engines_stay_as_they_were() -> None:
