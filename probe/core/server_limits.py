@@ -54,7 +54,7 @@ def limits_of(flags: Mapping[str, str]) -> Limits:
     The smaller of max_num_seqs and max_num_active_seqs counts. Where a command line does not state max_num_seqs, it is
     vLLM's default, but never more than max_num_batched_tokens.
     """
-    batched, seqs = count(flags.get(MAX_NUM_BATCHED_TOKENS, "")), count(flags.get(MAX_NUM_SEQS, ""))
+    batched, seqs = (count(flags.get(name, "")) or None for name in (MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS))
     least = seqs or 1
     if flags.get(MAX_NUM_SEQS) == DEFAULT:
         least = LEAST_DEFAULT if batched is None else min(LEAST_DEFAULT, batched)
@@ -63,7 +63,7 @@ def limits_of(flags: Mapping[str, str]) -> Limits:
         seqs = batched if batched is not None and batched <= LEAST_DEFAULT else None
     active, named = seqs, MAX_NUM_SEQS
     if (stated := flags.get(MAX_NUM_ACTIVE_SEQS)) is not None:
-        active, named = count(stated), MAX_NUM_ACTIVE_SEQS  # vLLM refuses more than max_num_seqs
+        active, named = count(stated) or None, MAX_NUM_ACTIVE_SEQS  # vLLM refuses more than max_num_seqs
         least = active or 1
         if active is not None and seqs is not None and seqs <= active:
             active, least, named = seqs, seqs, MAX_NUM_SEQS
@@ -78,7 +78,7 @@ def _step_tokens(flags: Mapping[str, str], batched: int | None) -> int | None:
     scheduled = flags.get(MAX_NUM_SCHEDULED_TOKENS)
     if batched is None or scheduled is None:
         return batched
-    stated = count(scheduled)
+    stated = count(scheduled) or None
     return None if stated is None else min(batched, stated)
 
 
@@ -89,13 +89,14 @@ def _drafted(speculative: str, batched: int | None) -> tuple[float, float]:
     From 0.33 on vLLM lowers max_num_active_seqs for DFlash and DSpark to max_num_batched_tokens over the rows that a
     request has in the draft pass: its draft tokens, and for most such models one more (vllm/config/vllm.py).
     """
-    try:
-        config = json.loads(speculative) if speculative else {}
-    except ValueError:
-        return 0, 0
-    words = f"{config.get('method', '')} {config.get('model', '')}".lower()
-    if not any(method in words for method in _BLOCK_DRAFTS):
+    if not any(method in speculative.lower() for method in _BLOCK_DRAFTS):
         return math.inf, math.inf
+    try:
+        config = json.loads(speculative)
+    except ValueError:
+        config = None  # such as those of replicas that differ
+    if not isinstance(config, dict):
+        return 0, 0
     tokens = config.get("num_speculative_tokens")
     if batched is None or not isinstance(tokens, int) or tokens < 1:
         return 0, 0

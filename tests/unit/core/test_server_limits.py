@@ -3,10 +3,12 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from exporters.vllm_plugin.step_series import LIMITS
 from probe.core.server_limits import DEFAULTS, LEAST_DEFAULT, Limits, limits_of
-from probe.core.vllm_command import vllm_flags
+from probe.core.vllm_command import count, vllm_flags
 from probe.core.vllm_flags import FLAGS, PLUGIN_FLAGS, UNREAD
 
 SEQS, ACTIVE = "max_num_seqs", "max_num_active_seqs"
@@ -50,7 +52,10 @@ def test_the_smaller_limit_counts_and_what_is_not_certain_is_not_assumed(flags: 
         ({SEQS: "256", "max_num_batched_tokens": "1024"}, json.dumps({"model": "org/x-DFlash"}), None, 1),
         ({SEQS: "256"}, draft("dflash"), None, 1),
         ({SEQS: "default", "max_num_batched_tokens": "256"}, draft("dflash"), None, 32),
-        ({SEQS: "256"}, '{"method": "dfl', None, 1),
+        ({SEQS: "256"}, '{"method": "dflash', None, 1),
+        ({SEQS: "256", "max_num_batched_tokens": "1024"}, f"{draft('dflash')} | default", None, 1),  # of replicas
+        ({SEQS: "256", "max_num_batched_tokens": "1024"}, '["dflash"]', None, 1),
+        ({SEQS: "256"}, "ngram", 256, 256),
     ],
 )
 def test_drafts_of_whole_blocks_leave_room_for_fewer_requests(
@@ -58,6 +63,21 @@ def test_drafts_of_whole_blocks_leave_room_for_fewer_requests(
 ) -> None:
     found = limits_of({**flags, "speculative_config": speculative})
     assert (found.running, found.least_running) == (running, least)
+
+
+TEXTS = st.sampled_from(["default", "8K", "1 | 2", "", draft("dspark"), draft("dflash", None), "[]"]) | st.text(
+    max_size=5
+)
+
+
+@given(st.dictionaries(st.sampled_from([flag.name for flag in FLAGS]), TEXTS | st.integers(0, 2000).map(str)))
+def test_whatever_the_flags_say_no_more_is_assumed_than_either_limit(flags: dict[str, str]) -> None:
+    found = limits_of(flags)
+    assert min(found.least_running, found.running or 1, found.step_tokens or 1) >= 1
+    assert 0 not in (found.running, found.step_tokens)
+    for name in (SEQS, ACTIVE):
+        if (stated := count(flags.get(name, ""))) and found.running is not None:
+            assert found.running <= stated
 
 
 def test_a_long_name_of_a_draft_model_leaves_the_limit_known() -> None:
