@@ -20,11 +20,12 @@ class EventSplitter:
     a JSON object that is in no event; gateways append the error of a server that died like that.
     """
 
-    __slots__ = ("_after_cr", "_begin", "_data", "_line", "_type", "failure", "stray")
+    __slots__ = ("_after_cr", "_begin", "_data", "_is_between", "_line", "_type", "failure", "stray")
 
     def __init__(self) -> None:
         self._begin: bytes | None = b""  # what may become a byte order mark; None once the stream has begun
         self._after_cr = False
+        self._is_between = False  # whether the next byte begins an event
         self._line: list[bytes] = []  # the pieces of a line
         self._data: list[bytes] = []
         self._type = b""
@@ -33,13 +34,11 @@ class EventSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the events that this piece completes."""
-        is_whole = not (self._line or self._data or self._type or self._begin)
-        if is_whole and data.startswith(b"data: ") and data.endswith(b"\n\n") and self.failure is None:
+        if self._is_between and data.startswith(b"data: {") and data.endswith(b"\n\n"):
             # As servers send them: whole events of one line each. Anything else is split line by line.
             events = data[6:-2].split(b"\n\ndata: ")
-            if data.count(b"\n") == 2 * len(events) and b"\r" not in data:
-                self._begin, self._after_cr = None, False
-                return events if all(map(bytes.strip, events)) else [event for event in events if event.strip()]
+            if data.count(b"\n") == 2 * len(events) == 2 * data.count(b"data: {") and b"\r" not in data:
+                return events
         if self._begin is not None:
             data = self._without_mark(data)
         return self._split(data) if data else []
@@ -72,6 +71,8 @@ class EventSplitter:
             self._line.clear()
         if rest:
             self._line.append(rest)
+        is_within = self._line or self._data or self._type or self._after_cr
+        self._is_between = not is_within and self.failure is None
         return events
 
     def _take(self, line: bytes, events: list[bytes]) -> None:

@@ -248,7 +248,13 @@ class ChunkReader(StreamReader):
             self._take_unusual(event, at_ns, late_ns)
             return
         choice = chunk.choices[0] if chunk.choices else None
-        if _may_be_error(chunk, choice):
+        if (
+            chunk.error is not None
+            or chunk.detail is not None
+            or chunk.object == "error"
+            or (choice is None and chunk.choices is None and chunk.usage is None)  # a bare message may be one
+            or (choice is not None and choice.error is not None)
+        ):
             self._take_unusual(event, at_ns, late_ns)
             return
         self._model = self._model or chunk.model
@@ -306,10 +312,3 @@ class ChunkReader(StreamReader):
             reason = choice.get("finish_reason")
             kind = self._place(kind, reason if isinstance(reason, str) else None)
         self._count(usage_in(usage), at_ns, late_ns, content=content, kind=kind)
-
-
-def _may_be_error(chunk: _Chunk, choice: _Choice | None) -> bool:
-    """Return whether a chunk has a field of an error, or none of an answer."""
-    if chunk.error is not None or chunk.detail is not None or chunk.object == "error":
-        return True
-    return (choice is not None and choice.error is not None) or (chunk.choices is None and chunk.usage is None)
