@@ -69,21 +69,24 @@ def tpot_s(record: RequestRecord) -> float | None:
     None for a single token, a failed request, and where it is unknown: in a stream that was held back, and where tokens
     of unknown place make it uncertain. Where these may change it by a little, it is as long as it can be.
     """
-    first, last, events = ttft_s(record), e2e_s(record), record.events
-    if first is None or last is None or is_held_back(record):
-        return None
-    whole, begun = sum(events.tokens), bisect_right(events.at_ns, events.at_ns[0])
-    after = whole - sum(events.tokens[:begun])
-    if after <= 0:
+    first, last, after, events = ttft_s(record), e2e_s(record), tokens_after_first(record), record.events
+    if first is None or last is None or not after or is_held_back(record):
         return None
     usual_s = (last - first) / after
     if not events.unplaced:
         return usual_s
     # All tokens without a place may have come before the first event, but none before the request was sent.
+    whole, begun = sum(events.tokens), bisect_right(events.at_ns, events.at_ns[0])
     least_after = max(whole - events.unplaced - begun, 1)
     since_sent_s = last - (record.sent_ns - record.scheduled_ns) * _NS
     most_s = min((last - first) / least_after, since_sent_s / (whole - 1))
     return max(usual_s, most_s) if most_s <= _CERTAIN * usual_s else None
+
+
+def tokens_after_first(record: RequestRecord) -> int:
+    """Return how many tokens came after the read with the first one."""
+    at_ns, tokens = record.events.at_ns, record.events.tokens
+    return sum(tokens[bisect_right(at_ns, at_ns[0]) :]) if len(at_ns) else 0
 
 
 def token_times_ns(record: RequestRecord) -> list[int]:

@@ -69,7 +69,9 @@ LATENCIES: Mapping[str, Latency] = {
             usual="50ms",
             of_request=latency.tpot_s,
             of_step=lambda step: step.tpot_s,
-            client_error_s=lambda record, waking_s: _last_error_s(record, waking_s) / max(record.output_tokens - 1, 1),
+            client_error_s=lambda record, waking_s: (
+                _last_error_s(record, waking_s) / max(latency.tokens_after_first(record), 1)
+            ),
             advice="to raise capacity, make each step cheaper: add a replica, lower --max-num-seqs, or quantise the"
             " weights",
         ),

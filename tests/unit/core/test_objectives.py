@@ -231,3 +231,12 @@ def test_a_latency_is_known_wherever_its_row_is_not_read(row: Latency) -> None:
     summary = summarize(run, strict)
     assert summary.broken == (row.name,)
     assert row.of_step(summary).p50 == pytest.approx(row.of_request(record()))
+
+
+def test_lateness_lengthens_a_tpot_by_its_share_of_the_tokens_that_it_counts() -> None:
+    """Four tokens came with the first event: the other four took 60 ms each, or 49 ms without our 45 ms."""
+    events = token_events([(100 * MS, 4, True), (340 * MS, 4, True)], late_ns=45 * MS)
+    slow = record(events=events, output_tokens=8)
+    tight = Objectives("o", tpot=Objective(0.95, 0.05))
+    assert met(slow, tight)["tpot"] is False
+    assert may_be_client_delay(slow, tight, 0.0)
