@@ -278,7 +278,7 @@ def _imbalance(scale: float) -> Alert:
         means="one replica or data-parallel engine has twice the load, KV cache use or latency of the others",
         panels={links.SERVER: ["Imbalance of engines", "Waiting, by engine", "TTFT, by engine"]},
         silenced_by=(inhibitions.TARGET_DOWN, inhibitions.ENGINE_STALLED),
-        unseen="the servers have one engine",
+        unseen="its engines share each load evenly",
     )
 
 

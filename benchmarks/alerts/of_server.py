@@ -11,6 +11,7 @@ from exporters import names
 from exporters.capacity import REFUSED
 from exporters.names import Series
 from probe.gpu.fields import FIELDS
+from probe.observe.engine_balance import IMBALANCES
 from probe.observe.kv_pressure import FULL
 
 _GPUS = 2
@@ -86,6 +87,8 @@ def _joined(scene: Scene, readable: Bools) -> Iterator[Line]:
     labels, count = scene.target, len(world.times)
     yield from page.gauge(names.STALLED, labels, world.stalled_s, readable)
     yield from page.gauge(names.AMBIGUOUS, labels, 0.0, readable)
+    for reason in IMBALANCES:  # two engines, which share the load evenly
+        yield from page.gauge(names.IMBALANCE, {**labels, "reason": reason}, 1.0, readable)
     share = np.clip(world.waiting / (world.waiting + 3), 0, 1)
     yield from page.gauge(names.QUEUE_SHARE, labels, share, readable)
     gap = 0.004 * np.exp(noise(rng, count, 3600, 0.2))

@@ -37,10 +37,23 @@ def restarted(before: ServerSnapshot, after: ServerSnapshot) -> str | None:
         return f"version {before.version} became {after.version}"
     if before.started_s is not None and after.started_s is not None and before.started_s != after.started_s:
         return f"its process began at another time, {abs(after.started_s - before.started_s):.0f} s apart"
+    return _fallen(before, after) or _restarted_engine(before.counted_apart, after.counted_apart)
+
+
+def _fallen(before: ServerSnapshot, after: ServerSnapshot) -> str | None:
     later = dict(counters(after))
     for name, value in counters(before):
         if later.get(name, value) < value:
             return f"{name} fell from {value:.15g} to {later[name]:.15g}"
+    return None
+
+
+def _restarted_engine(before: Mapping[str, ServerSnapshot], after: Mapping[str, ServerSnapshot]) -> str | None:
+    """Return the evidence that an engine of one page has gone or restarted, which the growth of others may hide."""
+    for engine, one in before.items() if after else ():
+        words = _fallen(one, after[engine]) if engine in after else "it is gone"
+        if words is not None:
+            return f"engine {engine}: {words}"
     return None
 
 

@@ -8,6 +8,7 @@ from plain_records import poll
 
 from probe.core.snapshot import ServerSnapshot, changed_replicas
 from probe.observe.restarts import BackendDetector, restarted
+from probe.scrape.engines import parse
 
 S = 10**9
 
@@ -113,3 +114,20 @@ def test_a_replica_that_came_or_went_is_named_and_no_process_that_was_replaced()
 def test_a_line_names_three_replicas() -> None:
     assert changed_replicas((), "abcde") == "a, b, c and 2 more came"
     assert changed_replicas("ba", "ab") == ""
+
+
+def test_an_engine_of_a_page_that_counts_from_zero_again_is_a_restart_though_the_sum_grows() -> None:
+    def page(*engines: tuple[str, int]) -> ServerSnapshot:
+        text = "".join(
+            f'vllm:num_requests_running{{engine="{name}"}} 1\n'
+            f'vllm:generation_tokens_total{{engine="{name}"}} {tokens}\n'
+            for name, tokens in engines
+        )
+        return parse(text, 0, 1.0)
+
+    before = page(("0", 1000), ("1", 50))
+    assert restarted(before, page(("0", 1100), ("1", 60))) is None
+    assert restarted(before, page(("0", 1100), ("1", 60), ("2", 5))) is None, "a new one counts from zero"
+    words = restarted(before, page(("0", 1100), ("1", 3)))
+    assert words == "engine 1: generation_tokens fell from 50 to 3"
+    assert restarted(before, page(("0", 1100), ("2", 3))) == "engine 1: it is gone"
