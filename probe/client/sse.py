@@ -1,8 +1,9 @@
 """Splits a body into server-sent events, as the standard defines them: bytes in, the data of each event out. Pure.
 
-https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream. Three things differ, because
-every event of the API is JSON. An event without data is none: proxies send such events to keep a connection alive. So
-is a named one, such as `event: ping`, whose data is no JSON. And the last event counts even if no empty line ends it.
+https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream. Four things differ, because
+every event of the API is JSON. Blanks around the data mean nothing. An event without data is none: proxies send such
+events to keep a connection alive. So is a named one, such as `event: ping`, whose data is no JSON. And the last event
+counts even if no empty line ends it.
 """
 
 DONE = b"[DONE]"  # the data of the last event of completions and chat
@@ -91,12 +92,12 @@ class EventSplitter:
             self.stray = line
 
     def _dispatch(self, events: list[bytes]) -> None:
-        event, kind, has_data = b"\n".join(self._data), self._type, bool(self._data)
+        event, kind, has_data = b"\n".join(self._data).strip(), self._type, bool(self._data)
         self._data.clear()
         self._type = b""
         if self.failure is not None or not has_data:
             return
         if kind == _ERROR:
             self.failure = event
-        elif event.strip() and (kind in _PLAIN or event.lstrip().startswith(_JSON_BEGINS)):
+        elif event and (kind in _PLAIN or event.startswith(_JSON_BEGINS)):
             events.append(event)

@@ -163,7 +163,8 @@ class StreamReader(ABC):
         prompt, output = counts
         if prompt is not None and 0 <= prompt <= MAX_TOKENS and (prompt or self._prompt is None):
             self._prompt = prompt
-        if output is not None and 0 <= output <= MAX_TOKENS:
+        is_counted = output is not None and 0 <= output <= MAX_TOKENS
+        if is_counted and (output or not len(self._tokens)):  # 0 after tokens: gateways that count none
             self._output = output
         else:
             output = None

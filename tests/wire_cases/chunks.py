@@ -126,6 +126,31 @@ CHUNKS = (
         ttft=100,
     ),
     WireCase("no usage, as configured", "TGI before 2.0", stream(*UNCOUNTED, DONE), shape=_NO_OPTIONS),
+    failed(
+        "a usage of zeros at the end",
+        "NadirClaw #33",
+        stream(*UNCOUNTED, final(counts(0, 0)), DONE),
+        Outcome.WRONG_ANSWER,
+        "no usage (stream_options.include_usage); set request.omit: [stream_options]",
+        tokens=(1, 1, 1, 1),
+        ttft=100,
+    ),
+    WireCase("a usage of zeros after the right one", "NadirClaw #33", stream(*FOUR, final(counts(0, 0)), DONE)),
+    WireCase(
+        "a usage of zeros in front of the first token",
+        "gateways",
+        stream(comp("", None, None, usage=counts(0, 0)), *GOOD, first=80),
+    ),
+    WireCase(
+        "the usage and [DONE] in one read",
+        "gateway-api-inference-extension #1626",
+        stream(*FOUR, final(counts(4)) + DONE),
+    ),
+    WireCase(
+        "an empty data line in front of the data",
+        "gateway-api-inference-extension #1432",
+        stream(*(b"data: \n" + each for each in GOOD)),
+    ),
     # Choices and other fields.
     WireCase("no index", "gateways", stream(*(each.replace(b'"index": 0, ', b"") for each in GOOD))),
     WireCase(
@@ -168,12 +193,12 @@ CHUNKS = (
     ),
     WireCase(
         "an empty finish reason in each event",
-        "MindIE, Moonshot",
+        "ollama #4357, MindIE",
         stream(*(comp(x, i, "" if i < 4 else "length") for i, x in enumerate("abcd", 1)), DONE),
     ),
     WireCase(
         "no finish reason but the last",
-        "gateways",
+        "vllm #19650",
         stream(*(each.replace(b', "finish_reason": null', b"") for each in GOOD)),
     ),
     WireCase(
@@ -274,6 +299,11 @@ CHUNKS = (
         tokens=(1, 1, 1),
         usage=(8, 3),
         ttft=100,
+    ),
+    WireCase(
+        "a finish reason in front of the first token",
+        "open-webui #23921",
+        stream(comp("", 0, "stop"), *GOOD, first=80),
     ),
     # Chat: what is a token.
     WireCase(

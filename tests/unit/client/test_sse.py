@@ -62,10 +62,10 @@ def reference(data: bytes) -> list[bytes]:
         name, _, value = line.partition(b":")
         value = value[1:] if value.startswith(b" ") else value
         if not line:
-            text = b"\n".join(values)
+            text = b"\n".join(values).strip()
             if values and kind == b"error":
                 return [*found, b"failed: " + text]
-            if text.strip() and (kind in (b"", b"message") or text.strip()[:1] in (b"{", b"[")):
+            if text and (kind in (b"", b"message") or text[:1] in (b"{", b"[")):
                 found.append(text)
             values, kind = [], b""
         elif name == b"data":
