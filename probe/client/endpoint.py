@@ -132,7 +132,10 @@ class Endpoint:
     def metrics_transport(self) -> httpx.AsyncBaseTransport:
         """Return the transport for the metrics page. A separate server is reached without the socket and the proxy."""
         elsewhere = urlsplit(self.metrics_address)[:2] != urlsplit(self.base_url)[:2]
-        return (replace(self, unix_socket=None, proxy=None) if elsewhere else self).transport()
+        made = (replace(self, unix_socket=None, proxy=None) if elsewhere else self).transport()
+        if isinstance(made, Transport):
+            made.prepare(self.metrics_address)
+        return made
 
     def _replica(self, url: str) -> "Endpoint":
         if url.startswith(f"{self.base_url}/"):

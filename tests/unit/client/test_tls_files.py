@@ -144,3 +144,12 @@ def test_targets_with_the_same_files_share_their_context(tmp_path: Path) -> None
     # httpcore writes the protocols that it offers into its context, and the other transport speaks HTTP/1.1 only.
     assert secret.endpoint(http2=True).tls() is not secret.endpoint(http2=False).tls()
     assert Endpoint("a", "https://a").tls() is not secret.endpoint(http2=False).tls()
+
+
+def test_certificates_are_read_when_a_transport_is_made_and_not_by_its_first_request(tmp_path: Path) -> None:
+    for i, make in enumerate((Endpoint.transport, Endpoint.metrics_transport)):
+        ca_file = tmp_path / f"ca{i}.pem"
+        _authority().cert_pem.write_to_path(str(ca_file))
+        make(Endpoint("a", "https://a", metrics_url="https://b/metrics", ca_file=str(ca_file)))
+        ca_file.unlink()
+        assert Endpoint("a", "https://a", ca_file=str(ca_file)).tls(), "the one that was read is in use"
