@@ -1,15 +1,22 @@
-"""Advice after a run that ended with failed requests, from the first failure."""
+"""What a failed request says of the server, and advice after a run that ended with failed requests."""
 
 import re
 
 from probe.core import reasons
-from probe.core.request import Outcome
+from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult
 
 # vLLM's words for a prompt that is too long; other servers have similar ones.
 _TOO_LONG = re.compile(r"(context|model) length|maximum context|too (long|many tokens)", re.IGNORECASE)
 _LIMITED = "HTTP 429"
 _IN_THE_SERVER = (Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT, Outcome.BROKEN_STREAM)
+
+
+def refusal_words(record: RequestRecord) -> str:
+    """Return what a rejection says of the server, after its own words; "" for another outcome."""
+    if record.outcome is not Outcome.REJECTED:
+        return ""
+    return "; the server is up and refuses load" if record.is_overload else "; a rate limit, or a full queue"
 
 
 def failure_advice(result: CapacityResult) -> str | None:

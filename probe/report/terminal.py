@@ -12,21 +12,18 @@ from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord
 from probe.core.target_status import TargetStatus
 from probe.core.text import one_line
+from probe.report.failure_text import refusal_words
 from probe.report.figures import MISSING, ago, milliseconds, number, percent, promises
 from probe.report.knee_text import knee_words, limit_words
 from probe.report.result_json import unknown_tpot
-
-# What a rejection says of the server, by whether it has too much to do.
-_REFUSED = {True: "; the server is up and refuses load", False: "; a rate limit, or a full queue"}
 
 
 def canary_words(record: RequestRecord, objectives: Objectives, server: str | None = None) -> str:
     """Return the result of one canary: latencies, and the objectives it met. `server`: instead of the target's name."""
     verdicts = slo.met(record, objectives)
     words = f"{server or record.target} ({one_line(record.model)}): {record.outcome.value}"
-    is_refused = record.outcome is Outcome.REJECTED
     if record.outcome is not Outcome.OK:
-        return f"{words}: {one_line(record.detail or '')}{_REFUSED[record.is_overload] if is_refused else ''}"
+        return f"{words}: {one_line(record.detail or '')}{refusal_words(record)}"
     missed = [name for name, good in verdicts.items() if not good and name != slo.ALL]
     all_met = "every objective met"
     if (why := unknown_tpot(record)) is not None:

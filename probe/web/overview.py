@@ -15,6 +15,7 @@ from probe.core.result import CapacityResult
 from probe.core.snapshot import REPLICAS
 from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.cross_check_text import Finding, findings
+from probe.report.failure_text import refusal_words
 from probe.report.figures import ago, milliseconds, percent, when
 from probe.report.result_text import over_capacity
 from probe.web.history import TargetHistory, target_history
@@ -226,7 +227,8 @@ def _failing(status: TargetStatus) -> Iterator[str]:
         if failing.recent:
             last, since = failing.recent[0], since_words(failing, time.time())
             known = f", failing since {since}" if since else ""
-            yield f"{named}{last.outcome.value}: {last.detail or 'no reason known'}{known}"
+            why = f"{last.detail or 'no reason known'}{refusal_words(last)}"
+            yield f"{named}{last.outcome.value}: {why}{known}"
 
 
 def is_slow(record: RequestRecord, objectives: Objectives) -> bool:

@@ -103,6 +103,14 @@ def test_a_target_is_not_good_beside_an_error_of_its_gpu(xid: float, state: str)
     assert shown.wrong == ([f"GPU 0: its last error was XID {xid:.0f}"] if state == "degraded" else [])
 
 
+def test_a_target_that_refuses_load_is_told_from_a_dead_one() -> None:
+    busy = record(outcome=Outcome.REJECTED, detail="HTTP 503: busy", is_overload=True)
+    (words, *_) = row(status(up=False, recent=[busy])).wrong
+    assert words.startswith("rejected: HTTP 503: busy; the server is up and refuses load")
+    dead = record(outcome=Outcome.UNREACHABLE, detail="cannot be reached")
+    assert "is up" not in row(status(up=False, recent=[dead])).wrong[0]
+
+
 def test_a_failing_target_shows_since_when() -> None:
     now_s = time.time()
     failed = [record(outcome=Outcome.TIMEOUT, detail="no token", done_wall_s=now_s - 15 * i) for i in range(1, 300)]
