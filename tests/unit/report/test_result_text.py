@@ -200,6 +200,8 @@ def test_a_run_s_text_says_why_once_and_advises_once_what_fits(
         ("unauthorized: HTTP 401", "change what the first failure names"),
         ("server_error: HTTP 500: oops. Really", "look at the server's log for the first failure"),
         ("timeout: no answer within 30 s", "look at the server's log for the first failure"),
+        ("rejected: HTTP 503: The engine is currently busy", "raise the queue limit"),
+        ("rejected: HTTP 429: too many requests", "raise the limit for Kneewatch's key"),
     ],
 )
 def test_after_failed_requests_the_advice_follows_from_the_first_one(failure: str, words: str) -> None:
@@ -209,6 +211,30 @@ def test_after_failed_requests_the_advice_follows_from_the_first_one(failure: st
     assert _lines(one)["Failure"] == failure
     overloaded = replace(one, stopped=Stopped("guard", "queue"))
     assert "when the server is idle" in advice(overloaded), "a failure beside it is not what ended the run"
+
+
+_BUSY = "rejected: HTTP 503: The engine is currently busy and cannot accept new requests."
+_BACKLOG = "rejected: HTTP 503: The engine has reached its prefill token backlog limit."
+
+
+@pytest.mark.parametrize(
+    ("failure", "engine", "words"),
+    [
+        (_BUSY, "vllm", "the server's queue limit (--max-num-queued-reqs)"),
+        (_BACKLOG, "vllm", "the server's queue limit (--max-num-queued-tokens)"),
+        (None, "vllm", "the server's queue limit (--max-num-queued-reqs or --max-num-queued-tokens)"),
+        ("rejected: HTTP 503: The request queue is full.", "sglang", "the server's queue limit"),
+    ],
+)
+def test_the_queue_limit_is_named_by_its_flag(failure: str | None, engine: str, words: str) -> None:
+    one = result()
+    limited = replace(
+        one,
+        capacity=replace(one.capacity, limiting="rejections", advice=None),
+        context=replace(one.context, engine=engine),
+        first_failure=failure,
+    )
+    assert _lines(limited)["Limited by"] == words
 
 
 @pytest.mark.fault(
