@@ -81,6 +81,11 @@ def test_decode_servers_are_compared_with_each_other_and_prefill_servers_too() -
     assert (found["load"].engine, found["load"].ratio) == (C, 3.5)
 
 
+def test_engines_of_one_page_have_one_role_though_one_of_them_counts_the_transfers() -> None:
+    found = view({A: Engine(fetched=3), B: Engine(running=30)}, page=ranks)
+    assert (found["load"].engine, found["load"].ratio) == ("1", 2.5)
+
+
 def test_with_little_at_stake_the_ratio_is_one() -> None:
     low = view({A: Engine(running=1, tokens=60, requests=1), B: Engine(running=6, tokens=300, requests=1)})
     assert ratios(low) == {"load": 1, "kv_cache": 1, "ttft": 1, "itl": 1}
