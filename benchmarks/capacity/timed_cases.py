@@ -87,6 +87,7 @@ def _profile(case: timed.Case) -> Profile:
         num_blocks=case.num_blocks,
         max_num_batched_tokens=case.max_num_batched_tokens,
         max_model_len=timed.MAX_MODEL_LEN,
+        request_blocks=case.window_blocks,
         jitter=Jitter(noise_ratio=law.noise, drift_ratio=law.drift, drift_period_s=law.period_s),
         front_end=FrontEnd(per_request_s=_FRONT_END_S),
     )

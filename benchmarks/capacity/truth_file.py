@@ -21,6 +21,7 @@ from benchmarks.capacity.truth import Truth, load_at, true_capacity
 from probe import __version__
 
 FILE = Path(__file__).with_name("truth.json")
+# Of a workload, of objectives, and of a profile.
 _NEWER = (
     "parts",
     "trace",
@@ -28,7 +29,9 @@ _NEWER = (
     "itl",
     "plans_ahead",
     "request_blocks",
-)  # of a workload, of objectives, and of a profile
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
+)
 # So low a rate that requests do not overlap.
 _UNLOADED_RPS = 1e-4
 _UNLOADED_REQUESTS = 600

@@ -92,6 +92,11 @@ class Case:
     sliding_groups: int = 0
 
     @property
+    def window_blocks(self) -> int:
+        """The blocks that full windows of a request hold."""
+        return self.sliding_groups * (self.window // BLOCK_SIZE + 1)
+
+    @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of requests that are sent."""
         return self.mixture or (Kind(1, self.prompt_tokens, self.output_tokens, self.sigma),)
@@ -143,8 +148,7 @@ MIXTURES = {
 }
 
 # A model of Gemma 3's shape, five layers with a sliding window to each full one: a request of 512 + 256 tokens takes
-# about three times the blocks that its tokens fill. Its truth is vLLM's scheduler's alone: the simulated one has no
-# groups of layers.
+# about three times the blocks that its tokens fill.
 HYBRIDS = {
     case.name: case
     for case in (Case("hybrid", _SMALL_KV, 256, 1300, 2048, 512, 256, 500, 40, window=256, sliding_groups=5),)

@@ -16,7 +16,7 @@ Too few requests make a truth too high, since the longest queues do not show: l4
 requests and 5.6 by 1,500. The shift needs fewer, but is rough where their latency stays far below its objective
 (`scores`).
 
-A case with groups of layers has no simulated scheduler: its knee is found on vLLM's, for each of `PAIRED_SEEDS`.
+In a case with groups of layers each simulated request holds its full windows, and vLLM's what its groups hold.
 
 `error` is the standard error of the truth (requests/s): the spread of the synchronous knees over the seeds, and that of
 the shift, from leaving out one seed at a time (jackknife). The time of HTTP, tokenizing and detokenizing is not in the
@@ -41,7 +41,6 @@ SEEDS, LONG = range(1, 4), 10_000
 PAIRED_SEEDS, SHARES = (1, 2), (0.97, 1.0)
 _BEYOND = 1.02  # of the knee: a rate that shows which objective breaks
 _CLOSE = 0.004  # where a bisection ends
-_AROUND_RPS = 4.0  # where the search on vLLM's own scheduler begins
 _NEAR = 0.93, 1.05  # where a bisection begins
 _FILE = Path(__file__).with_name("truth.json")
 
@@ -61,10 +60,9 @@ def main() -> None:
         began_s = time.process_time()
         known[name] = truth(ALL[name], options.model, options.requests)
         said = known[name]
-        synchronous = f"; synchronous {said['synchronous']['knee']}" if "synchronous" in said else ""
         print(
-            f"{name:14} {said['requests_per_second']} +- {said['error']}, {said['limiting']}{synchronous};"
-            f" {time.process_time() - began_s:.0f} s of CPU",
+            f"{name:14} {said['requests_per_second']} +- {said['error']}, {said['limiting']}; synchronous"
+            f" {said['synchronous']['knee']}; {time.process_time() - began_s:.0f} s of CPU",
             flush=True,
         )
         _FILE.write_text(json.dumps({name: known[name] for name in ALL if name in known}, indent=1) + "\n")
@@ -72,8 +70,6 @@ def main() -> None:
 
 def truth(case: Case, model: Path, count: int) -> dict[str, Any]:
     """Return the record of a case."""
-    if case.sliding_groups:
-        return _truth_of_vllm(case, model, count)
     roughly = knee_rps(partial(_long, case, SEEDS[0], count), _too_high_rps(case, count))
     knees = [knee_rps(partial(_long, case, seed, LONG), roughly) for seed in SEEDS]
     knee, knee_error = fmean(knees), stdev(knees) / len(knees) ** 0.5
@@ -95,29 +91,6 @@ def truth(case: Case, model: Path, count: int) -> dict[str, Any]:
             "slope": round(slope, 1),
             "scores": [_scores(case, limiting, rps, paired) for rps, paired in pairs.items()],
         },
-    }
-
-
-def _truth_of_vllm(case: Case, model: Path, count: int) -> dict[str, Any]:
-    """Return the record of a case with groups of layers, by vLLM's asynchronous scheduler alone."""
-    from benchmarks.timed import virtual_vllm  # noqa: PLC0415 - only in vLLM's Python
-
-    def served(rps: float, seed: int) -> dict[str, float]:
-        return scores(
-            case, judged(virtual_vllm.serve(model, case, poisson(case, rps, count, seed), depth=2, seed=seed))
-        )
-
-    def score(seed: int, rps: float) -> float:
-        return max(served(rps, seed).values())
-
-    knees = [knee_rps(partial(score, PAIRED_SEEDS[0]), _AROUND_RPS)]
-    knees += [knee_rps(partial(score, seed), knees[0]) for seed in PAIRED_SEEDS[1:]]
-    over = served(_BEYOND * knees[0], PAIRED_SEEDS[0])
-    return {
-        "requests_per_second": _rounded(fmean(knees)),
-        "error": _rounded(stdev(knees) / len(knees) ** 0.5),
-        "limiting": max(over, key=lambda name: over[name]),
-        "asynchronous": {"requests": count, "seeds": list(PAIRED_SEEDS), "knees": [_rounded(knee) for knee in knees]},
     }
 
 

@@ -24,6 +24,7 @@ def profile(case: Case) -> Profile:
         num_blocks=case.num_blocks,
         max_num_batched_tokens=case.max_num_batched_tokens,
         max_model_len=MAX_MODEL_LEN,
+        request_blocks=case.window_blocks,
     )
 
 

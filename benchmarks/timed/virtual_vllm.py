@@ -44,7 +44,7 @@ from vllm.v1.kv_cache_interface import (  # type: ignore[import-not-found]
     SlidingWindowSpec,
 )
 from vllm.v1.outputs import ModelRunnerOutput  # type: ignore[import-not-found]
-from vllm.v1.request import Request  # type: ignore[import-not-found]
+from vllm.v1.request import Request, RequestStatus  # type: ignore[import-not-found]
 from vllm.v1.structured_output import StructuredOutputManager  # type: ignore[import-not-found]
 
 from benchmarks.timed.arrivals import Arrival, Timed
@@ -97,6 +97,18 @@ class VirtualVllm:
         self._known[number] = prompt_tokens
         self._scheduler.add_request(request)
 
+    @property
+    def state(self) -> tuple[float, int, int]:
+        """Return the share of the KV cache in use, and how many requests run and wait."""
+        scheduler = self._scheduler
+        return scheduler.kv_cache_manager.usage, len(scheduler.running), len(scheduler.waiting)
+
+    def abort(self, numbers: Sequence[int]) -> None:
+        """Drop requests whose clients are gone."""
+        for number in numbers:
+            if self._requests.pop(number, None) is not None:
+                self._scheduler.finish_requests(str(number), RequestStatus.FINISHED_ABORTED)
+
     def plan(self) -> Step:
         """Schedule a step."""
         output = self._scheduler.schedule()
@@ -134,7 +146,7 @@ class VirtualVllm:
             self.outputs = client
             for one in client.outputs:
                 if one.finish_reason is not None:
-                    del self._requests[int(one.request_id)]
+                    self._requests.pop(int(one.request_id), None)
                 yield int(one.request_id), len(one.new_token_ids), one.finish_reason is not None
 
 

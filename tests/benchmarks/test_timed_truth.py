@@ -12,7 +12,7 @@ from benchmarks.capacity.timed_cases import timed_case
 from benchmarks.capacity.truth import Truth
 from benchmarks.capacity.truth_file import Known
 from benchmarks.timed.arrivals import Arrival, Timed, judged, poisson, scores
-from benchmarks.timed.cases import ALL, CASES, HYBRIDS
+from benchmarks.timed.cases import ALL, CASES
 from benchmarks.timed.served_cost import compare
 from benchmarks.timed.truth import knee_rps
 from benchmarks.timed.virtual_twin import serve
@@ -68,8 +68,7 @@ def test_every_recorded_truth_is_of_a_case_and_says_how_sure_it_is() -> None:
     for name, found in json.loads(Path("benchmarks/timed/truth.json").read_text()).items():
         assert name in ALL
         assert 0 <= found["error"] < 0.05 * found["requests_per_second"]
-        if name not in HYBRIDS:  # which the simulated scheduler has not
-            assert found["requests_per_second"] == pytest.approx(found["synchronous"]["knee"], rel=0.1)
+        assert found["requests_per_second"] == pytest.approx(found["synchronous"]["knee"], rel=0.1)
 
 
 def test_cold_searches_are_judged_by_vllm_s_own_scheduler_where_its_truth_is_known() -> None:
