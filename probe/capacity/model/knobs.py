@@ -11,6 +11,7 @@ from typing import Any
 
 from probe.capacity.model.bottleneck import KV_CACHE, MAX_NUM_SEQS, MEMORY_BANDWIDTH
 from probe.capacity.model.fitted_twin import stored_twin
+from probe.capacity.model.hints import SET_KV_CACHE_TOKENS
 from probe.capacity.model.spread import extrapolation_error, jackknife
 from probe.capacity.model.twin import Twin, find_capacity, predict
 from probe.core.fitted_server import FittedServer
@@ -151,7 +152,7 @@ class _Knobs:
         if knob.name == MEMORY_BANDWIDTH:
             return "a server's step times do not show how much of them is reading the weights"
         if knob.name == KV_CACHE and stored.kv_tokens is None:
-            return "the server's metrics do not show the size of its KV cache"
+            return f"the server's metrics do not show the size of its KV cache; {SET_KV_CACHE_TOKENS}, then measure"
         if knob.name == MAX_NUM_BATCHED_TOKENS and not stored.is_chunk_known:
             return "max_num_batched_tokens is not known; set capacity.server.max_num_batched_tokens, then measure"
         seqs, tokens = stored.max_num_seqs, stored.max_num_batched_tokens
