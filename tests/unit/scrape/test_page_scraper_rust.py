@@ -1,27 +1,22 @@
-"""A page of vLLM's Rust front end, which has no cache_config_info, engine_sleep_state and process_*: what is asked.
-
-The page is recorded from vLLM 0.32 and lacks what `vllm-rs` of 0.33's wheel does not have; it was not run.
-"""
+"""The page of vLLM's Rust front end has no cache_config_info, engine_sleep_state and process_*: what is asked."""
 
 import asyncio
-import re
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hostile_server import HANG, Asked, Script, hostile, whole
-from scraping import RECORDED, VERSION, read, scraping
+from scraping import PAGES, RECORDED, VERSION, read, scraping
 
 from probe.core.errors import TargetError
 from probe.core.snapshot import ServerSnapshot, with_kv_cache_tokens
 from probe.scrape.page_scraper import PageScraper
 from probe.scrape.scraper import Scraper
 
-_MISSING = rb"(?:# \w+ )?(?:vllm:(?:cache_config_info|engine_sleep_state|admission_rejections)|process_)[^\n]*\n"
-RUST = re.sub(_MISSING, b"", RECORDED)
+RUST = (PAGES / "vllm-rust.prom").read_bytes()
 PAGE = whole(200, RUST, "text/plain; version=0.0.4")
 AWAKE, ASLEEP = (whole(200, {"is_sleeping": is_asleep}) for is_asleep in (False, True))
-FALLING = RUST + b'vllm:sleep_mode_operations_in_flight{engine="0",operation="sleep"} 1\n'
+FALLING = RUST.replace(b"# EOF\n", b'vllm:sleep_mode_operations_in_flight{operation="sleep"} 1\n# EOF\n')
 
 
 def server(*answers: bytes | Script, page: bytes = PAGE) -> Callable[[Asked], Script]:
@@ -46,6 +41,9 @@ def test_a_server_whose_page_does_not_show_it_says_whether_it_sleeps(answer: byt
     snapshot, asked = read(server(answer), times=3)
     assert (snapshot.is_asleep, asked_for(asked)) == (state, 3)
     assert (snapshot.kv_cache_tokens, snapshot.flags, snapshot.started_s) == (None, {}, None)
+    assert (snapshot.engine, snapshot.models, snapshot.rejections) == ("vllm", ("tiny",), None)
+    assert (snapshot.prompt_tokens, snapshot.generation_tokens, snapshot.outcomes) == (3, 3, {"ok": 1})
+    assert {"ttft", "itl", "queue", "prefill", "decode", "iteration_tokens"} <= snapshot.histograms.keys()
 
 
 def test_a_page_that_shows_it_is_believed() -> None:
