@@ -1332,6 +1332,20 @@ def test_an_answer_under_another_name_is_wrong_where_names_are_judged(
         assert record.detail == "the model 'alias' answered, 'tiny' was asked for; fix model, or the routing"
 
 
+def test_an_answer_by_another_transport_is_unpacked_too() -> None:
+    """As of a proxy or over HTTP/2, where httpx would unpack it, and with it each time."""
+    packed = gzip.compress(b"".join(THREE_TOKENS))
+    headers = {"content-type": "text/event-stream", "content-encoding": "gzip"}
+    there = httpx.MockTransport(lambda _: httpx.Response(200, headers=headers, stream=httpx.ByteStream(packed)))
+
+    async def main() -> RequestRecord:
+        async with Client(Endpoint("llama", "http://llama"), CLOCK, 2.0, there) as to:
+            return await sent(to)
+
+    assert (record := asyncio.run(main())).outcome is Outcome.OK, record.detail
+    assert record.output_tokens == 3
+
+
 def test_a_compressed_list_of_models_is_read() -> None:
     listed = gzip.compress(json.dumps({"data": [{"id": "tiny"}]}).encode())
     assert models([whole(200, listed, "application/json", "content-encoding: gzip")], "auto") == "tiny"
