@@ -15,9 +15,7 @@ from probe.runtime.kept_program import free_port
 @contextmanager
 def nginx_before(program: str, folder: Path, *servers: str) -> Iterator[str]:
     """Run nginx in front of the servers; but for the addresses and files, the configuration is Debian's."""
-    with _nginx(
-        program, folder, servers, "listen 127.0.0.1:{port};", "http", lambda url: answers(f"{url}/health")
-    ) as url:
+    with _nginx(program, folder, servers, lambda url: answers(f"{url}/health")) as url:
         yield url
 
 
@@ -28,8 +26,25 @@ def nginx_with_http2(program: str, folder: Path, server: str, certificate: Path)
         f"listen 127.0.0.1:{{port}} ssl http2; ssl_certificate {certificate}; ssl_certificate_key {certificate};"
         "proxy_buffering off; proxy_http_version 1.1;"
     )
-    with _nginx(program, folder, (server,), _listens, listen) as url:
+    with _nginx(program, folder, (server,), _listens, listen=listen) as url:
         yield url.replace("http:", "https:")
+
+
+@contextmanager
+def nginx_that_limits(program: str, folder: Path, server: str, status: int | None = None) -> Iterator[str]:
+    """The same, with one request a minute; `status`: of the others, None for nginx's own."""
+    own = "" if status is None else f"limit_req_status {status};"
+    listen = f"listen 127.0.0.1:{{port}}; limit_req zone=all; {own}"
+    zone = "limit_req_zone $server_addr zone=all:1m rate=1r/m;"
+    with _nginx(program, folder, (server,), _listens, listen=listen, http=zone) as url:
+        yield url
+
+
+@contextmanager
+def nginx_before_nothing(program: str, folder: Path) -> Iterator[str]:
+    """The same before a port at which nothing listens."""
+    with _nginx(program, folder, (f"http://127.0.0.1:{free_port()}",), _listens) as url:
+        yield url
 
 
 def _listens(url: str) -> bool:
@@ -44,7 +59,9 @@ def _nginx(
     folder: Path,
     servers: Sequence[str],
     is_ready: Callable[[str], bool],
+    *,
     listen: str = "listen 127.0.0.1:{port};",
+    http: str = "",
 ) -> Iterator[str]:
     folder.mkdir()
     port = free_port()
@@ -58,7 +75,7 @@ def _nginx(
         "events { worker_connections 768; }"
         f"http {{ access_log {folder}/access.log; {temporary}"
         "sendfile on; tcp_nopush on; types_hash_max_size 2048; default_type application/octet-stream; gzip on;"
-        f"upstream vllm {{ {upstream} }}"
+        f"{http} upstream vllm {{ {upstream} }}"
         f"server {{ {listen.format(port=port)} location / {{ proxy_pass http://vllm; }} }} }}"
     )
     url = f"http://127.0.0.1:{port}"

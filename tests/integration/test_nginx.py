@@ -1,5 +1,6 @@
 """nginx with its defaults in front of one server, or of two: what users have who put it there and change nothing."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,13 @@ from typing import Any
 import pytest
 from kneewatch_command import kneewatch, measured
 from monitor import Sim
-from nginx_proxy import nginx_before
+from nginx_proxy import nginx_before, nginx_before_nothing, nginx_that_limits
+from plain_records import spec
+
+from probe.client.client import Client
+from probe.client.endpoint import Endpoint
+from probe.core.clock import SystemClock
+from probe.core.request import Outcome, RequestRecord, Traffic
 
 pytestmark = [pytest.mark.long, pytest.mark.alone]
 
@@ -46,6 +53,43 @@ def test_two_servers_behind_nginx_are_named(nginx: str, two: tuple[Sim, Sim], tm
         done = kneewatch("ramp", "--base-url", url, *_LENGTHS, *_LEVELS)
     assert done.status == 1, done.err
     assert "several servers answer at this address" in done.out
+
+
+async def _asked(url: str, times: int) -> list[RequestRecord]:
+    """Return a request that generates for a while, and others that were sent beside it."""
+    clock = SystemClock()
+    async with Client(Endpoint("a", url), clock, 20.0) as client:
+        long = asyncio.create_task(client.send(spec(8, 200), "mock-model", Traffic.CANARY, clock.monotonic_ns()))
+        await asyncio.sleep(0.3)
+        short = [client.send(spec(8, 2), "mock-model", Traffic.CANARY, clock.monotonic_ns()) for _ in range(times)]
+        return [*await asyncio.gather(*short), await long]
+
+
+@pytest.mark.parametrize(("status", "outcome"), [(None, Outcome.SERVER_ERROR), (429, Outcome.REJECTED)])
+def test_a_limit_of_nginx_is_a_rate_limit_where_its_status_says_so(
+    nginx: str, two: tuple[Sim, Sim], tmp_path: Path, status: int | None, outcome: Outcome
+) -> None:
+    """By default it answers 503 with the page that a Service without endpoints gets too."""
+    with nginx_that_limits(nginx, tmp_path / "nginx", two[0].base_url, status) as url:
+        limited, passed = asyncio.run(_asked(url, 1))
+    assert passed.outcome is Outcome.OK, passed.detail
+    assert (limited.outcome, limited.http_status, limited.is_overload) == (outcome, status or 503, False)
+
+
+def test_nginx_before_a_dead_server_answers_with_a_server_error(nginx: str, tmp_path: Path) -> None:
+    with nginx_before_nothing(nginx, tmp_path / "nginx") as url:
+        dead, _ = asyncio.run(_asked(url, 1))
+    assert (dead.outcome, dead.http_status, dead.is_overload) == (Outcome.SERVER_ERROR, 502, False)
+
+
+def test_a_full_queue_behind_nginx_keeps_the_words_of_the_server(nginx: str, tmp_path: Path) -> None:
+    with (
+        Sim(tmp_path / "full", "tiny", "--max-num-queued-reqs", "1") as server,
+        nginx_before(nginx, tmp_path / "nginx", server.base_url) as url,
+    ):
+        *refused, passed = asyncio.run(_asked(url, 3))
+    assert passed.outcome is Outcome.OK, passed.detail
+    assert {(one.outcome, one.http_status, one.is_overload) for one in refused} == {(Outcome.REJECTED, 503, True)}
 
 
 def _pages(*servers: Sim) -> list[str]:
