@@ -23,7 +23,11 @@ MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
 _HARMONY = re.compile(r"while expecting start token|tokens remaining in message header|harmonyerror", re.IGNORECASE)
 # A field that is refused within another one, by its path: the other one may stay.
 _WITHIN = re.compile(rf"\b{Omittable.STREAM_OPTIONS}\W{{1,4}}(?={Omittable.CONTINUOUS_USAGE_STATS})")
-_NO_IDS = re.compile(r"prompt.{0,80}\bstr(ing)?s?\b|\bstr(ing)?s?\b.{0,80}prompt", re.IGNORECASE | re.DOTALL)
+_NO_IDS = re.compile(
+    r"(prompt|\binput\b(?! should)).{0,80}\bstr(ing)?s?\b|\bstr(ing)?s?\b.{0,80}(prompt|\binput\b)"
+    r"|untagged enum (Prompt|Input)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)

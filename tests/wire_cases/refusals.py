@@ -88,6 +88,28 @@ REFUSALS: tuple[WireCase, ...] = (
         "; set request.prompt: text if the server takes no token ids",
     ),
     failed(
+        "token ids refused by a type without a name",
+        "TGI, serde: an untagged enum",
+        body("Failed to deserialize: data did not match any variant of untagged enum Prompt", "text/plain", status=422),
+        _BAD,
+        "; set request.prompt: text if the server takes no token ids",
+    ),
+    failed(
+        "token ids refused in embeddings",
+        "FastAPI, pydantic",
+        body({"detail": [{"loc": ["body", "input", "str"], "msg": "Input should be a valid string"}]}, status=422),
+        _BAD,
+        "HTTP 422: body.input.str: Input should be a valid string; set request.prompt: text",
+        api=Api.EMBEDDINGS,
+    ),
+    failed(
+        "another field that should be a string",
+        "FastAPI, pydantic",
+        body({"detail": [{"loc": ["body", "user"], "msg": "Input should be a valid string"}]}, status=422),
+        _BAD,
+        "HTTP 422: body.user: Input should be a valid string",
+    ),
+    failed(
         "ignore_eos refused",
         "guidellm #367, transformers serve",
         body({"detail": "Unexpected fields in the request: {'ignore_eos'}"}, status=422),

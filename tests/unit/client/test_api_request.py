@@ -184,3 +184,19 @@ def test_only_chat_has_another_name_for_its_limit(api: Api) -> None:
     if api is Api.CHAT:
         usual["max_completion_tokens"] = usual.pop("max_tokens")
     assert other == usual
+
+
+@pytest.mark.parametrize(
+    ("refusal", "is_named"),
+    [
+        ("HTTP 500: Your prompt is neither a list of strings nor a string.", True),
+        ("HTTP 422: body.input.str: Input should be a valid string", True),
+        ("HTTP 422: data did not match any variant of untagged enum Prompt", True),
+        ("HTTP 422: body.user: Input should be a valid string", False),
+        ("HTTP 500: Internal Server Error", False),
+    ],
+)
+def test_only_a_refusal_of_the_prompt_asks_for_text(refusal: str, is_named: bool) -> None:  # noqa: FBT001 - a parameter
+    for api in (Api.COMPLETIONS, Api.EMBEDDINGS):
+        assert ("request.prompt: text" in PLAIN_REQUESTS.hint(api, refusal)) is is_named
+        assert not RequestShape(is_text=True).hint(api, refusal)
