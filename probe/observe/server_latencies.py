@@ -5,8 +5,8 @@ most the client's, counted from the moment at which the request was written on a
 it is less is the delay between the two:
 
 - `delay_s`, which distance.py learns from the server's histogram;
-- what this request shows: vLLM notes a request's arrival before it sends the response's head, so from the head to a
-  token no more time passed at the client than at the server, but for the jitter of the way;
+- what this request shows: vLLM notes a request's arrival just before it sends the response's head (0.32,
+  renderers/base.py), so from the head to a token as much time passes at the client as at the server, but for jitter;
 - the server's own times in the answer, where it sends them: its TTFT is at least its queue and prefill time.
 
 Where none is known the latency may be as low as zero: doubt about a probe request goes against the users whose latency
@@ -77,6 +77,7 @@ def _less_delay(record: RequestRecord, seconds: float, delay_s: Sample, *, has_h
     shortest, longest = delay_s
     wire = record.wire
     if has_head and wire is not None and wire.head_ns is not None:
-        longest = max((wire.head_ns - wire.written_ns) * _NS + JITTER_S, shortest)
+        to_head_s = (wire.head_ns - wire.written_ns) * _NS
+        shortest, longest = max(shortest, to_head_s - JITTER_S), max(to_head_s + JITTER_S, shortest)
     most = max(seconds - shortest, 0.0)
     return max(seconds - longest, 0.0) if longest < inf else 0.0, most

@@ -56,16 +56,16 @@ def add_growth(
         before, after = (snapshot.histograms.get(key) for snapshot in (last, server))
         if before is None or after is None or not have_same_buckets(before, after):
             continue
-        left = remove_samples(growth(before, after), probe.samples_of(key))
-        users, doubt = left.histogram, left.doubt
-        known = histograms.get(key)
-        if known is not None and have_same_buckets(known, users):
-            if not was_quiet:
-                known = remove_samples(known, left.missing).histogram
-            users = histogram_arithmetic.add(known, users)
-            doubt = tuple(map(sum, zip(doubts[key], doubt, strict=True)))
-        histograms[key], doubts[key] = users, doubt
-    grown = _outcomes(last, server)
+        grown, known = growth(before, after), histograms.get(key)
+        known = known if known is not None and have_same_buckets(known, grown) else None
+        if known is not None and not was_quiet:
+            known, grown = None, histogram_arithmetic.add(known, grown)
+        left = remove_samples(grown, probe.samples_of(key))
+        histograms[key] = left.histogram if known is None else histogram_arithmetic.add(known, left.histogram)
+        before_doubts = doubts.get(key, ())
+        has_same = len(before_doubts) == len(left.doubt)
+        doubts[key] = tuple(map(sum, zip(before_doubts, left.doubt, strict=True))) if has_same else left.doubt
+    ended = _outcomes(last, server)
     return UserTotals(
         _plus(
             sums.requests,
@@ -75,7 +75,7 @@ def add_growth(
         _plus(sums.prompt_tokens, difference(last.prompt_tokens, server.prompt_tokens), probe.prompt_tokens),
         _plus(sums.output_tokens, difference(last.generation_tokens, server.generation_tokens), probe.output_tokens),
         histograms,
-        {name: sums.outcomes.get(name, 0.0) + count - probe.outcomes[name] for name, count in grown.items()},
+        {name: sums.outcomes.get(name, 0.0) + count - probe.outcomes[name] for name, count in ended.items()},
         doubts,
     )
 
