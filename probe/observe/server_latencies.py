@@ -6,7 +6,7 @@ it is less is the delay between the two:
 
 - `delay_s`, which distance.py learns from the server's histogram;
 - what this request shows: vLLM notes a request's arrival just before it sends the response's head (0.32,
-  renderers/base.py), so from the head to a token as much time passes at the client as at the server, but for jitter;
+  renderers/base.py), so from the head to a token nearly as much time passes at the client as at the server;
 - the server's own times in the answer, where it sends them: its TTFT is at least its queue and prefill time.
 
 Where none is known the latency may be as low as zero: doubt about a probe request goes against the users whose latency
@@ -21,6 +21,9 @@ from probe.observe.distance import JITTER_S
 from probe.observe.histogram_arithmetic import Sample
 
 _NS = 1e-9
+# From the arrival that vLLM notes to the head: it renders the prompt. Up to 14 ms on a busy machine
+# (docs/evidence/instrument.md).
+_TO_HEAD_S = 0.02
 
 
 def seen_s(record: RequestRecord, at_ns: int) -> float:
@@ -30,10 +33,8 @@ def seen_s(record: RequestRecord, at_ns: int) -> float:
 
 def ttft(record: RequestRecord, delay_s: Sample) -> Sample:
     """Return the range of the server's TTFT (s)."""
-    late_s = record.events.late_ns[0] * _NS
-    least, most = _less_delay(
-        record, seen_s(record, record.events.at_ns[0]), delay_s, has_head=not is_held_back(record)
-    )
+    late_s, first_s = record.events.late_ns[0] * _NS, seen_s(record, record.events.at_ns[0])
+    least, most = _less_delay(record, first_s, delay_s) if _shows_first_token(record) else (0.0, max(first_s, 0.0))
     times = record.server_times
     own_s = times.queue_s + times.prefill_s if times is not None else 0.0
     return max(least - late_s, min(own_s, most), 0.0), most
@@ -45,30 +46,35 @@ def cut_ttft(record: RequestRecord, delay_s: Sample) -> Sample:
     if record.wire is None or record.wire.first_read_ns is None:
         return 0.0, max(most, 0.0)
     first_s = seen_s(record, record.sent_ns + record.wire.first_read_ns)
-    return _less_delay(record, first_s, delay_s, has_head=True)[0], max(most - delay_s[0], first_s - delay_s[0], 0.0)
+    return _less_delay(record, first_s, delay_s)[0], max(most - delay_s[0], first_s - delay_s[0], 0.0)
 
 
 def e2e(record: RequestRecord, delay_s: Sample) -> Sample:
     """Return the range of the server's E2E latency (s)."""
-    least, most = _less_delay(record, seen_s(record, record.events.at_ns[-1]), delay_s, has_head=True)
+    least, most = _less_delay(record, seen_s(record, record.events.at_ns[-1]), delay_s)
     return max(least - record.events.late_ns[-1] * _NS, 0.0), most
 
 
 def tpot(record: RequestRecord, output_tokens: int) -> Sample:
     """Return the range of the server's TPOT (s): the delay is the same at both ends, but for jitter.
 
-    Of a stream that was held back only the upper end is known.
+    Of a stream that does not show its first token only the upper end is known.
     """
     events = record.events
     decoding_s = (events.at_ns[-1] - events.at_ns[0]) * _NS
     jitter_s = JITTER_S + max(events.late_ns[0], events.late_ns[-1]) * _NS
     least, most = max(decoding_s - jitter_s, 0.0), decoding_s + jitter_s
-    if is_held_back(record):
+    if not _shows_first_token(record):
         least, most = 0.0, max(seen_s(record, events.at_ns[-1]), most)
     return least / (output_tokens - 1), most / (output_tokens - 1)
 
 
-def _less_delay(record: RequestRecord, seconds: float, delay_s: Sample, *, has_head: bool) -> Sample:
+def _shows_first_token(record: RequestRecord) -> bool:
+    """Return whether the first event is the first token's, and did not wait for more of them."""
+    return record.events.tokens[0] <= 1 and not is_held_back(record)
+
+
+def _less_delay(record: RequestRecord, seconds: float, delay_s: Sample) -> Sample:
     """Return the range of a latency at the server by the client's, counted from the writing.
 
     What the request itself shows counts before what others showed, unless the delay is certainly longer: a gateway may
@@ -76,8 +82,8 @@ def _less_delay(record: RequestRecord, seconds: float, delay_s: Sample, *, has_h
     """
     shortest, longest = delay_s
     wire = record.wire
-    if has_head and wire is not None and wire.head_ns is not None:
+    if wire is not None and wire.head_ns is not None:
         to_head_s = (wire.head_ns - wire.written_ns) * _NS
-        shortest, longest = max(shortest, to_head_s - JITTER_S), max(to_head_s + JITTER_S, shortest)
+        shortest, longest = max(shortest, to_head_s - _TO_HEAD_S), max(to_head_s + JITTER_S, shortest)
     most = max(seconds - shortest, 0.0)
     return max(seconds - longest, 0.0) if longest < inf else 0.0, most

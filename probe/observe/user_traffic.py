@@ -56,15 +56,15 @@ def add_growth(
         before, after = (snapshot.histograms.get(key) for snapshot in (last, server))
         if before is None or after is None or not have_same_buckets(before, after):
             continue
-        grown, known = growth(before, after), histograms.get(key)
-        known = known if known is not None and have_same_buckets(known, grown) else None
-        if known is not None and not was_quiet:
-            known, grown = None, histogram_arithmetic.add(known, grown)
+        grown = growth(before, after)
+        known = histograms.get(key)
+        if known is None or not have_same_buckets(known, grown):
+            known, doubts[key] = histogram_arithmetic.empty(grown), (0.0,) * len(grown.buckets)
+        if not was_quiet:
+            known, grown = histogram_arithmetic.empty(known), histogram_arithmetic.add(known, grown)
         left = remove_samples(grown, probe.samples_of(key))
-        histograms[key] = left.histogram if known is None else histogram_arithmetic.add(known, left.histogram)
-        before_doubts = doubts.get(key, ())
-        has_same = len(before_doubts) == len(left.doubt)
-        doubts[key] = tuple(map(sum, zip(before_doubts, left.doubt, strict=True))) if has_same else left.doubt
+        histograms[key] = histogram_arithmetic.add(known, left.histogram)
+        doubts[key] = tuple(map(sum, zip(doubts[key], left.doubt, strict=True)))
     ended = _outcomes(last, server)
     return UserTotals(
         _plus(

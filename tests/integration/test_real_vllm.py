@@ -30,6 +30,8 @@ from probe.core import latency
 from probe.core.clock import SystemClock
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.snapshot import ServerSnapshot
+from probe.observe import server_latencies
+from probe.observe.distance import UNKNOWN
 from probe.scrape.metrics_parser import samples
 from probe.scrape.vllm import ENGINE
 
@@ -121,6 +123,26 @@ def test_an_answer_whose_special_tokens_have_no_events_is_ok_by_its_usage(vllm: 
     record = asyncio.run(_sent(vllm, Api.RESPONSES, logit_bias={"0": 100}))
     assert (record.outcome, record.detail, list(record.events.tokens)) == (Outcome.OK, None, [4])
     assert latency.tpot_s(record) is None
+
+
+@pytest.mark.parametrize("api", [Api.COMPLETIONS, Api.CHAT])
+def test_the_server_measured_what_the_record_says_it_may_have(vllm: RealVllm, api: Api) -> None:
+    """By its histograms' sums, while nobody else asks."""
+    for _ in range(3):
+        vllm.settled_metrics()
+        before = _steps_page(vllm)
+        record = asyncio.run(_sent(vllm, api))
+        vllm.settled_metrics()
+        after = _steps_page(vllm)
+        assert record.outcome is Outcome.OK, record.detail
+        assert record.wire is not None
+        assert record.wire.head_ns is not None, "vLLM sends the head before the first token"
+        for key, of_client in (("ttft", server_latencies.ttft), ("e2e", server_latencies.e2e)):
+            new, old = after.histograms[key], before.histograms[key]
+            assert new.count - old.count == 1
+            least, most = of_client(record, UNKNOWN)
+            assert least <= new.sum - old.sum <= most, key
+            assert most - least < 0.03, "with a head of its own it is nearly exact"
 
 
 def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monitor: Monitor) -> None:
@@ -344,7 +366,8 @@ def test_the_plugin_exports_the_steps_of_the_engine(vllm: RealVllm) -> None:
     vllm.settled_metrics()
     after = _steps_page(vllm)
     assert (after.value("oldest_request"), after.value("oldest_unanswered")) == (0, 0)
-    assert after.scheduler_limits == {"max_num_seqs": 16, "max_num_batched_tokens": 512, "max_model_len": 1024}
+    limits = {"max_num_seqs": 16, "max_num_batched_tokens": 512, "max_model_len": 1024}
+    assert limits.items() <= after.scheduler_limits.items()
 
     def grown(field: str) -> float:
         new, old = (sum(getattr(one, field) for one in each.step_sums.values()) for each in (after, before))
@@ -359,3 +382,14 @@ def test_the_plugin_exports_the_steps_of_the_engine(vllm: RealVllm) -> None:
     assert grown("requests") >= grown("decode_tokens")
     assert 0 < grown("seconds") / grown("steps") < 1
     assert 0 < grown("kv_tokens") / grown("requests") < 1024
+
+    def by_prompt(key: str) -> dict[str, float]:
+        return {bound: value - before.parts(key).get(bound, 0.0) for bound, value in after.parts(key).items()}
+
+    of_length = [60 + 20 * number for number in range(16)]
+    short = sum(tokens <= 256 for tokens in of_length)
+    assert by_prompt("prompt_requests") == {"256": short, "1024": 16 - short}
+    # vLLM's own histograms of the same requests.
+    for key, name in (("prompt_queue_seconds", "queue"), ("prompt_prefill_seconds", "prefill")):
+        whole = after.histograms[name].sum - before.histograms[name].sum
+        assert sum(by_prompt(key).values()) == pytest.approx(whole, rel=1e-6)

@@ -38,8 +38,8 @@ def test_a_delay_that_is_known_is_taken_off() -> None:
 def test_after_the_head_the_server_took_what_the_client_waited() -> None:
     """The head came 34 ms after the request was written: no more than that, and jitter, is the way's."""
     one = seen(wire=WireTimes(60 * MS, 94 * MS, 150 * MS))
-    assert server_latencies.ttft(one, UNKNOWN) == approx(0.051, 0.061)
-    assert server_latencies.e2e(one, UNKNOWN) == approx(0.071, 0.081)
+    assert server_latencies.ttft(one, UNKNOWN) == approx(0.051, 0.076)
+    assert server_latencies.e2e(one, UNKNOWN) == approx(0.071, 0.096)
 
 
 def test_a_head_that_a_gateway_sends_of_its_own_does_not_shorten_a_delay_that_is_known() -> None:
@@ -51,6 +51,15 @@ def test_the_head_says_nothing_of_a_stream_that_was_held_back() -> None:
     one = record(ttft_ms=150, gap_ms=0, tokens=8, wire=WireTimes(60 * MS, 94 * MS, 150 * MS))
     assert server_latencies.ttft(one, UNKNOWN) == approx(0.0, 0.09)
     assert server_latencies.tpot(one, 8) == approx(0.0, 0.09 / 7)
+
+
+def test_a_first_event_of_several_tokens_says_only_that_the_first_was_not_later() -> None:
+    """As of reasoning that is not shown, or of a gateway that gathers tokens."""
+    one = seen(wire=WireTimes(60 * MS, 94 * MS, 150 * MS))
+    one.events.tokens[0] = 4
+    assert server_latencies.ttft(one, (0.03, 0.04)) == approx(0.0, 0.09)
+    assert server_latencies.tpot(one, 6) == approx(0.0, 0.11 / 5)
+    assert server_latencies.ttft(replace(one, server_times=ServerTimes(0.02, 0.05)), UNKNOWN) == approx(0.07, 0.09)
 
 
 def test_the_servers_own_queue_and_prefill_are_the_least_it_took() -> None:
