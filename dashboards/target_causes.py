@@ -48,7 +48,32 @@ def _phases() -> list[PlacedPanel]:
             ],
             no_value=_NOT_EXPORTED,
         ),
+        panels.timeseries(
+            "Slow, or long prompts?",
+            "Mean wait for the first token (queue and prefill) of requests by the length of their prompts, with"
+            " Kneewatch's plugin for vLLM; canaries, whose length is the same all the time; and on the right the 95th"
+            " percentile of users' prompts. A length's line that rises: the server is slower. Flat lines and longer"
+            " prompts: p99 TTFT rises with what users send.",
+            unit="s",
+            queries=[
+                Query(_wait_by_prompt(), "up to {{up_to_tokens}} tokens"),
+                Query(quantile(0.5, names.TTFT, f'{TARGET},traffic="canary"'), "canaries, median"),
+                Query(quantile(0.95, names.USERS_PROMPT_TOKENS), "users' prompts p95", is_on_right_axis=True),
+            ],
+            right_unit="short",
+            no_value="no canaries, no users, and no plugin",
+            width=24,
+        ),
     ]
+
+
+def _wait_by_prompt() -> str:
+    """Return the mean of queue and prefill time by the length of prompts."""
+    requests, queue, prefill = (
+        pace(names.SERVER[key], by="up_to_tokens")
+        for key in ("prompt_requests", "prompt_queue_seconds", "prompt_prefill_seconds")
+    )
+    return f"({queue} + {prefill}) / ({requests} > 0)"
 
 
 def _load() -> list[PlacedPanel]:

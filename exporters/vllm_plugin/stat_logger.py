@@ -84,6 +84,8 @@ class _Recorder:
         )
 
     def record(self, scheduler: Any, step: Any) -> None:
+        if self.sees_all_requests and step is not None:
+            self._add_requests(step.finished_requests)
         if not self._can_see_steps or scheduler is None:
             return
         blocks = max((self._cache.num_gpu_blocks or 0) / self._engines - 1, 0.0)  # one is no request's
@@ -102,6 +104,12 @@ class _Recorder:
             for known in self._contents.add(report):
                 self._series.add(known)
         self._series.skipped = self._contents.skipped
+
+    def _add_requests(self, finished: Any) -> None:
+        """Count requests that ended with a token; the times of others are differences to a time that never was."""
+        for request in finished:
+            if request.num_generation_tokens and request.queued_time >= 0 and request.prefill_time >= 0:
+                self._series.add_request(request.num_prompt_tokens, request.queued_time, request.prefill_time)
 
 
 def _block_tokens(cache: Any) -> int:

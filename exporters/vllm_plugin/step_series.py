@@ -1,4 +1,5 @@
-"""The plugin's series on vLLM's own /metrics page: sums over steps, by the number of tokens that a step computed.
+"""The plugin's series on vLLM's own /metrics page: sums over steps, by the number of tokens that a step computed, and
+over requests, by the length of their prompts.
 
 A step's duration is nearly linear in its content as long as the number of tokens is about the same, so the mean of
 such steps lies where a step of the mean content would. A fit to the means loses no more than the noise that it has to
@@ -30,6 +31,14 @@ _SUMS = {
     "kneewatch_vllm_step_kv_tokens": "Tokens in the KV cache before them, over their requests",
 }
 
+# Each bound is four times the one before: few enough for a panel, and a prompt's prefill grows about as much.
+_PROMPT_BOUNDS = tuple(4**power for power in range(4, 9))
+_PROMPT_SUMS = {
+    "kneewatch_vllm_prompt_requests": "Requests that ended, by the tokens of their prompts",
+    "kneewatch_vllm_prompt_queue_seconds": "Time that they waited in the engine's queue",
+    "kneewatch_vllm_prompt_prefill_seconds": "Time from then to their first token",
+}
+
 
 class StepSeries:
     """The series of all engines of a server: a collector, so that a step costs a few additions."""
@@ -58,6 +67,12 @@ class StepSeries:
                 for index, values in sorted(engine.sums.items()):
                     family.add_metric((engine.name, _label(index)), values[column])
             yield family
+        for column, (name, text) in enumerate(_PROMPT_SUMS.items()):
+            family = CounterMetricFamily(name, text, labels=("engine", "up_to_tokens"))
+            for engine in self._engines:
+                for index, values in sorted(engine.prompts.items()):
+                    family.add_metric((engine.name, _label(index, _PROMPT_BOUNDS)), values[column])
+            yield family
         skipped = CounterMetricFamily(
             "kneewatch_vllm_steps_skipped", "Engine steps of unknown content or duration", labels=("engine",)
         )
@@ -80,11 +95,12 @@ class StepSeries:
 
 
 class EngineSeries:
-    """The sums of one engine, by the index of their bound; one that no step was below is absent."""
+    """The sums of one engine, by the index of their bound; one that no step, or no prompt, was below is absent."""
 
     def __init__(self, name: str, limits: Mapping[str, int]) -> None:
         self.name, self.limits = name, limits
         self.sums: dict[int, list[float]] = {}
+        self.prompts: dict[int, list[float]] = {}
         self.skipped = 0
 
     def add(self, step: Step) -> None:
@@ -99,6 +115,15 @@ class EngineSeries:
         sums[4] += step.prefill_tokens
         sums[5] += step.kv_tokens
 
+    def add_request(self, prompt_tokens: int, queue_s: float, prefill_s: float) -> None:
+        """Count a request that has ended."""
+        index = bisect_left(_PROMPT_BOUNDS, prompt_tokens)
+        if (sums := self.prompts.get(index)) is None:
+            sums = self.prompts[index] = [0.0] * len(_PROMPT_SUMS)
+        sums[0] += 1
+        sums[1] += queue_s
+        sums[2] += prefill_s
 
-def _label(index: int) -> str:
-    return str(_BOUNDS[index]) if index < len(_BOUNDS) else "inf"
+
+def _label(index: int, bounds: tuple[int, ...] = _BOUNDS) -> str:
+    return str(bounds[index]) if index < len(bounds) else "inf"

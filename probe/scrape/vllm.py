@@ -302,6 +302,9 @@ READS: Reads = {
     "cached_tokens_by_source": labelled("source", "vllm:prompt_tokens_cached_by_source_total"),
     "kv_fetches": labelled("stage", "vllm:num_requests_kv_fetch_by_stage"),  # from 0.32, where caches are fetched
     **KV_TRANSFERS,
+    "prompt_requests": labelled("up_to_tokens", "kneewatch_vllm_prompt_requests_total"),
+    "prompt_queue_seconds": labelled("up_to_tokens", "kneewatch_vllm_prompt_queue_seconds_total"),
+    "prompt_prefill_seconds": labelled("up_to_tokens", "kneewatch_vllm_prompt_prefill_seconds_total"),
     "oldest_request": (_OLDEST,),
     "oldest_unanswered": (_OLDEST_UNANSWERED,),
     "drafts": _DRAFTS,

@@ -80,6 +80,9 @@ _TRANSFERS = "".join(
         "vllm:kv_offload_store_bytes_total", "vllm:kv_offload_allocation_failure_total",
         "kneewatch_vllm_oldest_request_seconds", "kneewatch_vllm_oldest_unanswered_seconds",
     )
+) + "".join(
+    f'kneewatch_vllm_prompt_{name}_total{{engine="0",up_to_tokens="1024"}} 10000\n'
+    for name in ("requests", "queue_seconds", "prefill_seconds")
 )  # fmt: skip
 
 

@@ -142,6 +142,34 @@ def test_the_age_of_the_oldest_requests_is_exported(plugin: ModuleType) -> None:
     assert exported(plugin._series()).value("oldest_request") == 0
 
 
+def finished(prompt: int, queue_s: float, prefill_s: float, output: int = 5) -> Any:
+    return SimpleNamespace(
+        num_prompt_tokens=prompt, queued_time=queue_s, prefill_time=prefill_s, num_generation_tokens=output
+    )
+
+
+def test_the_wait_for_the_first_token_is_summed_by_the_length_of_prompts(plugin: ModuleType) -> None:
+    loggers = [plugin.StepStatLogger(config(), engine) for engine in (0, 1)]
+    scheduler, stats = step_stats()
+    stats.finished_requests = [finished(256, 0.01, 0.03), finished(257, 0.0, 0.05), finished(100_000, 2.0, 9.0)]
+    loggers[0].record(scheduler, stats)
+    # The second left before it had a token: it was never scheduled.
+    stats.finished_requests = [finished(20, 0.02, 0.04), finished(20, -70.0, -5.0, output=0)]
+    loggers[1].record(scheduler, stats)
+    found = exported(plugin._series())
+    assert found.parts("prompt_requests") == {"256": 2, "1024": 1, "inf": 1}
+    assert found.parts("prompt_queue_seconds") == pytest.approx({"256": 0.03, "1024": 0, "inf": 2})
+    assert found.parts("prompt_prefill_seconds") == pytest.approx({"256": 0.07, "1024": 0.05, "inf": 9})
+
+
+def test_one_of_several_api_servers_counts_no_prompts(plugin: ModuleType) -> None:
+    logger = plugin.StepStatLogger(config(_api_process_count=2), 0)
+    scheduler, stats = step_stats()
+    stats.finished_requests = [finished(256, 0.01, 0.03)]
+    logger.record(scheduler, stats)
+    assert not exported(plugin._series()).parts("prompt_requests")
+
+
 @pytest.mark.parametrize("parallel", [{"_api_process_count": 2}, {"pipeline_parallel_size": 2}])
 def test_steps_that_one_process_cannot_see_whole_are_not_exported(plugin: ModuleType, parallel: dict[str, int]) -> None:
     logger = plugin.StepStatLogger(config(**parallel), 0)
