@@ -74,7 +74,9 @@ class ProbeTraffic:
         self.prompt_tokens += prompt
         self.output_tokens += output
         self.ttft_s += (record.events.at_ns[0] - record.sent_ns) * 1e-9
-        self.firsts.setdefault(record.target, []).append(server_latencies.seen_s(record, record.events.at_ns[0]))
+        if server_latencies.shows_first_token(record):
+            first_s = server_latencies.seen_s(record, record.events.at_ns[0])
+            self.firsts.setdefault(record.target, []).append(first_s)
         self._add("ttft", server_latencies.ttft(record, delay_s))
         if has_ended:
             for key, tokens in zip(LENGTHS, (prompt, output), strict=True):

@@ -34,7 +34,7 @@ def seen_s(record: RequestRecord, at_ns: int) -> float:
 def ttft(record: RequestRecord, delay_s: Sample) -> Sample:
     """Return the range of the server's TTFT (s)."""
     late_s, first_s = record.events.late_ns[0] * _NS, seen_s(record, record.events.at_ns[0])
-    least, most = _less_delay(record, first_s, delay_s) if _shows_first_token(record) else (0.0, max(first_s, 0.0))
+    least, most = _less_delay(record, first_s, delay_s) if shows_first_token(record) else (0.0, max(first_s, 0.0))
     times = record.server_times
     own_s = times.queue_s + times.prefill_s if times is not None else 0.0
     return max(least - late_s, min(own_s, most), 0.0), most
@@ -64,12 +64,12 @@ def tpot(record: RequestRecord, output_tokens: int) -> Sample:
     decoding_s = (events.at_ns[-1] - events.at_ns[0]) * _NS
     jitter_s = JITTER_S + max(events.late_ns[0], events.late_ns[-1]) * _NS
     least, most = max(decoding_s - jitter_s, 0.0), decoding_s + jitter_s
-    if not _shows_first_token(record):
+    if not shows_first_token(record):
         least, most = 0.0, max(seen_s(record, events.at_ns[-1]), most)
     return least / (output_tokens - 1), most / (output_tokens - 1)
 
 
-def _shows_first_token(record: RequestRecord) -> bool:
+def shows_first_token(record: RequestRecord) -> bool:
     """Return whether the first event is the first token's, and did not wait for more of them."""
     return record.events.tokens[0] <= 1 and not is_held_back(record)
 
