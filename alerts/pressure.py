@@ -212,7 +212,7 @@ def _queue(scale: float) -> Alert:
         ),
         means="the queue never empties, and grows, or its wait alone exceeds the TTFT objective",
         panels={
-            links.TARGET: ["Queue share of the wait", "Queue and prefill, p95", "Requests in the server"],
+            links.TARGET: ["Queue and prefill, p95", "Requests in the server"],
             links.FLEET: ["Most waiting requests"],
         },
         silenced_by=(

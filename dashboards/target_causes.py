@@ -2,7 +2,7 @@
 
 from dashboards import panels
 from dashboards.pieces import GREEN, YELLOW, PlacedPanel, Query
-from dashboards.queries import RATE, TARGET, largest, mean, pace, quantile
+from dashboards.queries import CANARY, RATE, TARGET, largest, mean, pace, quantile
 from exporters import names
 
 _NOT_EXPORTED = "the server does not export it"
@@ -29,35 +29,30 @@ def _phases() -> list[PlacedPanel]:
             no_value=_NOT_EXPORTED,
         ),
         panels.timeseries(
-            "Queue share of the wait",
-            "Queue time as a share of queue and prefill time, means over five minutes. Good: near 0. Near 1: add"
-            " capacity. Both are counted when a request ends, so early in an overload watch the waiting requests.",
-            unit="percentunit",
-            queries=[Query(largest(names.QUEUE_SHARE), "queue share")],
-            maximum=1,
-            no_value=_NOT_EXPORTED,
-        ),
-        panels.timeseries(
             "Queue and prefill, p95",
-            "95th percentiles of queue and prefill time. Good: queue time well below the TTFT objective. Many servers'"
-            " lowest bucket is 0.3 s; below it the lines say little.",
+            "95th percentiles of queue and prefill time; on the right the queue's share of both, by five-minute means."
+            " Good: queue time well below the TTFT objective, the share near 0. Near 1: add capacity. Many servers'"
+            " lowest bucket is 0.3 s; below it the lines say little. Both are counted when a request ends, so early in"
+            " an overload watch the waiting requests.",
             unit="s",
             queries=[
                 Query(quantile(0.95, names.SERVER["queue"]), "queue p95"),
                 Query(quantile(0.95, names.SERVER["prefill"]), "prefill p95"),
+                Query(largest(names.QUEUE_SHARE), "queue share", is_on_right_axis=True),
             ],
+            right_unit="percentunit",
             no_value=_NOT_EXPORTED,
         ),
         panels.timeseries(
             "Slow, or long prompts?",
             "Mean wait for the first token (queue and prefill) of requests by the length of their prompts, with"
             " Kneewatch's plugin for vLLM; canaries, whose length is the same all the time; and on the right the 95th"
-            " percentile of users' prompts. A length's line that rises: the server is slower. Flat lines and longer"
-            " prompts: p99 TTFT rises with what users send.",
+            " percentile of users' prompts. Good: flat lines. One that rises: the server is slower. Flat lines and"
+            " longer prompts: p99 TTFT rises with what users send.",
             unit="s",
             queries=[
                 Query(_wait_by_prompt(), "up to {{up_to_tokens}} tokens"),
-                Query(quantile(0.5, names.TTFT, f'{TARGET},traffic="canary"'), "canaries, median"),
+                Query(quantile(0.5, names.TTFT, CANARY), "canaries, median"),
                 Query(quantile(0.95, names.USERS_PROMPT_TOKENS), "users' prompts p95", is_on_right_axis=True),
             ],
             right_unit="short",

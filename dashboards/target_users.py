@@ -42,8 +42,8 @@ def _objectives() -> list[PlacedPanel]:
         panels.timeseries(
             "Good user requests against the objective",
             "Share of user requests, over 15 minutes, that met each objective; latencies by the server's histogram"
-            " buckets. Good: above the dashed line of the same name. uncertain: the last hour's share that may be on"
-            " either side, because the objective lies between two bounds, or because of canaries.",
+            " buckets. Good: above the dashed line of the same name. Of the last hour, uncertain: the share that may"
+            " be on either side, because the objective lies between two bounds, or because of canaries.",
             unit="percentunit",
             queries=[
                 *met,
@@ -56,12 +56,15 @@ def _objectives() -> list[PlacedPanel]:
         panels.timeseries(
             "Histogram bounds for user objectives",
             "The server's histogram bound that is used for each objective: the lowest at or above it. Good: at the"
-            " dashed objective. Far above it, slow user requests still count as good.",
+            " dashed objective. Far above it, slow user requests still count as good. On the right, whether the last"
+            " hour certainly met it: 1 or 0; no line while that is not certain.",
             unit="s",
             queries=[
                 Query(largest(names.USERS_OBJECTIVE_SECONDS, by="objective"), "{{objective}}"),
                 *(objective(name, legend=f"objective {name}") for name in names.USERS_LATENCIES),
+                Query(largest(names.USERS_MET, by="objective"), "met {{objective}}", is_on_right_axis=True),
             ],
+            right_unit="short",
             no_value="the server has no such histogram",
         ),
     ]

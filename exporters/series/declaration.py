@@ -67,6 +67,7 @@ LABELS: Mapping[str, str] = {
     "origin": "local_compute, local_cache_hit or external_kv_transfer, in vLLM's words",
     "tier": "device, host, disk, p2p or external_unspecified, in vLLM's words",
     "stage": "waiting_to_start, in_progress or completed_waiting, in vLLM's words",
+    "up_to_tokens": "the most tokens that the prompts have: 256, 1024, 4096, 16384, 65536 or inf",
     "sign": "usage, waiting, preemptions, rejections or late",
     "mode": "forecast (no probe load), empirical (steps only) or verified (steps that agree with a model)",
     "hash": "digest of the configuration without its secrets",

@@ -186,7 +186,9 @@ def test_steps_that_one_process_cannot_see_whole_are_not_exported(plugin: Module
     stays="vLLM serves as without the plugin; capacity is learnt from windows",
 )
 def test_the_first_error_ends_it_with_one_log_line(plugin: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
+    processor = OutputProcessor()  # else the plugin says that it sees no ages
     logger = plugin.StepStatLogger(config(), 0)
+    assert not processor.request_states
     scheduler, stats = step_stats()
     del stats.prompt_token_stats  # as a later vLLM may
     with caplog.at_level(logging.ERROR, "vllm.kneewatch"):
