@@ -89,8 +89,9 @@ class TokenCount:
             self._settle(pending if most is None else max(min(pending, most), self._counted))
         else:
             self._settle(max(count, self._counted))
-            if self._at_ns and count > self._counted:
-                self._tokens[-1] += count - self._counted  # no event showed them
+            if self._at_ns and count > self._counted:  # no event showed them
+                self._tokens[-1] += count - self._counted
+                self._unplaced += count - self._counted
         first_visible, first_answer = self._first_visible, self._first_answer
         return TokenEvents(self._at_ns, self._late_ns, self._tokens, first_visible, first_answer, self._unplaced)
 

@@ -75,11 +75,10 @@ def tpot_s(record: RequestRecord) -> float | None:
     usual_s = (last - first) / after
     if not events.unplaced:
         return usual_s
-    # All tokens without a place may have come before the first event, but none before the request was sent.
-    whole, begun = sum(events.tokens), bisect_right(events.at_ns, events.at_ns[0])
-    least_after = max(whole - events.unplaced - begun, 1)
-    since_sent_s = last - (record.sent_ns - record.scheduled_ns) * _NS
-    most_s = min((last - first) / least_after, since_sent_s / (whole - 1))
+    # All tokens without a place may have come before the first event or after the last one, but between the time when
+    # the request was sent and the end of the answer.
+    took_s = (max(record.done_ns, events.at_ns[-1]) - record.sent_ns) * _NS
+    most_s = min((last - first) / max(after - events.unplaced, 1), took_s / (sum(events.tokens) - 1))
     return max(usual_s, most_s) if most_s <= _CERTAIN * usual_s else None
 
 

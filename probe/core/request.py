@@ -134,8 +134,8 @@ class TokenEvents:
     An answer without tokens, such as an embedding, has one event without any: its end.
 
     `first_visible`: index of the first event with visible text. Earlier tokens are special ones, hidden reasoning, or
-    parts of one character. `first_answer`: of the first one that is no reasoning. `unplaced`: how many tokens more than
-    one each the first events were given of a count that came after them all; these may have been before the first.
+    parts of one character. `first_answer`: of the first one that is no reasoning. `unplaced`: how many tokens no
+    event showed; the events have them, and they may have been before the first or after the last one.
     """
 
     at_ns: "array[int]" = field(default_factory=lambda: array("q"))

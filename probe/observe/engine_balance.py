@@ -59,19 +59,13 @@ class EngineBalance:
         self._seen_s = {name: self._seen_s.get(name, snapshot.wall_s) for name in engines}
         counted = dict(by_engine(snapshot)) if engines else {}
         readings = {
-            name: _reading(engine, counted.get(name, _NOTHING), self._since_s(name, snapshot))
+            name: _reading(engine, counted.get(name, _NOTHING), _page(name, snapshot), self._seen_s[name])
             for name, engine in engines.items()
             if engine.generation_tokens is not None and engine.running is not None
         }
         self._window.append((snapshot.at_ns, snapshot.wall_s, readings))
         while self._window[0][0] < snapshot.at_ns - _WINDOW_NS:
             self._window.popleft()
-
-    def _since_s(self, name: str, snapshot: ServerSnapshot) -> float:
-        pages = snapshot.replicas or {"": snapshot}
-        page = pages.get(name) or pages.get(name.rpartition("/")[0])
-        started_s = page.started_s if page is not None else None
-        return self._seen_s[name] if started_s is None else started_s
 
     def view(self, objectives: Objectives) -> Mapping[str, Imbalance]:
         """Return the largest imbalance by reason: load, kv_cache, ttft, itl. Absent: fewer than two can be compared.
@@ -106,15 +100,20 @@ class EngineBalance:
         return [{name: its for name, its in active.items() if its[-1].fetches == fetches} for fetches in (False, True)]
 
 
-def _reading(engine: EngineSnapshot, counted: ServerSnapshot, since_s: float) -> _Reading:
+def _page(name: str, snapshot: ServerSnapshot) -> ServerSnapshot:
+    """Return the page that an engine is on."""
+    return snapshot.replicas.get(name) or snapshot.replicas.get(name.rpartition("/")[0]) or snapshot
+
+
+def _reading(engine: EngineSnapshot, counted: ServerSnapshot, page: ServerSnapshot, seen_s: float) -> _Reading:
     return _Reading(
         load=(engine.running or 0.0) + (engine.waiting or 0.0),
         kv_usage=engine.kv_cache_usage,
         tokens=engine.generation_tokens or 0.0,
         ttft=_totals(counted.histograms.get("ttft")),
         itl=_totals(counted.histograms.get("itl")),
-        fetches=bool(counted.value("kv_transfers")),
-        since_s=since_s,
+        fetches=bool(page.value("kv_transfers")),
+        since_s=seen_s if page.started_s is None else page.started_s,
     )
 
 

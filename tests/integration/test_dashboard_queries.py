@@ -53,7 +53,7 @@ _LACKING += [
 ]
 ELSEWHERE = {
     **{names.SERVER[key]: TELLS for key in _LACKING if key in names.SERVER},
-    **dict.fromkeys(names.ENGINE.values(), TELLS),  # the mock server is one engine
+    **dict.fromkeys((*names.ENGINE.values(), *names.ENGINE_LATENCIES.values(), names.IMBALANCE), TELLS),  # one engine
     **dict.fromkeys((names.SERVER_ADAPTER, names.SERVER_STARTED, names.SERVER_ROLE), TELLS),
     names.SERVER["rejections_by_reason"]: TELLS,
     names.SERVER_SCRAPE_ERRORS: GONE,  # the mock server is always readable

@@ -107,6 +107,14 @@ CASES: dict[str, Case] = {
     "usage in every second event": (
         [Part("a", None if n % 2 else n) for n in range(1, 17)], [1] * 16, 100, None, 10,
     ),
+    "most tokens hidden after the text": (
+        [*(Part("a", n) for n in range(1, 5)), Part(None, 16, gap_ms=120, has_choice=False)], [1, 1, 1, 13], 100, None,
+        None,
+    ),
+    "most tokens hidden before the end": (
+        [*(Part("a", n) for n in range(1, 5)), Part("", 16, gap_ms=120, finish="length")],
+        [1, 1, 1, 1, 12], 100, None, 10,
+    ),
     # A usage at the end: behind gateways, of SGLang, TGI, llama.cpp and Ollama without more.
     "one a step": ([*silent(["a"] * 16), *end(16)], [1] * 16, 100, None, 10),
     "usage with the last token": ([*silent(["a"] * 15), Part("a", 16, finish="length")], [1] * 16, 100, None, 10),
@@ -217,6 +225,38 @@ def test_reasoning_in_completions_shows_and_is_no_answer() -> None:
     events = [json.dumps({"choices": [choice]}).encode() for choice in choices]
     answer = read_answer([(i, i, b"data: " + event + b"\n\n") for i, event in enumerate(events)], Api.COMPLETIONS)
     assert (len(answer.events), answer.events.first_visible, answer.events.first_answer) == (16, 0, 8)
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> tuple[list[Part], int, int]:
+    """Generate an answer of one token each 20 ms, and the time (ms) of its first: some tokens have no event before the
+    text, within it or after it, or one without text; a server counts at the end only, or in each event.
+    """
+    first_ms, counts_all, is_shown = draw(st.integers(1, 2000)), draw(st.booleans()), draw(st.booleans())
+    before, after = draw(st.integers(0, 12)), draw(st.integers(0, 12))
+    steps = draw(st.lists(st.integers(1, 4), min_size=2, max_size=16))
+    parts, at_ms, count = list[Part](), 90, 0
+    for size, text in [(1, "")] * before + [(size, "a") for size in steps] + [(1, "")] * after:
+        count += size
+        if text or is_shown:
+            due_ms = 90 + first_ms + 20 * (count - 1)
+            parts.append(Part(text, count if counts_all else None, gap_ms=due_ms - at_ms))
+            at_ms = due_ms
+    end_ms = 90 + first_ms + 20 * (count - 1) - at_ms
+    reason = draw(st.sampled_from([[], [Part(None, finish="length", gap_ms=end_ms)]]))
+    return [*parts, *reason, Part(None, count, 0 if reason else end_ms, has_choice=False)], count, first_ms
+
+
+@examples(150)
+@given(answers())
+def test_a_tpot_is_never_shorter_than_the_servers(answer: tuple[list[Part], int, int]) -> None:
+    parts, count, _ = answer
+    found = said(parts)
+    assert sum(found.events.tokens) == found.output_tokens == count
+    ends_ns = (90 + sum(part.gap_ms for part in parts)) * MS
+    one = record(events=found.events, output_tokens=count, scheduled_ns=90 * MS, sent_ns=90 * MS, done_ns=ends_ns)
+    tpot_s = latency.tpot_s(one)
+    assert tpot_s is None or tpot_s >= 0.02 - 1e-9
 
 
 @st.composite
