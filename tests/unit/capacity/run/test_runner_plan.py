@@ -237,6 +237,21 @@ def test_preemptions_of_before_do_not_end_the_next_step() -> None:
     assert ran.result.steps[1].valid
 
 
+def test_an_overload_of_the_run_does_not_become_what_is_usual() -> None:
+    """Three first tokens of ten are late in both steps; before the run none was, and in the overload three of five."""
+
+    def values(now_s: float) -> dict[str, Any]:
+        is_over, after_s = 5.0 <= now_s < 15.0, max(now_s - 15.0, 0.0)
+        during_s = min(max(now_s - 5.0, 0.0), 10.0)
+        count, slow = 300 + 15 * during_s + 20 * after_s, 9 * during_s + 6 * after_s
+        quick = count - slow
+        ttft = Histogram(((0.5, quick), (1.0, quick), (2.5, count), (INF, count)), 0.0)
+        return {"waiting": 99.0 if is_over else 0.0, "histograms": {"ttft": ttft}}
+
+    ran = _run(Scripted([_open(20, seconds=30), _open(5, seconds=20)]), values)
+    assert ran.result.steps[1].tripped == "users_latency"
+
+
 @pytest.mark.parametrize("counted_s", [15.1, 15.3])
 def test_what_an_overload_still_does_when_its_queue_is_gone_ends_no_run(counted_s: float) -> None:
     """As the first tokens of steps that were planned when the load ended."""
