@@ -129,7 +129,8 @@ def _example(value: Value) -> Any:
     """Return a plausible value; of one that is not listed here, any."""
     if value.kind is ValueKind.HISTOGRAM:
         return Histogram(buckets=((0.3, 1.0), (0.5, 2.0), (float("inf"), 3.0)), sum=1.5)
-    return _EXAMPLES.get(value.key, {} if value.label else 3.0)
+    parts = {"some": 3.0} if value.series else {}
+    return _EXAMPLES.get(value.key, parts if value.label else 3.0)
 
 
 def step(
