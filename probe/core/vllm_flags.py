@@ -29,7 +29,7 @@ class Flag:
     """A flag that is read. `name`: on the command line and in results, with underscores.
 
     `short`: its short form. `config`: its place in /server_info. `label`: of cache_config_info. `in_plugin`: the plugin
-    exports it. `default`: a value that is left out, because a command line does not state it either.
+    exports it. `default`: a value that is left out, because a command line does not state it either (0 is also 0.0).
     """
 
     name: str
@@ -84,7 +84,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("scheduler_reserve_full_isl", "off: prompts begin before the KV cache has room for all of them", _S,
          config="scheduler_config.scheduler_reserve_full_isl", default="True"),
     Flag("watermark", "share of the KV cache that new requests leave free", config="scheduler_config.watermark",
-         default="0.0"),
+         default="0"),
     Flag("async_scheduling", "a step is planned before the one before it has ended", _S,
          config="scheduler_config.async_scheduling"),
     Flag("stream_interval", "tokens in an event: longer gaps for clients", config="scheduler_config.stream_interval",
@@ -107,7 +107,7 @@ FLAGS: tuple[Flag, ...] = (
     Flag("kv_offloading_backend", "what stores them", config="cache_config.kv_offloading_backend",
          label="kv_offloading_backend", default="native"),
     Flag("cpu_offload_gb", "weights in the host's memory, read in each step",
-         config="offload_config.uva.cpu_offload_gb", default="0.0"),
+         config="offload_config.uva.cpu_offload_gb", default="0"),
     Flag("kv_connector", "KV caches from other servers or a store", _P),
     Flag("kv_role", "prefill, decode or both", _P),
     Flag("tensor_parallel_size", "GPUs that share a step", short="-tp", config="parallel_config.tensor_parallel_size"),
@@ -163,5 +163,11 @@ UNREAD: tuple[Unread, ...] = (
            ("disable_chunked_mm_input", "limit_mm_per_prompt", "mm_encoder_only", "mm_encoder_tp_mode",
             "mm_processor_cache_gb", "mm_ipc_gpu_memory_gb", "language_model_only", "ec_transfer_config",
             "ec_manager_config", "video_pruning_rate")),
+    Unread("draft tokens by the size of the batch: fewer under load than were measured",
+           ("num_speculative_tokens_per_batch_size",)),
+    Unread("which engines are behind other addresses",
+           ("data_parallel_size_local", "data_parallel_rank", "data_parallel_hybrid_lb", "data_parallel_external_lb",
+            "data_parallel_multi_port_external_lb")),
+    Unread("no metrics", ("disable_log_stats",)),
     Unread("what is in --additional-config, for other hardware", ("additional_config",)),
 )  # fmt: skip

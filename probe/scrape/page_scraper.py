@@ -42,7 +42,8 @@ def flags_of(answer: bytes) -> dict[str, str]:
 def _flags(config: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     for row in FLAGS:
         value = _at(config, row.config) if row.config else None
-        if isinstance(value, str | int | float) and (text := str(value)).isprintable() and text != row.default:
+        text = str(value) if isinstance(value, str | int | float) else ""
+        if text.isprintable() and text.removesuffix(".0") not in ("", row.default):
             yield row.name, text.removeprefix("torch.")[:MAX_VALUE]
     for section in _PARTS:
         if isinstance(found := config.get(section), dict):
