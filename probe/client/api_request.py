@@ -21,6 +21,10 @@ HEADERS = {
 MAX_TOKENS, MAX_COMPLETION_TOKENS = "max_tokens", "max_completion_tokens"
 # openai-harmony, which reads the answers of gpt-oss, fails beyond their end: vllm #50690, #22515.
 _HARMONY = re.compile(r"while expecting start token|tokens remaining in message header|harmonyerror", re.IGNORECASE)
+# OpenAI and Azure name the field to use. vLLM and others name both fields where the number in either is too large.
+_OTHER_LIMIT = re.compile(
+    rf"\b(use|favou?r of)\b.{{0,20}}{MAX_COMPLETION_TOKENS}|{MAX_COMPLETION_TOKENS}.{{0,20}}\binstead\b", re.IGNORECASE
+)
 # A field that is refused within another one, by its path: the other one may stay.
 _WITHIN = re.compile(rf"\b{Omittable.STREAM_OPTIONS}\W{{1,4}}(?={Omittable.CONTINUOUS_USAGE_STATS})")
 _NO_IDS = re.compile(
@@ -64,7 +68,7 @@ class RequestShape:
             return omit_hint(*named)
         if Omittable.IGNORE_EOS not in self.omitted and _HARMONY.search(refusal):
             return "; set request.omit: [ignore_eos], since gpt-oss fails beyond its answer's end"
-        if api is Api.CHAT and self.chat_limit == MAX_TOKENS and MAX_COMPLETION_TOKENS in refusal:
+        if api is Api.CHAT and self.chat_limit == MAX_TOKENS and _OTHER_LIMIT.search(refusal):
             return f"; set request.chat_limit: {MAX_COMPLETION_TOKENS}"
         has_ids = api.takes_ids and not self.is_text and _NO_IDS.search(refusal)
         return "; set request.prompt: text if the server takes no token ids" if has_ids else ""

@@ -37,9 +37,10 @@ _SLOW_EXPRESSION = (
 # failure is known within this many hundredths of a second.
 _LAST_SAMPLES = 10
 # Finish reasons of an answer that the server gave up: vLLM's for a failed transfer of KV blocks, and for an abort as it
-# pauses (vllm #57082); SGLang's, Dynamo's and gateways'.
-_FAILED = ("error", "abort", "aborted", "cancelled", "timeout")
-_FILTERED = "content_filter"  # which ends an answer whatever was asked for
+# pauses (vllm #57082); SGLang's, Dynamo's and gateways'; DeepSeek's, which is short of resources.
+_FAILED = re.compile(r"error|abort|cancel|time.?d?.?out|fail|insufficient|interrupted|preempted", re.IGNORECASE)
+# Those of a model that ends by itself. Others, such as a filter's, end an answer whatever was asked for.
+_OWN_ENDS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls", "tool_use", "function_call")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +162,9 @@ def _judge_stream(spec: RequestSpec, answer: Transcript, shape: RequestShape) ->
     if (carried := sum(answer.events.tokens)) > answer.output_tokens:
         return Outcome.WRONG_ANSWER, f"the events carried {carried} tokens, the usage says {answer.output_tokens}"
     if answer.finish_reason != "length" and not _may_be_short(spec, shape):
-        hint = omit_hint(Omittable.IGNORE_EOS)
         return (
             Outcome.WRONG_ANSWER,
-            f"finish reason {answer.finish_reason!r}, expected 'length' (ignore_eos is set){hint}",
+            f"finish reason {answer.finish_reason!r}, expected 'length' (ignore_eos is set){_end_hint(answer)}",
         )
     if spec.api.takes_ids and not shape.is_text and answer.prompt_tokens != spec.prompt_tokens:
         return Outcome.WRONG_ANSWER, f"the server counted {answer.prompt_tokens} prompt tokens of {spec.prompt_tokens}"
@@ -177,13 +177,14 @@ def _wrong_length(spec: RequestSpec, answer: Transcript, shape: RequestShape) ->
     is_short = _may_be_short(spec, shape) or Omittable.STREAM_OPTIONS in shape.omitted
     if count == wanted or (count < wanted and is_short):
         return None
-    hint = _end_hint(answer) if count < wanted and answer.finish_reason != "length" else ""
+    hint = _end_hint(answer) if sum(answer.events.tokens) <= count < wanted else ""
     return f"{count} output tokens, {wanted} were asked for{hint}"
 
 
 def _end_hint(answer: Transcript) -> str:
     """Return how to accept an answer that ended by itself, as the end of a sentence."""
-    return "" if answer.finish_reason == _FILTERED else omit_hint(Omittable.IGNORE_EOS)
+    is_own_end = answer.finish_reason is None or answer.finish_reason.lower() in _OWN_ENDS
+    return omit_hint(Omittable.IGNORE_EOS) if is_own_end else ""
 
 
 def _may_be_short(spec: RequestSpec, shape: RequestShape) -> bool:
@@ -197,7 +198,7 @@ def _broken(spec: RequestSpec, answer: Transcript, shape: RequestShape) -> tuple
         return answer.refusal.outcome, f"error inside the stream: {answer.error}"
     if answer.malformed is not None:
         return Outcome.BROKEN_STREAM, f"an event is not an API chunk: {answer.malformed}"
-    if answer.finish_reason in _FAILED:
+    if answer.finish_reason is not None and _FAILED.search(answer.finish_reason):
         return Outcome.SERVER_ERROR, f"the server ended the answer with finish reason {answer.finish_reason!r}"
     if not answer.is_done and (shape.expects_done or answer.finish_reason is None):
         hint = "; set request.expect_done: false if the server never sends it" if answer.finish_reason else ""

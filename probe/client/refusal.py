@@ -61,9 +61,10 @@ OVERLOADED = (
     ),
     Wording(r"reached concurrency limit", "reached concurrency limit", "Envoy, adaptive concurrency"),
     Wording(
-        r"\b(workers?|servers?|engines?|instances?|backends?) (is |are |currently |too )*busy\b",
+        r"\b(workers?|servers?|engines?|instances?|backends?|models?|replicas?|gpus?)"
+        r" (is |are |currently |too )*busy\b",
         "Service temporarily unavailable: All workers are busy, please retry later",
-        "Dynamo, Ollama, LocalAI",
+        "Dynamo, Ollama, LocalAI; Hugging Face: model too busy",
     ),
     Wording(
         r"dropped due to backpressure",
@@ -78,14 +79,28 @@ OVERLOADED = (
     ),
     Wording(r"activator overload", "activator overload", "Knative, KServe"),
     Wording(r"no slots? available", "no slot available", "llama.cpp"),
-    Wording(r"experiencing high (demand|load|traffic)", "The system is currently experiencing high demand", "Azure"),
+    Wording(
+        r"(experiencing|under) (high|heavy) (demand|load|traffic)",
+        "The system is currently experiencing high demand",
+        "Azure",
+    ),
     Wording(r"\bload[- ]?shed(ding)?\b|\bshedding load\b", "request rejected by load shedding", "gateways"),
     Wording(
-        r"\bat (full |maximum |max )?capacity\b", "Server is at capacity, please retry", "gateways", also_429=False
+        r"\bat (full |maximum |max )?capacity\b|\bcapacity (is )?(temporarily )?exceeded",
+        "Capacity temporarily exceeded, please try again.",
+        "Cloudflare",
+        also_429=False,
     ),
     Wording(
-        r"too many (concurrent|pending|queued|outstanding|active|in-?flight) requests|too many requests in flight"
-        r"|maximum pending requests",
+        r"concurrency( limit)? (is |has been |was )?(reached|exceeded)",
+        "Concurrency limit exceeded",
+        "gateways",
+        also_429=False,
+    ),
+    Wording(
+        r"too many (concurrent|pending|queued|outstanding|active|in-?flight) requests"
+        r"|too many requests in (flight|(the )?queue)"
+        r"|max(imum)? (number of )?(concurrent|pending|queued|outstanding|active|in-?flight) requests",
         "too many concurrent requests",
         "gateways",
         also_429=False,
@@ -120,7 +135,7 @@ BROKEN = (
     ),
     Wording(r"bad gateway|name resolution|\bDNS\b", "502 Bad Gateway", "nginx"),
 )
-_RATE_LIMIT = re.compile(r"rate.?limit|too many requests", re.IGNORECASE)
+_RATE_LIMIT = re.compile(r"rate.?limit|too many requests|throttl|slow.?down|reduce your request rate", re.IGNORECASE)
 
 
 def _compiled(rows: tuple[Wording, ...]) -> re.Pattern[str]:
@@ -189,7 +204,7 @@ class Refusal:
     def _is_rate_limit(self) -> bool:
         if self._shows(_BROKEN):
             return False
-        return self.status == _TOO_MANY or (self.status == _OK and self._shows(_RATE_LIMIT))
+        return self.status == _TOO_MANY or (self.status in (_OK, _UNAVAILABLE) and self._shows(_RATE_LIMIT))
 
     @property
     def _is_soon(self) -> bool:

@@ -125,11 +125,13 @@ class StreamReader(ABC):
             self._take_failure(self._splitter.failure)
         if not self._ended and self._splitter.stray is not None:
             self._error = error_of(self._splitter.stray, self._hide)
-        error = self._error
+        error, output = self._error, self._output
+        if not output and self.events:  # a usage of zeros before the tokens, and none after them
+            output = None
         return Transcript(
-            self._tokens.finish(self._output, self._most),
+            self._tokens.finish(output, self._most),
             self._prompt,
-            self._output,
+            output,
             self._finish,
             self._done,
             error.words if error is not None else None,
@@ -304,6 +306,8 @@ class ChunkReader(StreamReader):
             return
         if self._model is None and isinstance(model := chunk.get("model"), str):
             self._model = model
+        if isinstance(metrics := chunk.get("metrics"), dict):
+            self._server_times = server_times(msgspec.Raw(msgspec.json.encode(metrics))) or self._server_times
         usage, content, kind = chunk.get("usage"), "", NO_TOKEN
         if choice is not None:
             usage = usage or choice.get("usage")

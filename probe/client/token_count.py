@@ -122,7 +122,7 @@ class TokenCount:
         first, empty, last = self._open, self._empty, self._last
         self._empty, self._last = [], None
         room = grown - (len(self._at_ns) - first - len(empty))
-        self._drop(empty[: len(empty) - max(room, 0)])
+        self._drop(empty[: max(len(empty) - max(room, 0), 0)])
         if last is not None and room > len(empty) and self._takes_a_step(last[0]):
             self._append(*last, 0)
 

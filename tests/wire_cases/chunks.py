@@ -135,6 +135,48 @@ CHUNKS = (
         tokens=(1, 1, 1, 1),
         ttft=100,
     ),
+    failed(
+        "a usage of no output in front of the tokens, and none after them",
+        "gateways that count the prompt",
+        stream(comp("", None, None, usage=counts(0)), *UNCOUNTED, DONE, first=80),
+        Outcome.WRONG_ANSWER,
+        "no usage (stream_options.include_usage); set request.omit: [stream_options]",
+        tokens=(1, 1, 1, 1),
+        usage=(8, 0),
+        ttft=100,
+    ),
+    failed(
+        "a count that stops: the answer did not end early",
+        "gateways",
+        stream(comp("a", 1), *UNCOUNTED[1:3], comp("d", None, "stop"), DONE),
+        Outcome.WRONG_ANSWER,
+        "1 output tokens, 4 were asked for",
+        tokens=(1, 1, 1, 1),
+        usage=(8, 1),
+        ttft=100,
+        unsaid=("ignore_eos",),
+    ),
+    *(
+        failed(
+            f"given up as {reason!r}{', as configured' if shape is _NO_EOS else ''}",
+            source,
+            stream(*FOUR[:2], comp("c", 3, reason), DONE),
+            Outcome.SERVER_ERROR,
+            f"finish reason '{reason}'",
+            tokens=(1, 1, 1),
+            usage=(8, 3),
+            ttft=100,
+            shape=shape,
+        )
+        for shape in (RequestShape(), _NO_EOS)
+        for reason, source in (
+            ("insufficient_system_resource", "DeepSeek"),
+            ("network_error", "Zhipu"),
+            ("Cancelled", "TensorRT-LLM"),
+            ("timed_out", "gateways"),
+            ("ERROR_TOXIC", "Cohere"),
+        )
+    ),
     WireCase("a usage of zeros after the right one", "NadirClaw #33", stream(*FOUR, final(counts(0, 0)), DONE)),
     WireCase(
         "a usage of zeros in front of the first token",
@@ -290,15 +332,25 @@ CHUNKS = (
         usage=(9, 4),
         ttft=100,
     ),
-    failed(
-        "an answer that was filtered",
-        "Azure, OpenAI",
-        stream(*FOUR[:2], comp("c", 3, "content_filter"), DONE),
-        Outcome.WRONG_ANSWER,
-        "3 output tokens, 4 were asked for",
-        tokens=(1, 1, 1),
-        usage=(8, 3),
-        ttft=100,
+    *(
+        failed(
+            f"{text!r} ended as {reason!r}, whatever is omitted",
+            source,
+            stream(*FOUR[: len(text) - 1], comp(text[-1], len(text), reason), DONE),
+            Outcome.WRONG_ANSWER,
+            "3 output tokens, 4 were asked for" if len(text) < len("abcd") else f"finish reason {reason!r}",
+            tokens=(1,) * len(text),
+            usage=(8, len(text)),
+            ttft=100,
+            unsaid=("ignore_eos]",),
+        )
+        for text in ("abc", "abcd")
+        for reason, source in (
+            ("content_filter", "Azure, OpenAI"),
+            ("SAFETY", "Gemini behind a gateway"),
+            ("repetition", "vLLM 0.32, FinishReason.REPETITION"),
+            ("model_length", "Mistral"),
+        )
     ),
     WireCase(
         "a finish reason in front of the first token",

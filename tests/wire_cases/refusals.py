@@ -147,6 +147,28 @@ REFUSALS: tuple[WireCase, ...] = (
         api=Api.CHAT,
         shape=RequestShape(chat_limit="max_completion_tokens"),
     ),
+    *(
+        failed(
+            f"the limit is too large: {words[:30]}",
+            source,
+            _said(words, 400),
+            _BAD,
+            words[:60],
+            api=Api.CHAT,
+            unsaid=("chat_limit",),
+        )
+        for words, source in (
+            ("'max_tokens' or 'max_completion_tokens' is too large: 4. This model's context has 8 tokens", "vLLM"),
+            ("max_tokens and max_completion_tokens cannot both be set", "OpenAI"),
+        )
+    ),
+    failed(
+        "a rate limit as 503",
+        "Amazon S3, Bedrock behind a gateway",
+        _said("SlowDown: Please reduce your request rate.", 503),
+        _REJECTED,
+        "HTTP 503: SlowDown",
+    ),
     failed("nothing", "a server that closes", ((1, b""),), _LOST, "closed the connection without an answer"),
     failed("no content", "gateways", ((1, head("", status=204)),), _BAD, "HTTP 204"),
     failed("not HTTP", "a wrong port", ((1, b"SSH-2.0-OpenSSH_9.2\r\n\r\n"),), _LOST, "not HTTP"),

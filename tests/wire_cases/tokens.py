@@ -34,6 +34,30 @@ TOKENS: tuple[WireCase, ...] = (
     WireCase("no token has text", "vllm #5895: logit_bias on EOS under ignore_eos", stream(*_texts("", "", "", ""))),
     WireCase("no token of chat has text", "vllm #5895", stream(*_deltas({}, {"content": ""}, {}, {})), **_CHAT),
     WireCase(
+        "no token has text, counted at the end only",
+        "SGLang, llama.cpp: EOS under ignore_eos",
+        stream(*(comp("") for _ in "abc"), comp("", None, "length"), final(counts(4)), DONE),
+    ),
+    WireCase(
+        "no token of chat has text, counted at the end only",
+        "vLLM without continuous_usage_stats; logprobs alone",
+        stream(
+            chat({"role": "assistant", "content": ""}),
+            *(chat({"content": ""}) for _ in "abc"),
+            chat({"content": ""}, None, "length"),
+            final(counts(4)),
+            DONE,
+            first=80,
+        ),
+        **_CHAT,
+    ),
+    WireCase(
+        "the first tokens have no text, counted at the end only",
+        "SGLang",
+        stream(comp(""), comp(""), comp("x"), comp("", None, "length"), final(counts(4)), DONE),
+        visible=140.0,
+    ),
+    WireCase(
         "the first tokens have no text",
         "FastDeploy #8113, genai-bench #81, mlcommons/endpoints #380",
         stream(*_texts("", "", "", "x")),

@@ -37,7 +37,7 @@ class WireCase:
     `tokens`: of each event with any. `usage`: prompt and output tokens of the record. `ttft`, `tpot`: in ms; None:
     unknown, and so not measured. `visible`: until the first text, where tokens without any came before. `itls`: how
     many gaps between tokens are known; None: those between the events. `words`: a part of the line that explains the
-    outcome. `end`: of the connection.
+    outcome. `unsaid`: what would be wrong in it. `end`: of the connection.
     """
 
     name: str
@@ -51,6 +51,7 @@ class WireCase:
     visible: float | None = None
     itls: int | None = None
     words: str = ""
+    unsaid: tuple[str, ...] = ()
     api: Api = Api.COMPLETIONS
     shape: RequestShape = PLAIN_REQUESTS
     end: str = EOF

@@ -30,6 +30,26 @@ def test_the_words_of_an_overload_make_any_server_error_one(row: Wording) -> Non
     assert Refusal(400, row.said).outcome is Outcome.BAD_REQUEST
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Model too busy, unable to get response in less than 60 second(s)",
+        "All available GPUs are busy",
+        "Server busy, please try again later",
+        "too many concurrent requests",
+        "too many requests in queue",
+        "Maximum number of concurrent requests reached",
+        "Server is at capacity, please retry",
+        "max concurrency reached",
+        "The server is under heavy load",
+        "The model is currently overloaded. Please try again later.",
+        "Waiting queue is full",
+    ],
+)
+def test_the_same_in_other_words_is_an_overload(words: str) -> None:
+    assert Refusal(503, words).is_overload
+
+
 @pytest.mark.parametrize("row", BROKEN, ids=lambda row: row.source)
 def test_a_broken_server_is_no_overload_whatever_else_is_said(row: Wording) -> None:
     for words in (row.said, f"Model is overloaded; {row.said}"):
@@ -86,8 +106,10 @@ def test_529_and_the_mark_of_envoy_are_overloads() -> None:
     assert Refusal(503, ENVOY, is_marked=True).is_overload
 
 
-def test_a_rate_limit_inside_a_stream_is_rejected_and_no_overload() -> None:
-    refusal = Refusal(200, "Rate limit exceeded, retry in 3 s")
+@pytest.mark.parametrize("status", [200, 503])
+@pytest.mark.parametrize("words", ["Rate limit exceeded, retry in 3 s", "Too many requests", "Request was throttled"])
+def test_a_rate_limit_inside_a_stream_or_as_503_is_rejected_and_no_overload(status: int, words: str) -> None:
+    refusal = Refusal(status, words)
     assert (refusal.outcome, refusal.is_overload) == (Outcome.REJECTED, False)
 
 

@@ -94,6 +94,7 @@ def test_what_is_sent_is_what_is_read(case: WireCase) -> None:
     detail = record.detail or ""
     assert (record.outcome, case.words in detail) == (case.outcome, True), detail
     assert (record.outcome is Outcome.OK) == (not detail)
+    assert not [words for words in case.unsaid if words in detail]
     assert detail.isprintable()
     assert len(detail) <= 200
     assert SECRET not in detail
