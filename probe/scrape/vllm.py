@@ -270,6 +270,11 @@ def _more(found: Samples) -> Mapping[str, Any]:
     }
 
 
+def _seen(label: str, name: str) -> Read:
+    """Read a counter by its label without the parts at zero: a page has a part for each tier that a cache may have."""
+    return Read((name,), lambda found: {part: value for part, value in by_label(found, label, name).items() if value})
+
+
 def _unique(found: Samples) -> Samples:
     return one_of_each(found, ("pid",)) if any("pid" in one.labels for one in first(found, RUNNING)) else found
 
@@ -298,8 +303,8 @@ READS: Reads = {
     "external_cache_queries": _EXTERNAL_QUERIES,
     # Counts a transfer that then failed, too (seen on 0.32).
     "external_cache_hits": beside(_EXTERNAL_QUERIES, "vllm:external_prefix_cache_hits_total"),
-    "prompt_tokens_by_source": labelled("source", "vllm:prompt_tokens_by_source_total"),
-    "cached_tokens_by_source": labelled("source", "vllm:prompt_tokens_cached_by_source_total"),
+    "prompt_tokens_by_source": _seen("source", "vllm:prompt_tokens_by_source_total"),
+    "cached_tokens_by_source": _seen("source", "vllm:prompt_tokens_cached_by_source_total"),
     "kv_fetches": labelled("stage", "vllm:num_requests_kv_fetch_by_stage"),  # from 0.32, where caches are fetched
     **KV_TRANSFERS,
     "prompt_requests": labelled("up_to_tokens", "kneewatch_vllm_prompt_requests_total"),
