@@ -11,6 +11,8 @@ from probe.core.text import one_line
 
 ANSWER, REASONING = "answer", "reasoning"  # what an event of a stream brings
 _CHAT_ANSWERS = ("content", "tool_calls", "refusal", "function_call")
+_THINKING = "thinking"
+_REASONING = ("reasoning", "reasoning_content", _THINKING)
 # An error's body, or an event of a stream. Neither has more than some dozen values.
 MESSAGE = JsonLimits(max_bytes=2**20, max_values=10_000)
 MAX_TOKENS = 10_000_000  # no context is longer; a larger count is an error of the server
@@ -102,8 +104,11 @@ def error_in(chunk: Mapping[str, Any], hide: Callable[[bytes], bytes] = lambda d
     if error is None and not bare:
         return None
     words = _words(error) or (str(error) if error is not None else "")
-    if not isinstance(error, dict | list) and bare != words:
-        words = ": ".join(filter(None, (words, bare)))  # OAuth and Spring: a name, and beside it the words
+    if not isinstance(error, dict | list) and bare and bare != words:
+        # OAuth and Spring: a name, and beside it the words. Others say only that there is an error.
+        words = bare if error is None or error is True else f"{words}: {bare}"
+    if words.startswith("{") and (inner := error_of(words.encode("utf-8", "replace"), hide)) is not None:
+        return ServerError(inner.words, _status(error) or _status(chunk) or inner.status)  # another server's, as text
     return ServerError(one_line(hide(words.encode("utf-8", "replace"))), _status(error) or _status(chunk))
 
 
@@ -173,17 +178,32 @@ def content_of(choice: Mapping[str, Any], *, chat: bool) -> str:
     part = choice.get("delta") if chat else choice
     if not isinstance(part, dict):
         return ""
-    if any(part.get(field) for field in (_CHAT_ANSWERS if chat else ("text",))):
+    if not chat:
+        found = ANSWER if part.get("text") else ""
+    elif isinstance(content := part.get("content"), list):
+        found = _shown(content)
+    else:
+        found = ANSWER if any(map(part.get, _CHAT_ANSWERS)) else ""
+    return found or (REASONING if any(map(part.get, _REASONING)) else "")
+
+
+def _shown(parts: list[Any]) -> str:
+    """Return what a content shows that is a list of parts: Mistral's have text or thinking."""
+    named = [part if isinstance(part, dict) else {"text": part} for part in parts]
+    shown = [name for part in named for name, value in part.items() if value]
+    if any(name not in ("type", _THINKING) for name in shown):
         return ANSWER
-    return REASONING if part.get("reasoning") or part.get("reasoning_content") else ""
+    return REASONING if _THINKING in shown else ""
 
 
-def is_empty_text(choice: Mapping[str, Any], *, chat: bool) -> bool:
+def is_empty_text(choice: Mapping[str, Any], *, chat: bool, may_have_role: bool = False) -> bool:
     """Return whether a choice carries a text of no characters, and in chat no role, which comes before all tokens."""
     part = choice.get("delta") if chat else choice
-    if not isinstance(part, dict) or part.get("content" if chat else "text") != "":
+    if not isinstance(part, dict):
         return False
-    return not chat or part.get("role") is None
+    content = part.get("content" if chat else "text")
+    is_empty = content == "" or (isinstance(content, list) and bool(content) and not content_of(choice, chat=chat))
+    return is_empty and (not chat or may_have_role or part.get("role") is None)
 
 
 def text_in(choice: Mapping[str, Any], *, chat: bool) -> tuple[str, str]:

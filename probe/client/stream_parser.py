@@ -187,6 +187,7 @@ class _Delta(msgspec.Struct):
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    thinking: str | None = None
     tool_calls: list[Any] | None = None
     refusal: str | None = None
     function_call: Any = None  # of servers older than tool calls
@@ -236,6 +237,7 @@ class ChunkReader(StreamReader):
     ) -> None:
         super().__init__(hide, keeps_text=keeps_text, most=most)
         self._chat = chat
+        self._has_role = False  # which comes before all tokens, and in some servers' answers with each of them
 
     def _take(self, event: bytes, at_ns: int, late_ns: int) -> None:
         if self._ended:
@@ -277,10 +279,11 @@ class ChunkReader(StreamReader):
             kind = EMPTY if choice.text == "" else COUNTED
             self._keep(choice.text, reasoning)
         elif (delta := choice.delta) is not None:
-            reasoning = delta.reasoning or delta.reasoning_content
+            reasoning = delta.reasoning or delta.reasoning_content or delta.thinking
             has_answer = delta.content or delta.tool_calls or delta.refusal or delta.function_call
             content = ANSWER if has_answer else REASONING if reasoning else ""
-            kind = EMPTY if delta.content == "" and delta.role is None else COUNTED
+            kind = EMPTY if delta.content == "" and (delta.role is None or self._has_role) else COUNTED
+            self._has_role |= delta.role is not None
             self._keep(delta.content, reasoning)
         else:
             content, kind = "", COUNTED
@@ -312,7 +315,8 @@ class ChunkReader(StreamReader):
         if choice is not None:
             usage = usage or choice.get("usage")
             content = content_of(choice, chat=self._chat)
-            kind = EMPTY if is_empty_text(choice, chat=self._chat) else COUNTED
+            is_empty = is_empty_text(choice, chat=self._chat, may_have_role=self._has_role)
+            kind, self._has_role = EMPTY if is_empty else COUNTED, True
             self._keep(*text_in(choice, chat=self._chat))
             reason = choice.get("finish_reason")
             kind = self._place(kind, reason if isinstance(reason, str) else None)

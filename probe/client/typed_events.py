@@ -18,6 +18,7 @@ from probe.core.foreign_json import check_json
 _SHORT = 8192
 _decode = msgspec.json.Decoder().decode
 _FAILURES = ("error", "response.failed")
+_FAILED = "failed"
 _ENDS = ("response.completed", "response.incomplete", "message_stop")
 _COUNTING = (*_ENDS, "message_delta")  # with the usage: the end of the text is a token without text before it
 # Why an answer ended, in the words of completions.
@@ -39,7 +40,7 @@ class TypedEventReader(StreamReader):
             self._give_up(event)
             return
         kind, response, message = said.get("type"), _part(said, "response"), _part(said, "message")
-        if not isinstance(kind, str) or kind in _FAILURES:
+        if not isinstance(kind, str) or kind in _FAILURES or response.get("status") == _FAILED:
             self._fail(event, said, response)
             return
         model = response.get("model") or message.get("model")
@@ -68,6 +69,8 @@ class TypedEventReader(StreamReader):
         error = error_in(said, self._hide) or error_in(response, self._hide)
         if error is None and said.get("type") in _FAILURES:
             error = ServerError(str(said["type"]))
+        if error is None and response.get("status") == _FAILED:
+            error = ServerError(f"the response's status is {_FAILED!r}")
         if error is None:
             self._give_up(event)
         else:

@@ -127,6 +127,20 @@ APIS: tuple[WireCase, ...] = (
         ttft=None,
         tpot=None,
     ),
+    *(
+        _responses(
+            f"responses: completed, with the status failed and the error {error}",
+            "LiteLLM",
+            *_output(*"ab"),
+            {"type": "response.completed", "response": {"status": "failed", "error": error}},
+            outcome=_ERROR,
+            words=words,
+            tokens=(1, 1),
+            usage=(0, 0),
+            tpot=None,
+        )
+        for error, words in (({"message": "engine died"}, "engine died"), (None, "the response's status is 'failed'"))
+    ),
     _responses(
         "responses: an error",
         "OpenAI",

@@ -292,6 +292,11 @@ def test_the_servers_own_times_are_those_of_the_last_chunk() -> None:
     assert timed(TIMES).server_times == ServerTimes(queue_s=0.00725, prefill_s=0.0405)
 
 
+def test_the_servers_times_are_read_beside_fields_of_another_type() -> None:
+    odd = {"usage": {"prompt_tokens": "8", "completion_tokens": "2"}, "metrics": TIMES}
+    assert read(chunk(None, **odd)).server_times == ServerTimes(queue_s=0.00725, prefill_s=0.0405)
+
+
 @pytest.mark.parametrize(
     "metrics",
     [
