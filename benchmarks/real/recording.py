@@ -154,6 +154,7 @@ def _after(last: ServerSnapshot, first: ServerSnapshot, reading: ServerSnapshot)
                 last.histograms[name].sum + histogram.sum - first.histograms[name].sum,
             )
             for name, histogram in reading.histograms.items()
+            if name in first.histograms and name in last.histograms  # a run's older polls have few
         },
         **{name: moved(name) for name in _COUNTERS},
     )
