@@ -15,7 +15,7 @@ from probe.core.snapshot import ServerSnapshot
 from probe.scrape.local_process import flags_of_local_server
 from probe.scrape.page_scraper import PageScraper
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.long]
 STATED = {"max_num_seqs": "16", "max_num_active_seqs": "16", "max_num_batched_tokens": "512", "max_model_len": "1024"}
 
 
