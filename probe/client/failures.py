@@ -31,6 +31,8 @@ _ANSWERS = {
 }
 
 
+_TOO_MUCH = "ENHANCE_YOUR_CALM"  # RFC 9113, section 7: "behavior that might be generating excessive load"
+
 # What the server's own machine answers.
 _SERVERS_ANSWERS = (errno.ECONNREFUSED, errno.ECONNRESET)
 
@@ -90,15 +92,21 @@ def failure_of(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
     """Return the outcome of an exchange that did not complete."""
     received, message = exchange.received, str(error) or type(error).__name__
     if isinstance(error, TimeoutError | httpx.TimeoutException):
-        if isinstance(error, httpx.ConnectTimeout):
-            return Outcome.TIMEOUT, message if isinstance(error, LookupTimeoutError) else "no connection in time"
-        if isinstance(error, httpx.ReadTimeout) and str(error):
-            return Outcome.TIMEOUT, exchange.safe(str(error))
-        got = f"{len(received.reads)} reads of an answer" if received.reads else "no answer"
-        return Outcome.TIMEOUT, f"{got} within {timeout_s:g} s"
+        return Outcome.TIMEOUT, _lateness_of(error, exchange, timeout_s)
     received.is_refused = is_refused(error)
     if received.status is None and (lacking := shortage(error)) is not None:
         return Outcome.CLIENT_BOUND, lacking
+    if received.status is None and isinstance(error, httpx.RemoteProtocolError) and _TOO_MUCH in message:
+        return Outcome.REJECTED, exchange.safe(message)
     if received.status is not None:
-        return Outcome.BROKEN_STREAM, f"the answer broke off: {message}"
+        return Outcome.BROKEN_STREAM, f"the answer broke off: {exchange.safe(message)}"
     return Outcome.UNREACHABLE, f"cannot be reached ({exchange.safe(message)})"
+
+
+def _lateness_of(error: Exception, exchange: Exchange, timeout_s: float) -> str:
+    reads = exchange.received.reads
+    if isinstance(error, httpx.ConnectTimeout):
+        return str(error) if isinstance(error, LookupTimeoutError) else "no connection in time"
+    if isinstance(error, httpx.ReadTimeout) and str(error):
+        return exchange.safe(str(error))
+    return f"{f'{len(reads)} reads of an answer' if reads else 'no answer'} within {timeout_s:g} s"

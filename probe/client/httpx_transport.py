@@ -25,6 +25,7 @@ import httpx
 import structlog
 
 from probe.client.connection import IDLE_RACE_NS, discard_unsent
+from probe.client.goaway_filter import GoawayFilter
 from probe.core.text import one_line
 
 _log = structlog.get_logger()
@@ -198,6 +199,7 @@ class _Line:
         self._next_stream: int | None = None
         self.streams: list[_Stream] = []  # as connected
         self.top: httpcore.AsyncNetworkStream | None = None  # the same, or TLS over it
+        self.goaways: GoawayFilter | None = None  # over HTTP/2
         self.ahead: _Stream | None = None  # connected before httpcore asks for it
         self._backend = _Backend(self)
         self.pool = make(network_backend=self._backend)
@@ -215,6 +217,8 @@ class _Line:
 
     @property
     def is_usable(self) -> bool:
+        if self.goaways is not None and self.goaways.is_leaving:
+            return False
         return self.ahead is not None or any(
             made.is_available() and not made.has_expired() for made in self.pool.connections
         )
@@ -294,13 +298,19 @@ class _Stream(httpcore.AsyncNetworkStream):
         self.network = stream
         self.secured: _Stream | None = None  # TLS over it, made ahead
         line.top = stream
+        tls = stream.get_extra_info("ssl_object")
+        is_http2 = tls is not None and tls.selected_alpn_protocol() == "h2"
+        self._goaways = line.goaways = GoawayFilter() if is_http2 else None
         self.write = stream.write  # type: ignore[method-assign]
         self.get_extra_info = stream.get_extra_info  # type: ignore[method-assign]
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - httpcore's
-        data = await self.network.read(max_bytes, timeout)
-        self._line.heard = self._line.heard or bool(data)
-        return data
+        while True:
+            data = await self.network.read(max_bytes, timeout)
+            self._line.heard = self._line.heard or bool(data)
+            passed = self._goaways.passed(data, self._line.http2_stream) if self._goaways is not None else data
+            if passed or not data:
+                return passed
 
     async def aclose(self) -> None:
         self.discard()
@@ -356,4 +366,15 @@ def _errors_of_httpx(request: httpx.Request) -> Iterator[None]:
         raise
     except Exception as error:
         kind = getattr(httpx, type(error).__name__, httpx.RemoteProtocolError)
-        raise kind(str(error) or type(error).__name__, request=request) from error
+        raise kind(_http2_words(error) or str(error) or type(error).__name__, request=request) from error
+
+
+def _http2_words(error: Exception) -> str:
+    """Return what a server said by which it ended a stream or connection of HTTP/2; "" of any other error."""
+    event = error.args[0] if error.args else None
+    code = getattr(event, "error_code", None)
+    if code is None:
+        return ""
+    what = "reset the HTTP/2 stream" if hasattr(event, "stream_id") else "ended the HTTP/2 connection"
+    said = (getattr(event, "additional_data", None) or b"").decode("utf-8", "replace")
+    return f"the server {what}: {getattr(code, 'name', code)}" + (f", {said!r}" if said else "")

@@ -346,6 +346,70 @@ def test_a_stream_that_the_server_resets_is_a_failure_and_not_sent_again(run: Ru
     run(main())
 
 
+def _refusing(code: int, *, is_whole: bool) -> Play:
+    """Return a server that refuses the first request, or the whole connection, and answers the second."""
+
+    async def play(peer: Http2Peer) -> None:
+        stream = await peer.asked()
+        if len(peer._peer.server.asked) > 1:
+            await peer.answer(stream)
+        elif is_whole:
+            peer.wire.close_connection(code, b"too_many_pings", 0)
+        else:
+            peer.wire.reset_stream(stream, code)
+        await peer.say()
+        await asyncio.sleep(0.05)
+
+    return play
+
+
+@pytest.mark.parametrize(
+    ("refusing", "outcome", "words"),
+    [
+        (_refusing(7, is_whole=False), Outcome.UNREACHABLE, "the server reset the HTTP/2 stream: REFUSED_STREAM"),
+        (_refusing(2, is_whole=False), Outcome.UNREACHABLE, "the server reset the HTTP/2 stream: INTERNAL_ERROR"),
+        (_refusing(11, is_whole=False), Outcome.REJECTED, "the server reset the HTTP/2 stream: ENHANCE_YOUR_CALM"),
+        (_refusing(11, is_whole=True), Outcome.REJECTED, "the HTTP/2 connection: ENHANCE_YOUR_CALM, 'too_many_pings'"),
+        (_refusing(0, is_whole=True), Outcome.UNREACHABLE, "the HTTP/2 connection: NO_ERROR, 'too_many_pings'"),
+    ],
+    ids=["stream refused", "stream failed", "too many requests", "too much on the connection", "no more requests"],
+)
+def test_what_a_server_says_in_http2_is_in_words(
+    run: Run, tls: ssl.SSLContext, refusing: Play, outcome: Outcome, words: str
+) -> None:
+    async def main() -> None:
+        async with http2_client(tls, refusing) as (_, client):
+            record = await sent(client)
+            assert (record.outcome, words in str(record.detail)) == (outcome, True), record
+            assert (await sent(client)).outcome is Outcome.OK
+
+    run(main())
+
+
+@pytest.mark.parametrize("last", [None, 2**31 - 1], ids=["the request is the last", "the begin of a shutdown"])
+@pytest.mark.fault(
+    "FA158",
+    "A proxy that is reloaded, or closes a connection after so many requests, over HTTP/2 (GOAWAY)",
+    area="Foreign answers",
+    users_see="nothing: the answer goes on to its end",
+    stays="the next request has a connection of its own",
+)
+def test_an_answer_goes_on_after_a_goaway_that_lets_it(run: Run, tls: ssl.SSLContext, last: int | None) -> None:
+    async def play(peer: Http2Peer) -> None:
+        stream = await peer.asked()
+        await peer.say(frame(7, (last or stream).to_bytes(4) + bytes(4), stream=0))
+        await peer.answer(stream)
+        await peer._peer.until_gone()
+
+    async def main() -> None:
+        async with http2_client(tls, play) as (server, client):
+            records = [await sent(client) for _ in range(3)]
+            assert [(each.outcome, len(each.events)) for each in records] == [(Outcome.OK, 3)] * 3, records
+            assert (server.made, len(server.asked)) == (3, 3)
+
+    run(main())
+
+
 @pytest.mark.parametrize("way", ["goaway", "closed", "closed as the request arrives"])
 def test_an_http2_connection_that_ends_between_requests_is_replaced(run: Run, tls: ssl.SSLContext, way: str) -> None:
     async def play(peer: Http2Peer) -> None:
