@@ -21,6 +21,8 @@ _MAX_DIGITS = 8
 # Where servers and gateways put an error, and its words: FastAPI has `detail`, Apigee `fault`, AWS `Message`, OAuth
 # `error_description`, Baidu `error_msg`.
 _ERRORS = ("error", "errors", "detail", "fault")
+_BESIDE_ANSWERS = ("error", "errors")  # an error also where an answer is; `detail` may be anything there
+_KEEP_ALIVES = ("ping", "keepalive", "keep-alive", "heartbeat")
 _BARE = ("message", "Message", "msg", "error_description", "error_msg", "errorMessage", "faultstring")
 _NAMES = (*_BARE, *_ERRORS, "reason", "title", "type", "code")
 _ANSWERS = ("choices", "usage", "data", "results", "output")
@@ -99,7 +101,8 @@ def error_in(chunk: Mapping[str, Any], hide: Callable[[bytes], bytes] = lambda d
     vLLM nests `{"error": {"message"}}`, its API-key check sends `{"error": "..."}`, FastAPI `detail`. A bare message,
     as of gateways, is an error only without an answer beside it.
     """
-    error = next((part for name in _ERRORS if _is_said(part := chunk.get(name))), None)
+    names = _BESIDE_ANSWERS if any(chunk.get(name) for name in _ANSWERS) else _ERRORS
+    error = next((part for name in names if _is_said(part := chunk.get(name))), None)
     bare = _bare(chunk)
     if error is None and not bare:
         return None
@@ -116,6 +119,7 @@ def _bare(chunk: Mapping[str, Any]) -> str:
     """Return the message of an object that is no answer, and does not say that all is well."""
     if chunk.get("object") != "error":
         is_fine = chunk.get("success") is True or chunk.get("code") in (0, 200, "0", "200")
+        is_fine |= chunk.get("type") in _KEEP_ALIVES
         if is_fine or any(name in chunk for name in _ANSWERS):
             return ""
     return next((words for name in _BARE if isinstance(words := chunk.get(name), str) and words), "")

@@ -31,6 +31,7 @@ _ANSWERS = {
 }
 
 
+_ANYIOS_WORDS = "All connection attempts failed"
 _TOO_MUCH = "ENHANCE_YOUR_CALM"  # RFC 9113, section 7: "behavior that might be generating excessive load"
 
 # What the server's own machine answers.
@@ -94,6 +95,8 @@ def failure_of(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
     if isinstance(error, TimeoutError | httpx.TimeoutException):
         return Outcome.TIMEOUT, _lateness_of(error, exchange, timeout_s)
     received.is_refused = is_refused(error)
+    if received.is_refused and message == _ANYIOS_WORDS:
+        message = os.strerror(errno.ECONNREFUSED)
     if received.status is None and (lacking := shortage(error)) is not None:
         return Outcome.CLIENT_BOUND, lacking
     if received.status is None and isinstance(error, httpx.RemoteProtocolError) and _TOO_MUCH in message:

@@ -5,6 +5,7 @@ In: addresses in the resolver's order. Out: a connected socket; TLS comes afterw
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import Sequence
 from itertools import chain, zip_longest
@@ -72,8 +73,10 @@ async def _attempt(address: str, port: int) -> socket.socket:
     try:
         made.settimeout(0)
         await asyncio.get_running_loop().sock_connect(made, where)
-    except BaseException:
+    except BaseException as error:
         made.close()
+        if isinstance(error, OSError) and error.errno:  # asyncio says "Connect call failed", whatever the number
+            raise OSError(error.errno, f"{os.strerror(error.errno)}: {address}, port {port}") from None
         raise
     return made
 

@@ -2,8 +2,8 @@
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream. Four things differ, because
 every event of the API is JSON. Blanks around the data mean nothing. An event without data is none: proxies send such
-events to keep a connection alive. So is a named one, such as `event: ping`, whose data is no JSON. And the last event
-counts even if no empty line ends it.
+events to keep a connection alive. So is one that is named so, such as `event: ping`, or that has another name and no
+JSON. And the last event counts even if no empty line ends it.
 """
 
 DONE = b"[DONE]"  # the data of the last event of completions and chat
@@ -12,6 +12,7 @@ _OBJECT = b"{"
 _JSON_BEGINS = (_OBJECT, b"[")
 _PLAIN = (b"", b"message")
 _ERROR = b"error"
+_KEEP_ALIVES = (b"ping", b"keepalive", b"keep-alive", b"heartbeat")
 
 
 class EventSplitter:
@@ -95,7 +96,7 @@ class EventSplitter:
         event, kind, has_data = b"\n".join(self._data).strip(), self._type, bool(self._data)
         self._data.clear()
         self._type = b""
-        if self.failure is not None or not has_data:
+        if self.failure is not None or not has_data or kind in _KEEP_ALIVES:
             return
         if kind == _ERROR:
             self.failure = event

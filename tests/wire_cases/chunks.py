@@ -229,6 +229,11 @@ CHUNKS = (
         stream(*(each.replace(b'"choices"', b'"error": null, "detail": null, "choices"') for each in GOOD)),
     ),
     WireCase(
+        "a detail beside the tokens",
+        "gateways that say where an answer comes from",
+        stream(*(each.replace(b'"choices"', b'"detail": "cache miss", "choices"') for each in GOOD)),
+    ),
+    WireCase(
         "an empty error in each event",
         "Go gateways without omitempty",
         stream(*(each.replace(b'"choices"', b'"error": {"message": "", "code": 0}, "choices"') for each in GOOD)),

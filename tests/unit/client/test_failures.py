@@ -76,6 +76,23 @@ def test_a_refused_connection_stays_the_servers() -> None:
     assert asyncio.run(main()).outcome is Outcome.UNREACHABLE
 
 
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (Endpoint("llama", "http://127.0.0.1:1"), "cannot be reached (Connection refused: 127.0.0.1, port 1)"),
+        (Endpoint("llama", "https://127.0.0.1:1", http2=True), "cannot be reached (Connection refused)"),
+        (Endpoint("llama", "http://x.invalid", proxy="http://127.0.0.1:1"), "cannot be reached (Connection refused)"),
+    ],
+    ids=["directly", "over HTTP/2", "by a proxy"],
+)
+def test_a_refusal_is_said_to_be_one(where: Endpoint, words: str) -> None:
+    async def main() -> RequestRecord:
+        async with Client(where, CLOCK, 5.0) as client:
+            return await client.send(spec(8, 3), "tiny", Traffic.CANARY, CLOCK.monotonic_ns())
+
+    assert asyncio.run(main()).detail == words
+
+
 def test_models_and_metrics_name_the_shortage() -> None:
     async def main() -> None:
         where = Endpoint("llama", "http://127.0.0.1:1")

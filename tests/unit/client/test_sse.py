@@ -65,7 +65,8 @@ def reference(data: bytes) -> list[bytes]:
             text = b"\n".join(values).strip()
             if values and kind == b"error":
                 return [*found, b"failed: " + text]
-            if text and (kind in (b"", b"message") or text[:1] in (b"{", b"[")):
+            is_alive = kind in (b"ping", b"keepalive", b"keep-alive", b"heartbeat")
+            if text and not is_alive and (kind in (b"", b"message") or text[:1] in (b"{", b"[")):
                 found.append(text)
             values, kind = [], b""
         elif name == b"data":
@@ -128,6 +129,7 @@ def test_a_line_end_cut_in_the_middle_is_one_line_end() -> None:
         (b": ping\n\ndata: a\n\n: ping\n\n", [b"a"]),
         (b"data:\n\ndata: \n\ndata\n\ndata\ndata\n\ndata: a\n\n", [b"a"]),
         (b"event: ping\ndata: 2026-11-27\n\ndata: a\n\n", [b"a"]),
+        (b'event: keep-alive\ndata: {"message":"waiting"}\n\ndata: a\n\n', [b"a"]),
         (b"event: heartbeat\n\ndata: a\n\n", [b"a"]),
         (b'event: response.created\ndata: {"a":1}\n\n', [b'{"a":1}']),
         (b"event: done\ndata: [DONE]\n\n", [b"[DONE]"]),
