@@ -24,6 +24,7 @@ from probe.core.result import Capacity, CapacityResult
 from probe.report.progress import ProgressView
 from probe.report.tune_record import TuneRecord
 
+pytestmark = pytest.mark.slow
 _KNOBS = knobs_of(["max_num_seqs=32,8"])
 
 
