@@ -49,7 +49,8 @@ class Watched:
     def step(self, engine: VirtualVllm, planned: Step, now_s: float) -> None:
         """Take in a step that has ended."""
         if self._logger is None:
-            stat_logger._series = lambda: SimpleNamespace(engine=self._engine)  # noqa: SLF001 - a registry of its own
+            # A registry of its own; no engine client is in this process, whose requests would have ages.
+            stat_logger._series = lambda: SimpleNamespace(engine=self._engine, oldest=object())  # noqa: SLF001
             self._logger = stat_logger.StepStatLogger(engine.config, 0)
         stats = IterationStats() if engine.outputs.outputs else None
         for output in engine.outputs.outputs:
