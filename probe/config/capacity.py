@@ -38,7 +38,10 @@ class ScheduleConfig(ConfigSection):
     """When scheduled load may start."""
 
     cron: Cron = "0 4 * * *"
-    """Start times of runs: minute, hour, day, month, weekday (0 is Sunday; or `mon-fri`); not both day and weekday."""
+    """Start times of runs, as in crontab: minute, hour, day, month, weekday (0 and 7 are Sunday; or `mon-fri`), or
+    `@daily`, `@hourly` and so on. With both a day and a weekday either is enough. A time that the clock shows twice is
+    its first.
+    """
     timezone: Timezone = "UTC"
     """Time zone of the schedule and its windows, such as `Europe/Berlin`."""
     windows: tuple[WindowText, ...] = ()

@@ -202,9 +202,10 @@ def _cron(text: str) -> str:
 
     try:
         cron_trigger(text)
-    except ValueError:
+    except ValueError as error:
         raise ValueError(
-            "expected five cron fields (minute, hour, day, month, weekday; not both days) such as '0 4 * * *'"
+            "expected five cron fields (minute, hour, day, month, weekday) such as '0 4 * * *', or a nickname such as"
+            f" @daily ({error})"
         ) from None
     return text
 
