@@ -132,6 +132,28 @@ def stall_error_s(record: RequestRecord) -> float:
     return max(itl_error_ns(record), default=0) * _NS
 
 
+def tpot_hidden_s(record: RequestRecord, waking_s: float) -> float:
+    """Return by how much the client may have shortened TPOT: it begins late where the first token was read late.
+
+    The token came after the request was due, so it is at most TTFT. `waking_s`: how late the system ran the process.
+    """
+    if not record.events:
+        return 0.0
+    late_s = min(record.events.late_ns[0] * _NS + waking_s, ttft_s(record) or 0.0)
+    return late_s / max(tokens_after_first(record) - record.events.unplaced, 1)
+
+
+def stall_hidden_s(record: RequestRecord, waking_s: float) -> float:
+    """Return by how much the longest gap may have been longer than `stall_s`.
+
+    A late read shortens the gap after it, and hides those between the tokens that it reads together.
+    """
+    events = record.events
+    gaps = zip(pairwise(events.at_ns), events.late_ns, strict=False)
+    longest_ns = max((after - before + late_ns for (before, after), late_ns in gaps), default=0)
+    return max(longest_ns * _NS + waking_s - (stall_s(record) or 0.0), 0.0)
+
+
 def coalesced(record: RequestRecord) -> int:
     """Return how many token events came in the same read as the one before: their gap is unknown."""
     return sum(after == before for before, after in pairwise(record.events.at_ns))

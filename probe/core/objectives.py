@@ -24,7 +24,8 @@ class Latency:
 
     `tokens`: the fewest output tokens of an answer that has one. `usual`: its limit where no objectives are configured;
     empty: it has none, and is shown only with an objective. `of_request`: what is judged, None where undefined.
-    `client_error_s`: by how much the client may have lengthened it, with how late the operating system ran the process.
+    `client_error_s`: by how much the client may have lengthened it, with how late the operating system ran the process;
+    `hidden_s`: by how much it may have shortened it, 0 where each delay of the client makes it longer.
     `advice`: what raises a capacity that it limits. `which`: the one judged, where a request has several.
     """
 
@@ -36,6 +37,7 @@ class Latency:
     client_error_s: Callable[[RequestRecord, float], float]
     advice: str
     which: str = ""
+    hidden_s: Callable[[RequestRecord, float], float] = lambda _record, _waking_s: 0.0
 
     @property
     def title(self) -> str:
@@ -74,6 +76,7 @@ LATENCIES: Mapping[str, Latency] = {
             ),
             advice="to raise capacity, make each step cheaper: add a replica, lower --max-num-seqs, or quantise the"
             " weights",
+            hidden_s=latency.tpot_hidden_s,
         ),
         Latency(
             "e2e",
@@ -97,6 +100,7 @@ LATENCIES: Mapping[str, Latency] = {
             advice="to raise capacity, let prompts hold up the tokens of others for less long: lower"
             " --max-num-batched-tokens, keep chunked prefill on, or add a replica",
             which="longest gap",
+            hidden_s=latency.stall_hidden_s,
         ),
     )
 }
@@ -147,6 +151,23 @@ def met(record: RequestRecord, objectives: Objectives) -> Mapping[str, bool]:
                 value = LATENCIES[name].of_request(record)
                 verdict[name] = value <= objective.within_s if value is not None else name in BY_GAPS
     return {**verdict, ALL: all(verdict.values())}
+
+
+def certainly_met(record: RequestRecord, objectives: Objectives, waking_s: float) -> Mapping[str, bool]:
+    """Return `met`, with an objective met only if it was however late the client read the answer.
+
+    A latency that is unknown is not met: the client's own delay may hide it. `waking_s`: how late the operating system
+    ran the process at most.
+    """
+    good = dict(met(record, objectives))
+    if record.outcome is not Outcome.OK:
+        return good
+    for name, objective in objectives.latencies().items():
+        row = LATENCIES[name]
+        if (value := row.of_request(record)) is not None:
+            good[name] = value + row.hidden_s(record, waking_s) <= objective.within_s
+    good |= dict.fromkeys(unknown(record, objectives), False)
+    return {**good, ALL: all(met for name, met in good.items() if name != ALL)}
 
 
 def unknown(record: RequestRecord, objectives: Objectives) -> tuple[str, ...]:

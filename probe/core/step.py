@@ -214,6 +214,9 @@ class ErrorBound:
 class StepSummary:
     """The summary of a step. An invalid step has a `reason` and is not judged.
 
+    `is_late`: the client was too late to judge the server by these latencies. Such a step is valid only if it met its
+    objectives nevertheless (load/late_step.py).
+
     Rates count probe requests; `users` is the user traffic meanwhile. `good_ratio`: per objective, the ratio
     of requests that met it. `broken`: the objectives with too low a ratio.
     """
@@ -248,6 +251,20 @@ class StepSummary:
     held_s: Distribution = Distribution()  # how long requests waited for one fewer in flight
     tokens: SentTokens = field(default_factory=SentTokens)
     rejected: int = 0  # of the failed requests, those that the server refused for having too much to do
+    is_late: bool = False
+
+    @property
+    def load(self) -> float:
+        """Return the load that was judged, in the unit of the plan: of a late open loop what was sent, at most."""
+        is_sent = self.valid and self.is_late and self.plan.arrivals is not None
+        return min(self.plan.load, self.offered_rps) if is_sent else self.plan.load
+
+    @property
+    def certain_rps(self) -> float:
+        """Return the throughput; of a late step at most what was sent: a late read moves answers into the window."""
+        if not self.is_late:
+            return self.throughput_rps
+        return min(self.throughput_rps, self.offered_rps if self.plan.arrivals is None else self.load)
 
     @property
     def total_tokens_per_second(self) -> float:

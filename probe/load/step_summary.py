@@ -30,6 +30,7 @@ from probe.core.step import (
     TokenCounts,
 )
 from probe.gpu.fields import use
+from probe.load import late_step
 from probe.load.loop_lag import lag_of_most_moments
 from probe.observe import guard
 
@@ -58,7 +59,10 @@ def summarize(
     aborted = sum(r.outcome is Outcome.ABORTED for r in records)
     ratios = slo.good_ratio(records, objectives)
     bound = _error_bound(ok, run.loop_lag_s, seconds)
-    reason = run.problem or (CUT_SHORT.word if run.is_cut_short else _void(records, bound, objectives))
+    is_late = _is_late(ok, bound, objectives)
+    reason = run.problem or (CUT_SHORT.word if run.is_cut_short else _void(records, objectives))
+    if reason is None and is_late and not late_step.has_held(run, records, objectives):
+        reason = CLIENT_BOUND.word
     return StepSummary(
         plan=run.plan.without_times,
         valid=reason is None,
@@ -75,6 +79,7 @@ def summarize(
         gpu=use(gpus, run.window_ns),
         tokens=sent_tokens(run.records),
         rejected=sum(r.is_overload for r in records),
+        is_late=is_late,
     )
 
 
@@ -159,25 +164,31 @@ def _error_bound(ok: Sequence[RequestRecord], loop_lag_s: Sequence[float], secon
     return ErrorBound(ttft=waking + (ttft or 0.0), itl=waking + (itl or 0.0))
 
 
-def _void(records: Sequence[RequestRecord], bound: ErrorBound, objectives: Objectives) -> str | None:
-    """Return why a step cannot be judged, or None. Late stamps move TTFT, E2E and gaps in full, TPOT by a share."""
+def _void(records: Sequence[RequestRecord], objectives: Objectives) -> str | None:
+    """Return why a step cannot be judged, however punctual the client was, or None."""
     if any(record.outcome is Outcome.CLIENT_BOUND for record in records):
         return CLIENT_BOUND.word
     judged = [record for record in records if record.outcome is not Outcome.ABORTED]
     if len(judged) < MIN_REQUESTS:
         return TOO_FEW.word
     ok = [record for record in judged if record.outcome is Outcome.OK]
+    return HELD_BACK.word if 2 * sum(bool(slo.unknown(record, objectives)) for record in ok) > len(ok) else None
+
+
+def _is_late(ok: Sequence[RequestRecord], bound: ErrorBound, objectives: Objectives) -> bool:
+    """Return whether the client was too late to judge these answers by their latencies.
+
+    Late stamps move TTFT, E2E and gaps in full, TPOT by a share. What was not answered needs no stamp.
+    """
     answered = sorted(record.output_tokens for record in ok)
     if not answered:
-        return None  # nothing has a latency; what remains to be judged needs no stamp
-    if 2 * sum(bool(slo.unknown(record, objectives)) for record in ok) > len(ok):
-        return HELD_BACK.word
+        return False
     gaps = max(percentile(answered, 0.5) - 1, 1)
     whole = bound.ttft + bound.itl
     errors = {"ttft": bound.ttft, "tpot": whole / gaps, "e2e": whole, "itl": bound.itl}
     latencies = objectives.latencies().items()
     bad = any(errors[name] > MAX_ERROR_SHARE * objective.within_s for name, objective in latencies)
-    return CLIENT_BOUND.word if bad or _breaks_by_own_delay(ok, objectives) else None
+    return bad or _breaks_by_own_delay(ok, objectives)
 
 
 def _breaks_by_own_delay(ok: Sequence[RequestRecord], objectives: Objectives) -> bool:

@@ -80,7 +80,7 @@ def _plain(value: Cell) -> str | float:
 
 def _highest_held(result: CapacityResult) -> StepSummary | None:
     held = [step for step in result.steps if step.valid and not step.broken and not step.plan.is_pulse]
-    return max(held, key=lambda step: step.plan.load, default=None)
+    return max(held, key=lambda step: step.load, default=None)
 
 
 _KEPT = frozenset(

@@ -186,7 +186,7 @@ def _users_in(result: CapacityResult) -> str:
     """Return the users in a capacity that one step has measured: its row shows only the run's requests."""
     for step in result.steps:
         users = step.users.requests_per_second
-        if users and isclose(step.throughput_rps + users, result.capacity.requests_per_second or 0.0, rel_tol=1e-6):
+        if users and isclose(step.certain_rps + users, result.capacity.requests_per_second or 0.0, rel_tol=1e-6):
             return f", of which {number(users)} from users"
     return ""
 

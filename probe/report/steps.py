@@ -92,7 +92,9 @@ def step_verdict(step: StepSummary) -> tuple[str, str]:
         return "red", f"stopped: {step.tripped}"
     if not step.valid:
         return "yellow", f"not judged: {(step.reason or '').replace('_', ' ')}"
-    return ("red", f"broke {', '.join(_broken(step))}") if step.broken else ("green", "passed")
+    if step.broken:
+        return "red", f"broke {', '.join(_broken(step))}"
+    return "green", "passed, though late" if step.is_late else "passed"
 
 
 def _broken(step: StepSummary) -> Iterator[str]:

@@ -38,7 +38,7 @@ def _ramp(tiny: Sim, folder: Path, *options: str) -> tuple[dict[str, Any], Finis
 
 
 def _was_late(step: dict[str, Any]) -> bool:
-    return bool(step["reason"] == "client_bound")
+    return bool(step["is_late"] or step["reason"] == "client_bound")
 
 
 def _rows(out: str) -> list[str]:

@@ -313,7 +313,7 @@ class CapacityRun:
         self._observers.on_step(step)
         await self._compute(partial(self._plan.step_finished, step, run, thinned(snapshots), self._guard.tripped))
         self._watch.end()
-        if step.reason == CLIENT_BOUND.word:
+        if step.is_late or step.reason == CLIENT_BOUND.word:
             await self._switch.before_stop(self._load.add_workers())
         if self._guard.tripped is not None:
             self._observers.on_phase(_CALMING)

@@ -50,6 +50,7 @@ _SHORT = (
     "judged by a step of {seconds:.0f} s, in which the longest queues have no time to grow: the capacity may be up to a"
     " tenth lower"
 )
+_LATE = "this machine was late in the step that held: it met its objectives even so, at the load that was really sent"
 _CLOSED = "measured in a closed loop, which sends a request only after an answer: bursts of arrivals are not in it"
 
 _OVER_OBJECTIVE = Stopped("budget", OVER_OBJECTIVE_SECONDS.word)
@@ -90,7 +91,7 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         requests_per_second=_rate(best),
         lower=_rate(best),
         upper=_upper(best, above) if above and _users_rps(best) is not None else None,
-        output_tokens_per_second=best.output_tokens_per_second + (best.users.output_tokens_per_second or 0.0),
+        output_tokens_per_second=_output(best) + (best.users.output_tokens_per_second or 0.0),
         knee_concurrency=best.plan.concurrency if above and best.plan.arrivals is None else None,
         limiting=limiting,
         reason="; ".join(_caveats(broke, best, higher)) or None,
@@ -105,16 +106,22 @@ def is_long(step: StepSummary) -> bool:
 
 def _is_repeated(step: StepSummary, judged: Sequence[StepSummary]) -> bool:
     """Return whether the same load was judged for longer as well."""
-    return any(_load(other) == _load(step) and other.seconds > step.seconds for other in judged)
+    return any(other.plan.load == step.plan.load and other.seconds > step.seconds for other in judged)
 
 
 def _load(step: StepSummary) -> float:
-    return step.plan.load
+    return step.load
 
 
 def _rate(step: StepSummary) -> float:
     """Return the rate of probe requests and users; without users where they are unknown."""
-    return step.throughput_rps + (_users_rps(step) or 0.0)
+    return step.certain_rps + (_users_rps(step) or 0.0)
+
+
+def _output(step: StepSummary) -> float:
+    """Return the output tokens a second of the probe's throughput."""
+    share = step.certain_rps / step.throughput_rps if step.throughput_rps else 1.0
+    return step.output_tokens_per_second * share
 
 
 def _users_rps(step: StepSummary) -> float | None:
@@ -143,7 +150,7 @@ def _upper(best: StepSummary, above: StepSummary) -> float:
         return max(offered + (_users_rps(above) or 0.0), _rate(best))
     if above.valid and _rate(above) >= _rate(best):
         return _rate(above)
-    return best.throughput_rps * above.plan.concurrency / best.plan.concurrency + (_users_rps(best) or 0.0)
+    return best.certain_rps * above.plan.concurrency / best.plan.concurrency + (_users_rps(best) or 0.0)
 
 
 def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> Cause:
@@ -230,6 +237,8 @@ def _caveats(broke: Sequence[StepSummary], best: StepSummary, higher: Cause | No
         yield "no step broke an objective: the capacity is at least this"
         if higher.why:
             yield higher.why
+    if best.is_late:
+        yield _LATE
     if not is_long(best):
         yield _SHORT.format(seconds=best.seconds)
     if best.plan.arrivals is None:

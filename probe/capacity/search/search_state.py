@@ -107,7 +107,6 @@ class SearchState:
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
     ) -> None:
         """Add a step; `tripped`: why the guard stopped it, if it did."""
-        is_late = step.reason == CLIENT_BOUND.word
         self.model.learn(snapshots, of_load=True, overloaded=tripped is not None)
         begin, end = run.window_ns
         in_window = windows([snapshot for snapshot in snapshots if begin <= snapshot.at_ns <= end])
@@ -122,7 +121,7 @@ class SearchState:
                 tripped,
                 is_steady(in_window),
                 # This machine was late: its own stamps show nothing.
-                delay=measure_delay(run, step, join_windows(in_window)) if in_window and not is_late else None,
+                delay=measure_delay(run, step, join_windows(in_window)) if in_window and not step.is_late else None,
                 tails=tail_latencies(run, self.objectives),
                 part=self.model.parts - 1,
                 user_arrivals=find_user_arrivals(run, snapshots, step.users),
@@ -223,8 +222,13 @@ class SearchState:
 
 
 def _offered_rps(step: StepSummary, run: StepRun, tripped: str | None) -> float:
-    """Return the probe's rate in a step: as planned where exactly that was sent, else as measured."""
+    """Return the probe's rate in a step: as planned where exactly that was sent, else as measured.
+
+    Of a step that this machine was late in, what was sent in the window, at most the plan.
+    """
     arrivals = run.plan.arrivals
+    if step.valid and step.is_late and arrivals is not None:
+        return min(arrivals.rate_rps, step.offered_rps)
     if arrivals is not None and (arrivals.counted_s or tripped is not None):
         return arrivals.rate_rps
     return step.offered_rps

@@ -58,7 +58,12 @@ class SearchStep:
 
     @property
     def is_informative(self) -> bool:
-        """Return whether there are enough requests to learn from its latencies."""
+        """Return whether its latencies are the server's, of enough requests to learn from."""
+        return self.has_enough and not self.summary.is_late
+
+    @property
+    def has_enough(self) -> bool:
+        """Return whether there are enough requests to compare it with the twin."""
         return self.summary.valid or (self.summary.reason == TOO_FEW.word and self.summary.requests.ok >= FEW)
 
     def first_tokens(self) -> list[tuple[int, float]]:
@@ -86,7 +91,7 @@ def tail_latencies(run: StepRun, objectives: Objectives) -> dict[str, float]:
 
 
 def sent_requests(run: StepRun) -> tuple[SentRequest, ...]:
-    """Return the requests of a step in the order of their times, with other probe requests, which are not judged."""
+    """Return the requests of a step in the order they were sent, with other probe requests, which are not judged."""
     if not run.records:
         return ()
     begin, last = min(r.scheduled_ns for r in run.records), max(r.scheduled_ns for r in run.records)
@@ -95,14 +100,18 @@ def sent_requests(run: StepRun) -> tuple[SentRequest, ...]:
     others = [(r, False) for r in run.other_probes if begin <= r.scheduled_ns <= last]
     return tuple(
         SentRequest(
-            (r.scheduled_ns - begin) * 1e-9,
+            (_sent_ns(r) - begin) * 1e-9,
             r.prompt_tokens or r.spec.prompt_tokens,
             r.spec.output_tokens,
             judged,
             r.spec.shared_tokens,
         )
-        for r, judged in sorted([*own, *others], key=lambda each: each[0].scheduled_ns)
+        for r, judged in sorted([*own, *others], key=lambda each: _sent_ns(each[0]))
     )
+
+
+def _sent_ns(record: RequestRecord) -> int:
+    return max(record.sent_ns, record.scheduled_ns)
 
 
 def find_user_arrivals(run: StepRun, snapshots: Sequence[ServerSnapshot], users: UserLoad) -> tuple[UserArrivals, ...]:

@@ -42,8 +42,8 @@ class StepReplays:
     slowdown: Sequence[float] = ()
 
     def latencies(self, twin: Twin, step: SearchStep) -> ReplayPrediction | None:
-        """Return the mean latencies of several replays; None if the step is not informative."""
-        if not step.is_informative or not step.run.records:
+        """Return the mean latencies of several replays; None if the step has too few requests."""
+        if not step.has_enough or not step.run.records:
             return None
         return replay(
             self._at_speed_of(step, twin),
@@ -106,7 +106,7 @@ def estimate_correction(steps: Iterable[SearchStep], objectives: Objectives) -> 
     It is taken from the medians, which scatter least, plus the tail's difference from them beyond chance. Higher loads
     weigh more.
     """
-    known = [step for step in steps if step.predicted is not None]
+    known = [step for step in steps if step.predicted is not None and step.is_informative]
     found = {}
     for name in objectives.latencies():
         middles, tails = [], []

@@ -81,7 +81,7 @@ def _upper_of_probes(result: CapacityResult) -> float | None:
     server are compared with each other: without a bound none of its knees could ever be a drop.
     """
     capacity = result.capacity
-    held = [step.plan.load for step in result.steps if step.valid and step.throughput_rps == capacity.lower]
+    held = [step.load for step in result.steps if step.valid and step.certain_rps == capacity.lower]
     above = [step.plan.load for step in result.steps if held and step.plan.load > max(held)]
     if capacity.lower is None or capacity.limiting is None or not above:
         return None

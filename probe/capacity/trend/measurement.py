@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from probe.capacity.trend.fingerprint import parts
+from probe.core.reasons import CLIENT_BOUND
 from probe.core.result import CapacityResult
 from probe.core.step import Distribution, StepSummary
 
@@ -82,8 +83,8 @@ def _load_name(step: StepSummary) -> str:
 
 
 def _step_section(step: StepSummary) -> ComparisonSection:
-    if not step.valid:
-        return ComparisonSection(unjudged=step.reason or "invalid")
+    if not step.valid or step.is_late:
+        return ComparisonSection(unjudged=step.reason or CLIENT_BOUND.word)
     answered, failed = step.requests.ok, step.requests.failed
     values = {
         "throughput": Value(step.throughput_rps, RATE, HIGHER),

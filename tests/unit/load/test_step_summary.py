@@ -84,12 +84,13 @@ def test_an_empty_step_is_a_summary_too() -> None:
     assert (s.valid, s.throughput_rps, s.good_ratio, s.ttft_s.p95) == (False, 0.0, {}, None)
 
 
-def test_a_late_client_voids_the_step() -> None:
+def test_a_late_client_voids_the_step_that_missed_an_objective() -> None:
     """A stamp that may be 60 ms late cannot judge 500 ms to a tenth."""
     only_ttft = Objectives("o", ttft=Objective(0.95, 0.5))
-    assert summary([record()] * 50, only_ttft, lag=0.049).valid
-    s = summary([record()] * 50, only_ttft, lag=0.06)
-    assert (s.valid, s.reason) == (False, "client_bound")
+    missed = [record()] * 40 + [record(ttft_ms=501)] * 10
+    assert summary(missed, only_ttft, lag=0.049).broken == ("ttft",)
+    s = summary(missed, only_ttft, lag=0.06)
+    assert (s.valid, s.reason, s.is_late, s.broken) == (False, "client_bound", True, ())
     assert s.error_bound_s.ttft == 0.06
 
 

@@ -65,6 +65,7 @@ def test_a_row_is_printed_without_knowing_the_next() -> None:
     ("one", "words"),
     [
         (step(), "passed"),
+        (replace(step(), is_late=True), "passed, though late"),
         (step(broken=("ttft", "tpot")), "broke ttft, tpot"),
         (
             replace(step(broken=("e2e", "itl")), stall_s=Distribution(p95=0.142)),

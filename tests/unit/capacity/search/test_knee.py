@@ -137,6 +137,19 @@ def test_no_knee_from_an_invalid_step(reason: str) -> None:
     assert reason in str(found.reason)
 
 
+@pytest.mark.fault("LO80")
+def test_a_late_step_that_held_is_the_knee_at_the_load_that_was_sent() -> None:
+    on_time, broke = _at(8, 8.0), _at(10, 9.0, ["ttft"])
+    late = replace(_at(9, 8.9), is_late=True, offered_rps=8.7)
+    found = find_knee([on_time, late, broke], DONE)
+    assert (found.requests_per_second, found.lower, found.upper) == (8.7, 8.7, 10.0)
+    assert found.output_tokens_per_second == pytest.approx(8.7 * 128)
+    assert "this machine was late in the step that held" in str(found.reason)
+    fewer = replace(late, offered_rps=7.0)
+    assert find_knee([on_time, fewer, broke], DONE).requests_per_second == 8.0
+    assert find_knee([on_time, replace(late, valid=False, reason="client_bound")], DONE).requests_per_second == 8.0
+
+
 def test_no_step_at_all_says_why() -> None:
     assert "queue" in str(find_knee([], GUARD).reason)
     assert find_knee([], DONE).requests_per_second is None

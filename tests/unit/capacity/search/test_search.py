@@ -178,6 +178,26 @@ def test_what_was_found_before_this_machine_was_late_is_reported() -> None:
     assert "3 steps were not judged: this machine was too late (client_bound)" in str(found.reason)
 
 
+@pytest.mark.fault("LO80")
+def test_a_late_step_that_held_counts_by_what_was_sent_and_teaches_no_latency() -> None:
+    search = _search(10.0)
+    _run(search, step())
+    plan = search.next_step()
+    assert plan is not None
+    own = plan.load
+    summary = replace(step(), is_late=True, plan=plan, offered_rps=0.96 * own)
+    search.step_finished(summary, StepRun(plan, (), (0, 30 * 10**9), (), is_cut_short=False), [], None)
+    late = search.state.steps[-1]
+    assert (late.has_held, late.is_informative, late.load_rps) == (True, False, pytest.approx(0.96 * own))
+    following = search.next_step()
+    assert following is not None
+    assert following.load > own, "it is not repeated"
+    search.state.steps[-1] = replace(late, summary=replace(summary, valid=False, reason="client_bound"))
+    again = search.next_step()
+    assert again is not None
+    assert again.load == pytest.approx(late.load_rps)
+
+
 @pytest.mark.parametrize("stopped", [Stopped("guard", SERVER_RESTARTED.word), Stopped("error", "worker_lost")])
 def test_a_run_that_broke_publishes_nothing(stopped: Stopped) -> None:
     search = _search(10.0)

@@ -137,6 +137,8 @@ def test_a_run_that_was_ended_before_it_found_anything_is_no_regression_and_not_
 
 
 def test_a_run_whose_levels_were_not_judged_is_no_regression_and_not_comparable() -> None:
+    late = result(steps=[replace(step(4), is_late=True)])
+    assert not [row for row in _results(result(steps=[step(4)]), late).rows if row.section != CAPACITY]
     unjudged = result(steps=[step(4, reason="too_few_requests")], capacity=no_knee("too_few_requests"))
     found = _results(result(), replace(unjudged, stopped=Stopped("done")))
     assert found.rows == ()
