@@ -8,12 +8,14 @@ from urllib.parse import urlsplit
 
 _PORTS = {"http": 80, "https": 443}
 _THIS_MACHINE = "localhost"
+_LOCALHOST = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
 
 
 def server_key(base_url: str, unix_socket: str | None = None) -> str:
     """Return host, port and path in one spelling; for a Unix socket its path without links.
 
-    A host name and its IP address count as two servers, except for this machine's own.
+    A host name and its IP address count as two servers, except for this machine's own. Other addresses of 127.0.0.0/8
+    are servers of their own: who uses several has bound one to each.
     """
     if unix_socket is not None:
         return f"unix:{os.path.realpath(unix_socket)}"
@@ -30,7 +32,7 @@ def _host(host: str) -> str:
         return host
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     address = mapped or address
-    return _THIS_MACHINE if address.is_loopback or address.is_unspecified else f"[{address.compressed}]"
+    return _THIS_MACHINE if address in _LOCALHOST or address.is_unspecified else f"[{address.compressed}]"
 
 
 def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -44,9 +44,10 @@ def test_ways_to_write_one_server_are_one_lock(one: str, other: str) -> None:
 
 def test_other_servers_are_other_locks(tmp_path: Path) -> None:
     addresses = ["http://a:8000", "http://a:8001", "http://b:8000", "http://a:8000/qwen", "http://10.0.0.1:8000"]
+    addresses += ["http://127.0.0.1:8000", "http://127.0.1.1:8000", "http://127.0.1.2:8000"]
     keys = {server_key(address) for address in addresses}
     keys |= {server_key("http://a:8000", str(tmp_path / name)) for name in ("one.sock", "two.sock")}
-    assert len(keys) == 7
+    assert len(keys) == 10
 
 
 def test_a_unix_socket_is_the_server_whatever_the_address_says(tmp_path: Path) -> None:
