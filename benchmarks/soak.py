@@ -1,12 +1,13 @@
-"""Memory, descriptors, threads and series of `kneewatch run` over hours, while 50 targets come and go.
+"""Memory, descriptors, threads and series of `kneewatch run` over hours, while targets come and go and runs take place.
 
-    python -m benchmarks.soak [--minutes 120] [--settle 10] [--out FILE]
+    python -m benchmarks.soak [--minutes 120] [--last 60] [--out FILE]
 
 Two processes beside this one: mock servers on 127.0.1.1 and so on, and `kneewatch run`, which finds them in a file. The
-file is written again every five seconds, with a random half of the targets or more. Once a minute it lists all of them;
-when all are up, a sample is taken. Pages, /metrics and a reload are asked for all the time. After `--settle` minutes
-each value has to stay: memory within 5 % from the first third of the samples to the last, the others exactly, but for
-a handful of descriptors. Exits 1 where one grows.
+file is written again every five seconds: twenty targets stay, of ten more a random part is listed. Each has a canary
+every ten seconds, a scrape every five, a forecast every five minutes and a run with load every ten. Once a minute all
+are listed; when all are up, a sample is taken. Pages, /metrics and a reload are asked for all the time. Over the last
+hour each value has to stay, from the median of its first third to that of its last: memory within 5 MiB, descriptors
+within a handful, the others within 5 %. Exits 1 where one grows.
 """
 
 import argparse
@@ -37,8 +38,9 @@ from probe import __version__
 from probe.mock_server.profiles import PROFILES
 from probe.mock_server.server import build_app
 
-TARGETS, CHANGES_S, EVERY_S = 50, 5.0, 60.0
-GROWTH = 1.05  # of memory
+TARGETS, STAYING, CHANGES_S, EVERY_S = 30, 20, 5.0, 60.0
+GROWTH = 1.05
+MEMORY_MIB = 5.0
 _UP_WITHIN_S = 600.0
 STEADY_S = 30.0
 FEW_DESCRIPTORS = 20  # connections of canaries that happen to be under way
@@ -54,6 +56,7 @@ class Sample:
     descriptors: int
     threads: int
     series: int
+    runs: int
 
 
 def serve(port: int) -> None:
@@ -71,11 +74,20 @@ def address(number: int) -> str:
 def write_config(folder: Path, port: int) -> Path:
     found = {"files": [str(folder / "targets.json")], "every": "1s"}
     canary = {"every": "10s", "timeout": "10s"}
+    runs = {
+        "mode": "verify",
+        "schedule": {"cron": "*/10 * * * *"},
+        "concurrency": [1, 2],
+        "step": "2s",
+        "confirm": "2s",
+        "forecast_every": "5m",
+        "budget": {"tokens_per_run": 20_000, "tokens_per_day": 10_000_000, "seconds": 30},
+    }
     config = {
         "listen": f"127.0.0.1:{port}",
         "store": {"path": str(folder / "kneewatch.db")},
         "workloads": {"default": {"prompt_tokens": 64, "output_tokens": 16}},
-        "targets": [{"name": "t", "discover": {"file": found}, "scrape": "5s", "canary": canary}],
+        "targets": [{"name": "t", "discover": {"file": found}, "scrape": "5s", "canary": canary, "capacity": runs}],
     }
     file = folder / "kneewatch.yml"
     file.write_text(json.dumps(config))
@@ -95,7 +107,8 @@ class Soak:
         began = time.monotonic()
         while (now := time.monotonic()) < began + 60 * minutes:
             while time.monotonic() < now + EVERY_S:
-                self._list(self._chance.sample(range(TARGETS), self._chance.randint(TARGETS // 2, TARGETS)))
+                coming = self._chance.sample(range(STAYING, TARGETS), self._chance.randint(0, TARGETS - STAYING))
+                self._list([*range(STAYING), *coming])
                 self._visit()
                 time.sleep(CHANGES_S)
             self._list(range(TARGETS))
@@ -134,39 +147,45 @@ class Soak:
                 return get(f"{self._url}/metrics")[0]
 
     def _sample(self, at_s: float) -> None:
-        names = [line.split("{")[0] for line in self._page().splitlines() if 'target="t/' in line]
+        lines = [line for line in self._page().splitlines() if 'target="t/' in line]
         self.samples.append(
             Sample(
                 round(at_s, 1),
                 memory_mib(self._pid, "VmRSS"),
                 len(os.listdir(f"/proc/{self._pid}/fd")),  # noqa: PTH208 - names are enough
                 len(os.listdir(f"/proc/{self._pid}/task")),  # noqa: PTH208
-                len(names),
+                len(lines),
+                int(
+                    sum(
+                        float(line.rsplit(" ", 1)[1])
+                        for line in lines
+                        if line.startswith("kneewatch_capacity_runs_total{")
+                    )
+                ),
             )
         )
         print(json.dumps(asdict(self.samples[-1])), flush=True)
 
 
-def growth(samples: Sequence[Sample], settle_minutes: float) -> list[str]:
-    """Return a line for each value that grew after the first minutes. Raises ValueError for fewer than six samples."""
-    settled = [sample for sample in samples if sample.at_s > 60 * settle_minutes]
-    third = len(settled) // 3
+def growth(samples: Sequence[Sample], last_minutes: float) -> list[str]:
+    """Return a line for each value that grew in the last minutes. Raises ValueError below six samples there."""
+    last = [sample for sample in samples if sample.at_s > samples[-1].at_s - 60 * last_minutes]
+    third = len(last) // 3
     if third < 2:
-        raise ValueError(f"{len(settled)} samples after {settle_minutes:g} minutes; at least six are needed")
+        raise ValueError(f"{len(last)} samples in the last {last_minutes:g} minutes; at least six are needed")
     problems = []
     for name, words in LIMITS.items():
-        parts = settled[:third], settled[-third:]
-        first, last = (statistics.median(getattr(one, name) for one in part) for part in parts)
-        allowed = first * GROWTH if name != "descriptors" else first + FEW_DESCRIPTORS
-        if last > allowed:
-            problems.append(f"{words} grew from {first:g} to {last:g}")
+        first, end = (statistics.median(getattr(one, name) for one in part) for part in (last[:third], last[-third:]))
+        room = {"memory_mib": MEMORY_MIB, "descriptors": FEW_DESCRIPTORS}.get(name, first * (GROWTH - 1.0))
+        if end > first + room:
+            problems.append(f"{words} grew from {first:g} to {end:g}")
     return problems
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=120.0)
-    parser.add_argument("--settle", type=float, default=10.0)
+    parser.add_argument("--last", type=float, default=60.0)
     parser.add_argument("--port", type=int, default=18_900)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -195,7 +214,7 @@ def main() -> int:
             sys.exit((folder / "log").read_text())
         soak = Soak(folder, options.port, monitor.pid)
         soak.run(options.minutes)
-    problems = growth(soak.samples, options.settle)
+    problems = growth(soak.samples, options.last)
     record = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": "python -m benchmarks.soak " + " ".join(sys.argv[1:]),
