@@ -46,6 +46,7 @@ def _address(text: str) -> str:
 
 
 RayAddress = Annotated[str, AfterValidator(_address), Field(title="address of a Ray cluster")]
+RunCount = Annotated[int, Field(ge=1, le=64), NotASwitch]
 # No run can keep more workers busy.
 WorkerCount = Annotated[int, Field(ge=1, le=256), NotASwitch]
 
@@ -181,6 +182,10 @@ class Config(ConfigSection):
     """Use Kubernetes Leases, one per server, instead of locks on this machine ([discovery.md](discovery.md))."""
     load: LoadConfig | None = None
     """Where step-up load is generated."""
+    capacity_runs_at_once: RunCount = 1
+    """How many scheduled capacity runs may go on at once, each on another server. With more than 1 they share this
+    machine's cores and memory, and what is common to their servers: a GPU, a node, a gateway.
+    """
     objectives: dict[Name, ObjectivesConfig] = Field(default_factory=dict)
     """Service level objectives, by name."""
     workloads: dict[Name, WorkloadConfig] = Field(default_factory=dict)

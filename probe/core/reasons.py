@@ -250,6 +250,12 @@ OUTSIDE_WINDOW = Reason(
     why="no window of schedule.windows is open, or it closes before a first step could end",
     advice="move schedule.cron into a window",
 )
+LATE = Reason(
+    word="late",
+    kind=ReasonKind.REFUSAL,
+    why="the run could not begin within schedule.grace of its time: other runs went on, or this machine was suspended",
+    advice="spread the times (schedule.cron, schedule.windows), shorten budget.seconds, or raise capacity_runs_at_once",
+)
 BUDGET_SPENT = Reason(
     word="budget_spent",
     kind=ReasonKind.REFUSAL,
@@ -464,7 +470,7 @@ TRIPS = (
     SLOW_UNLOADED, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
 )  # fmt: skip
 REFUSALS = (
-    LOCKED, NO_LOCK, OUTSIDE_WINDOW, BUDGET_SPENT, CANARY_FAILED, NO_SERVER_METRICS, REFUSED_ASLEEP, BUSY,
+    LOCKED, NO_LOCK, OUTSIDE_WINDOW, LATE, BUDGET_SPENT, CANARY_FAILED, NO_SERVER_METRICS, REFUSED_ASLEEP, BUSY,
     NO_PROMETHEUS, ALERT_FIRING, REFUSED_SEVERAL_SERVERS, ROLLOUT, BURN_RATE, LIVE_LOAD, NO_USER_LENGTHS,
 )  # fmt: skip
 BUDGETS = (TOKENS_PER_RUN, TOKENS_PER_DAY, SECONDS, OVER_OBJECTIVE_SECONDS, WINDOW)

@@ -30,6 +30,7 @@ from probe.core.text import one_line
 from probe.discovery.manager import DiscoveryManager
 from probe.discovery.types import DiscoveredServer
 from probe.load.loop_lag import lags
+from probe.monitor.bounded_log import TaskLog
 from probe.monitor.desired_targets import Shard
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_monitor import TargetMonitor
@@ -63,10 +64,11 @@ class App:
         self._schedule = Scheduler(
             clock, self._task_succeeded, self._task_failed, self.measurements.health.observe_lateness
         )
-        self._tasks = TargetTasks(self._schedule, self.measurements, clock)
+        self._tasks = TargetTasks(self._schedule, self.measurements, clock, lambda: self.config.capacity_runs_at_once)
         self._targets = TargetSet(config, shard, clock=clock, sink=self.measurements, tasks=self._tasks)
         self._discoveries = DiscoveryManager(self._discovered, self._targets.discovery_problem)
         self._alerts = AlertWatch(lambda: self.config, clock)
+        self._task_log = TaskLog()
         self._one_change = asyncio.Lock()
         self._announce()
         self._targets.open_configured()
@@ -211,10 +213,9 @@ class App:
 
     def _task_failed(self, task: TaskId, problem: str, error: BaseException | None) -> None:
         self.measurements.health.count_failure(task.task, task.target)
-        if error is not None:
-            _log.error("task failed", task=task.task, target=task.target, exc_info=error)
-        else:
-            _log.warning("task did not run", task=task.task, target=task.target, problem=problem)
+        self._task_log.add(task, problem, error)
+        if problem == "late" and task.task == "capacity" and (monitor := self.monitors.get(task.target)) is not None:
+            self._tasks.give_up(monitor)
 
     # Background work.
 

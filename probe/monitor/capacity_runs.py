@@ -102,6 +102,10 @@ class CapacityRuns:
             self._run.stop("interrupt", why)
         self.inhibited_by = why
 
+    def give_up(self, detail: str) -> None:
+        """Report that a run could not begin in time."""
+        self._refused(reasons.LATE.word, detail)
+
     def end(self, reason: str) -> None:
         """End the run in progress for one of the guard's reasons."""
         if self._run is not None:

@@ -168,6 +168,10 @@ class TargetMonitor:
         await self._flags.update()
         return await self._runs.capacity()
 
+    def give_up_run(self, detail: str) -> None:
+        """Report that a capacity run could not begin in time."""
+        self._runs.give_up(detail)
+
     async def forecast(self) -> float | None:
         """Forecast the capacity from live traffic, at times also that for what users send, and hand both to the sink.
 

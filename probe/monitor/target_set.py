@@ -178,7 +178,7 @@ class TargetSet:
         self._sharing[page].add(name)
         self._sink.health.publish_shared_page(self._sharing[page])
         self._describe(target)
-        self._tasks.plan(monitor, config, position)
+        self._tasks.plan(monitor, config, position, is_found=target.discovery is not None)
 
     def _describe(self, target: DesiredTarget) -> None:
         if target.discovery is not None:

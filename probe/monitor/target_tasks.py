@@ -2,16 +2,22 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 
 import structlog
 
 from probe.config.canaries import MAX_CANARIES
 from probe.config.config import Config, PrometheusConfig
+from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
+from probe.core.durations import format_duration
 from probe.core.errors import TargetError
 from probe.monitor.metrics_sink import MetricsSink
+from probe.monitor.run_slots import RunSlots
 from probe.monitor.target_monitor import TargetMonitor
+from probe.runtime.cron import cron_trigger
+from probe.runtime.run_times import Trigger, spread
 from probe.runtime.scheduler import Scheduler, TaskId
 
 _log = structlog.get_logger()
@@ -27,12 +33,18 @@ _CONFIRMED_IN_S = 3600.0
 class TargetTasks:
     """The tasks of all targets of one process."""
 
-    def __init__(self, schedule: Scheduler, sink: MetricsSink, clock: Clock) -> None:
+    def __init__(
+        self, schedule: Scheduler, sink: MetricsSink, clock: Clock, runs_at_once: Callable[[], int] = lambda: 1
+    ) -> None:
+        """Take `runs_at_once`: returns how many capacity runs may go on at once."""
         self._schedule, self._sink, self._clock = schedule, sink, clock
-        self._one_run, self._one_forecast = asyncio.Lock(), asyncio.Lock()
+        self._slots, self._one_forecast = RunSlots(runs_at_once), asyncio.Lock()
 
-    def plan(self, monitor: TargetMonitor, config: Config, position: float) -> None:
-        """Schedule a target's tasks. `position`, from 0 to 1, is where in its interval each one first runs."""
+    def plan(self, monitor: TargetMonitor, config: Config, position: float, *, is_found: bool = False) -> None:
+        """Schedule a target's tasks. `position`, from 0 to 1, is where in its interval each one first runs.
+
+        `is_found`: it is one of a discovery's, whose capacity runs are spread.
+        """
         target, health = monitor.config, self._sink.health
         name, wall_s = target.name, self._clock.wall_s()
         # Spread the targets of a fleet: two hundred canaries at once would be timed by a busy client.
@@ -46,8 +58,9 @@ class TargetTasks:
             self._schedule.every(TaskId("forecast", name), every_s, partial(self._forecast, monitor))
             health.announce_task("forecast", name, every_s, wall_s)
         if target.capacity.mode == "verify":
-            schedule, run = target.capacity.schedule, partial(self.capacity_run, monitor, config.prometheus)
-            self._schedule.cron(TaskId("capacity", name), schedule.cron, schedule.timezone, run)
+            run = partial(self.capacity_run, monitor, config.prometheus)
+            grace_s = target.capacity.schedule.grace
+            self._schedule.cron(TaskId("capacity", name), run_times(target, is_found=is_found), run, grace_s=grace_s)
             health.announce_task("capacity", name, None, wall_s)
 
     def _plan_canaries(self, monitor: TargetMonitor, position: float, wall_s: float) -> None:
@@ -68,17 +81,33 @@ class TargetTasks:
         """Remove a target's tasks. Cancel those that run, and wait until they have ended."""
         await self._schedule.drop(target)
 
-    async def capacity_run(self, monitor: TargetMonitor, prometheus: PrometheusConfig | None) -> None:
+    async def capacity_run(self, monitor: TargetMonitor, prometheus: PrometheusConfig | None, due_s: float) -> None:
         """Measure a target's capacity, and once more within an hour where a drop has to be confirmed.
 
-        One run at a time: two would measure each other's load, and share a client.
+        Wait until other runs have ended, and give the run up where it cannot begin within the grace of its time.
         """
-        name = monitor.config.name
-        async with self._one_run:
-            if self._schedule.is_running:
-                await self.recall(name, monitor.capacity_workload, prometheus)
-                if await monitor.capacity() and self._schedule.is_running:
-                    self._schedule.bring_forward(TaskId("capacity", name), _CONFIRMED_IN_S)
+        name, grace_s = monitor.config.name, monitor.config.capacity.schedule.grace
+        async with self._slots.hold(monitor.server, max(due_s + grace_s - self._clock.wall_s(), 0.0)) as is_free:
+            if not self._schedule.is_running:
+                return
+            if not is_free or self._clock.wall_s() - due_s > grace_s:
+                self.give_up(monitor, due_s)
+                return
+            await self.recall(name, monitor.capacity_workload, prometheus)
+            if await monitor.capacity() and self._schedule.is_running:
+                self._schedule.bring_forward(TaskId("capacity", name), _CONFIRMED_IN_S)
+
+    def give_up(self, monitor: TargetMonitor, due_s: float | None = None) -> None:
+        """Report that a run could not begin within the grace of its time, `due_s`.
+
+        None: the scheduler has left it out.
+        """
+        grace = format_duration(monitor.config.capacity.schedule.grace)
+        if due_s is None:
+            monitor.give_up_run(f"this machine was suspended, or its clock was set, for more than {grace}")
+        else:
+            due = datetime.fromtimestamp(due_s, UTC)
+            monitor.give_up_run(f"it was due at {due:%H:%M} UTC, and for {grace} there were as many runs as may be")
 
     async def recall(self, target: str, workload: str, prometheus: PrometheusConfig | None) -> None:
         """Load a target's capacity history for its workload from Prometheus if the store has none."""
@@ -103,6 +132,15 @@ class TargetTasks:
                     and self._schedule.is_running
                 ):
                     self._schedule.bring_forward(TaskId("forecast", monitor.config.name), again_s)
+
+
+def run_times(target: TargetConfig, *, is_found: bool) -> Trigger:
+    """Return when a target's capacity runs are due. `is_found`: it is one of a discovery's."""
+    schedule = target.capacity.schedule
+    times = cron_trigger(schedule.cron, schedule.timezone)
+    if not is_found:
+        return times
+    return spread(times, target.name, schedule.windows, schedule.timezone, target.capacity.budget.seconds)
 
 
 def _interval_tasks(monitor: TargetMonitor) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:

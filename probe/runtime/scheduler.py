@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from probe.core.clock import Clock
-from probe.runtime.cron import cron_trigger
+from probe.runtime.run_times import Trigger
 
 # Share of an interval by which each run is moved at random, so that many instances do not run in step.
 _JITTER = 0.1
 # The wall clock may be set at any time, and runs on while the machine is suspended: so it is looked at this often.
 _LOOK_S = 15.0
-_CRON_GRACE_S = 60.0
+_CRON_GRACE_S = 1800.0
 # A clock set back by more than this was wrong before, and the due time is computed again. After a smaller step nothing
 # runs twice. Vixie cron does the same.
 _CORRECTED_S = 3 * 3600.0
@@ -78,13 +78,12 @@ class Interval:
 
 
 class Cron:
-    """The times of a cron expression of five fields. Raise ValueError for anything else."""
+    """The times of a trigger on the wall clock."""
 
-    grace_s = _CRON_GRACE_S
-
-    def __init__(self, clock: Clock, expression: str, timezone: str) -> None:
+    def __init__(self, clock: Clock, trigger: Trigger, grace_s: float) -> None:
         self._clock = clock
-        self._trigger = cron_trigger(expression, timezone)
+        self._trigger = trigger
+        self.grace_s: float | None = grace_s
         self._last_s = clock.wall_s()
         self._due_s = self._next_s(self._last_s)
 
@@ -112,6 +111,7 @@ class Cron:
 
 
 Work = Callable[[], Awaitable[object]]
+TimedWork = Callable[[float], Awaitable[object]]  # by the wall time (s) at which it was due
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class _Task:
     """A scheduled task, its timer, and its runs in progress."""
 
     id: TaskId
-    work: Work
+    work: TimedWork
     due: DueTimes
     at_once: int = 1
     timer: asyncio.TimerHandle | None = None
@@ -174,11 +174,11 @@ class Scheduler:
 
     def every(self, task: TaskId, seconds: float, work: Work, *, first_s: float = 0.0, at_once: int = 1) -> None:
         """Run `work` in `first_s`, and then about every `seconds`. While `at_once` runs go on, the next is skipped."""
-        self._add(_Task(task, work, Interval(self._clock, seconds, first_s), at_once))
+        self._add(_Task(task, lambda _: work(), Interval(self._clock, seconds, first_s), at_once))
 
-    def cron(self, task: TaskId, expression: str, timezone: str, work: Work) -> None:
-        """Run `work` by a cron expression of five fields, in that time zone."""
-        self._add(_Task(task, work, Cron(self._clock, expression, timezone)))
+    def cron(self, task: TaskId, trigger: Trigger, work: TimedWork, *, grace_s: float = _CRON_GRACE_S) -> None:
+        """Run `work` at the times of a trigger, or up to `grace_s` later."""
+        self._add(_Task(task, work, Cron(self._clock, trigger, grace_s)))
 
     def bring_forward(self, task: TaskId, seconds: float) -> None:
         """Make the next run of a task due in `seconds`, unless it is due sooner."""
@@ -234,13 +234,13 @@ class Scheduler:
             self._on_problem(task.id, "skipped", None)
         else:
             self._on_begin(task.id.task, late_s)
-            run = asyncio.create_task(self._run(task))
+            run = asyncio.create_task(self._run(task, self._clock.wall_s() - late_s))
             task.runs.add(run)
             run.add_done_callback(task.runs.discard)
 
-    async def _run(self, task: _Task) -> None:
+    async def _run(self, task: _Task, due_s: float) -> None:
         try:
-            await task.work()
+            await task.work(due_s)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is: it is reported
             if self._has(task):  # one that is cancelled by its removal has not failed
                 self._on_problem(task.id, "failed", error)

@@ -74,9 +74,9 @@ _ROLLOUT_S = 300.0
 # Less than this share of a run's tokens seldom takes it beyond its first steps.
 _USEFUL_SHARE = 0.25
 _UNREAD = "rollout, live load: with capacity.guard: stream the metrics page does not count"
-# A daily schedule has 23 hours between two runs in spring; the run of the day before is not held against it, nor is a
-# start within a minute of its time.
-_DAY_S = 23 * 3600.0 - 60.0
+# A daily schedule has 23 hours between two runs in spring, and less where the first began late; the run of the day
+# before is not held against it.
+_DAY_S, _LATEST_S = 23 * 3600.0 - 60.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class AdmissionCheck:
         return None if closes is None else (closes - now).total_seconds()
 
     def _tokens_left(self, wall_s: float) -> int | None:
-        spent = self._spent(wall_s - _DAY_S)
+        spent = self._spent(wall_s - _DAY_S + min(self._schedule.grace, _LATEST_S))
         if spent is None:
             return None
         return max(min(self._budget.daily_tokens - spent, self._budget.tokens_per_run), 0)

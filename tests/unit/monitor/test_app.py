@@ -35,6 +35,7 @@ from probe.monitor.app import App
 from probe.monitor.store import Store
 from probe.monitor.target_monitor import TargetMonitor
 from probe.runtime.kept_program import free_port
+from probe.runtime.scheduler import TaskId
 
 
 def _config(
@@ -393,7 +394,7 @@ async def _loaded(app: App, server: MockServer) -> None:
     "CO26",
     "Capacity runs of several targets due at once",
     area="Configuration",
-    users_see="one at a time",
+    users_see="as many at once as `capacity_runs_at_once` says, by default one; a server has one at a time",
     stays="none starts once Kneewatch ends",
 )
 def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends() -> None:
@@ -406,6 +407,10 @@ def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends
         config = whole.targets[0]
         capacity_workload = "default"
 
+        @property
+        def server(self) -> str:
+            return str(id(self))  # each has its own
+
         async def capacity(self) -> None:
             nonlocal running, peak, ran
             running, ran = running + 1, ran + 1
@@ -416,13 +421,27 @@ def test_capacity_runs_of_two_targets_never_overlap_and_none_starts_once_it_ends
     async def run() -> None:
         app = App(whole, SystemClock())
         app._schedule.start()
-        await asyncio.gather(*(app._tasks.capacity_run(cast("TargetMonitor", Watch()), None) for _ in range(3)))
+        begin, now_s = app._tasks.capacity_run, SystemClock().wall_s()
+        await asyncio.gather(*(begin(cast("TargetMonitor", Watch()), None, now_s) for _ in range(3)))
         assert (peak, ran) == (1, 3)
-        waiting = [asyncio.create_task(app._tasks.capacity_run(cast("TargetMonitor", Watch()), None)) for _ in range(2)]
+        waiting = [asyncio.create_task(begin(cast("TargetMonitor", Watch()), None, now_s)) for _ in range(2)]
         await asyncio.sleep(0.005)
         await app._schedule.stop()
         await asyncio.gather(*waiting)
         assert ran == 4
+
+    asyncio.run(run())
+
+
+@pytest.mark.fault("TI8")
+def test_a_capacity_run_that_the_scheduler_leaves_out_is_counted_and_shown_as_late() -> None:
+    async def run() -> None:
+        app = App(_config("http://127.0.0.1:9", capacity=VERIFY), SystemClock())
+        app._task_failed(TaskId("capacity", "a"), "late", None)
+        page = app.page.render()[0].decode()
+        assert 'kneewatch_capacity_refusals_total{target="a",reason="late"} 1.0' in page
+        (status,) = app.statuses()
+        assert status.capacity_state == "late: this machine was suspended, or its clock was set, for more than 30m"
 
     asyncio.run(run())
 
