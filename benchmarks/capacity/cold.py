@@ -5,6 +5,7 @@
     --seeds 0,1,2       the runs of each
     --users 0.2         live users, as a share of the true capacity; else none
     --no-plans-ahead    schedule synchronously; else servers whose truth is vLLM's plan steps ahead, as it does on GPUs
+    --busy              the machine of the search is busy for part of it (busy.py)
     --without pulses    a heuristic to take away, or several with commas (switches.py)
     --processes 2
     --out FILE          the record; else none is written
@@ -32,6 +33,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.capacity import truth_file
+from benchmarks.capacity.busy import BusyMachine
 from benchmarks.capacity.play import Arithmetic, play
 from benchmarks.capacity.switches import SWITCHES, without
 from benchmarks.capacity.timed_cases import PREFIX, TIGHT, planned_ahead
@@ -66,6 +68,7 @@ class ColdRun:
     truth_rps: float
     truth_by: str
     plans_ahead: bool
+    busy: bool
     answer_rps: float | None
     lower_rps: float | None
     upper_rps: float | None
@@ -123,6 +126,7 @@ def run(
     taken: Sequence[str] = (),
     *,
     plans_ahead: bool = True,
+    busy: bool = False,
 ) -> ColdRun:
     """Search once on a case of that truth (`true_rps`), beside users with this share of it."""
     truth_rps, truth_by = truth
@@ -130,10 +134,11 @@ def run(
     if plans_ahead := plans_ahead and truth_by == _VLLM:  # the other truths are of synchronous servers
         case = planned_ahead(case)
     budget = Budget(limits.tokens_per_run, limits.seconds, limits.over_objective_seconds)
+    machine = BusyMachine(seed) if busy else None
     most = Spending(budget.seconds, budget.tokens)
     with without(taken):
         search = Search(case.workload, case.objectives, budget=most, observe_s=CapacityConfig().observe, explain=False)
-        played = play(case, truth_rps, seed, search, live_share=users, budget=budget, think=think)
+        played = play(case, truth_rps, seed, search, live_share=users, budget=budget, think=think, machine=machine)
     result = played.result
     found, cost = result.capacity, result.cost
     return ColdRun(
@@ -143,6 +148,7 @@ def run(
         truth_rps=truth_rps,
         truth_by=truth_by,
         plans_ahead=plans_ahead,
+        busy=busy,
         answer_rps=found.requests_per_second,
         lower_rps=found.lower,
         upper_rps=found.upper,
@@ -168,16 +174,16 @@ def sweep_tokens(workload: Workload, truth_rps: float) -> float:
 
 def _words(step: StepSummary) -> str:
     kind = "x" if step.plan.arrivals is None else "/s"
-    why = step.tripped or (",".join(step.broken) if step.broken else step.reason)
+    why = step.tripped or (",".join(step.broken) if step.broken else step.reason or ("late" if step.is_late else ""))
     return f"{step.plan.load:.3g}{kind}({step.plan.warm_up_s + step.plan.seconds:.0f}s{': ' + why if why else ''})"
 
 
 def run_all(
-    jobs: Sequence[tuple[str, tuple[float, str], int, float, Sequence[str]]], processes: int, *, plans_ahead: bool
+    jobs: Sequence[tuple[str, tuple[float, str], int, float, Sequence[str]]], processes: int, **options: bool
 ) -> Iterator[ColdRun]:
     """Run all jobs and yield their results as they end."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(run, *job, plans_ahead=plans_ahead) for job in jobs]):
+        for done in as_completed([pool.submit(run, *job, **options) for job in jobs]):
             yield done.result()
 
 
@@ -204,6 +210,7 @@ def main() -> int:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--users", type=float, default=0.0)
     parser.add_argument("--plans-ahead", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--busy", action="store_true")
     parser.add_argument("--without", default="")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
@@ -219,7 +226,7 @@ def main() -> int:
     seeds = map(int, options.seeds.split(","))
     jobs = [(name, true_rps(name, known), seed, options.users, taken) for seed, name in product(seeds, names)]
     runs = []
-    for done in run_all(jobs, options.processes, plans_ahead=options.plans_ahead):
+    for done in run_all(jobs, options.processes, plans_ahead=options.plans_ahead, busy=options.busy):
         print(done, flush=True)
         runs.append(done)
         if options.out:

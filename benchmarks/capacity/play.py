@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from benchmarks.capacity.busy import BusyMachine
 from benchmarks.capacity.cases import Case
 from benchmarks.capacity.virtual_load import VirtualLoad
 from probe.capacity.run.load_plan import LoadPlan
@@ -63,11 +64,13 @@ def play(
     page: Callable[[float, ServerSnapshot], ServerSnapshot] = lambda _, snapshot: snapshot,
     clock: Clock | None = None,
     think: Think = _at_once,
+    machine: BusyMachine | None = None,
 ) -> Played:
     """Run the load plan on the case, with live users at a share of its capacity.
 
     `page` returns the server's metrics as read, from the seconds since the run began and the true page; it may
-    raise. `think` does the load plan's arithmetic, by default in no time.
+    raise. `think` does the load plan's arithmetic, by default in no time. `machine`: what Kneewatch runs on, by default
+    a quiet one.
     """
     server = case.server(seed, live_share * truth_rps)
     users: list[SimulatedRequest] = []
@@ -80,12 +83,16 @@ def play(
         await asyncio.sleep(120)
         server.advance(loop.time())
         server.ended_requests.clear()
-        load = VirtualLoad(server, case.workload, seed)
+        load = VirtualLoad(server, case.workload, seed, machine)
         load.on_ended = lambda request: None if request.is_probe else users.append(request)
 
         async def read() -> ServerSnapshot:
             server.advance(max(loop.time(), server.now_s))
-            return page(loop.time() - begun, server.snapshot())
+            seen = page(loop.time() - begun, server.snapshot())
+            if machine is None:
+                return seen
+            await asyncio.sleep(machine.handled_s(loop.time()) - loop.time())
+            return replace(seen, at_ns=round(loop.time() * 1e9))
 
         request = RunRequest("bench", case.objectives, budget, is_guarded=is_guarded)
         job = RunJob(request, "bench", RunContext({"name": "bench"}, {}))

@@ -4,6 +4,7 @@ import asyncio
 from array import array
 from collections.abc import Callable, Iterator
 
+from benchmarks.capacity.busy import BusyMachine, QuietMachine
 from probe.core.arrivals import due_ns
 from probe.core.reasons import MIN_REQUESTS
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
@@ -16,11 +17,15 @@ _EXTENSION = 2
 
 
 class VirtualLoad:
-    """Steps on a VirtualServer, in the time of the running loop."""
+    """Steps on a VirtualServer, in the time of the running loop. `machine`: when the client sends and reads."""
 
-    def __init__(self, server: VirtualServer, workload: Workload, seed: int) -> None:
+    def __init__(
+        self, server: VirtualServer, workload: Workload, seed: int, machine: BusyMachine | None = None
+    ) -> None:
         self._server, self._workload, self._seed = server, workload, seed
         self._lengths: Iterator[tuple[int, int, int]] = lengths(workload, seed + 7919)  # not those of the live users
+        self._machine = machine or QuietMachine()
+        self._due_s: dict[int, float] = {}
         self._steps = 0
         self._open: dict[int, SimulatedRequest] = {}
         self.on_ended: Callable[[SimulatedRequest], None] = lambda _: None
@@ -72,9 +77,8 @@ class VirtualLoad:
         last = max((r.done_ns for r in records), default=round(start * 1e9))
         cut = stop.is_set() or capped
         closes = last if plan.requests is not None or cut else min(round(over * 1e9), last)
-        return StepRun(
-            plan, tuple(records), (round(window * 1e9), max(closes, round(window * 1e9))), (0.0,) * 20, cut, capped
-        )
+        lags = self._machine.lags_s(start, loop.time())
+        return StepRun(plan, tuple(records), (round(window * 1e9), max(closes, round(window * 1e9))), lags, cut, capped)
 
     def in_flight(self) -> list[RequestRecord]:
         now = asyncio.get_running_loop().time()
@@ -84,11 +88,12 @@ class VirtualLoad:
         return round(asyncio.get_running_loop().time() * 1e9)
 
     async def add_workers(self) -> None:
-        """See protocol.Load: virtual requests are never late."""
+        """See protocol.Load: more workers would run no sooner."""
 
     def _submit(self, at_s: float) -> None:
-        request = self._server.submit(max(at_s, self._server.now_s), *next(self._lengths))
+        request = self._server.submit(max(self._machine.handled_s(at_s), self._server.now_s), *next(self._lengths))
         self._open[id(request)] = request
+        self._due_s[id(request)] = at_s
 
     def _collect(self, now: float, keep: Callable[[RequestRecord], None]) -> None:
         self._server.advance(max(now, self._server.now_s))
@@ -100,7 +105,7 @@ class VirtualLoad:
 
     def _record(self, request: SimulatedRequest, now_s: float) -> RequestRecord:
         done = request.ended and request.last_s == request.last_s  # not NaN
-        times = request.token_times_s() if done else []
+        times = [self._machine.handled_s(at_s) for at_s in request.token_times_s()] if done else []
         begun = request.first_s == request.first_s  # not NaN
         tokens = _spread(request.output_tokens, len(times))
         sent, output, shared = request.prompt_tokens, request.output_tokens, request.shared_tokens
@@ -111,9 +116,9 @@ class VirtualLoad:
             model="bench",
             traffic=Traffic.CAPACITY,
             spec=spec,
-            scheduled_ns=sent_ns,
+            scheduled_ns=min(round(self._due_s[id(request)] * 1e9), sent_ns),
             sent_ns=sent_ns,
-            done_ns=max(round(now_s * 1e9), sent_ns),
+            done_ns=max(round(self._machine.handled_s(now_s) * 1e9), sent_ns),
             done_wall_s=now_s,
             outcome=Outcome.OK if done else Outcome.ABORTED,
             http_status=200 if begun else None,

@@ -11,9 +11,11 @@ at its worst:
     closed loop: load      fewer than planned are in flight between an answer and the late read of its end
     throughput             at most what was sent (`StepSummary.certain_rps`)
 
-Whether a late step that missed an objective broke it remains unknown.
+Whether a late step that missed an objective broke it remains unknown, and so does whether a load was too high that the
+guard stopped for what the client's lateness may explain.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
@@ -21,9 +23,11 @@ from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.percentiles import percentile
+from probe.core.reasons import OBJECTIVE_BROKEN
 from probe.core.request import Outcome, RequestRecord
 from probe.core.step import StepRun
 from probe.load.loop_lag import lag_of_most_moments
+from probe.observe.guard import broken_for_certain
 
 # Requests in flight average the arrivals over an answer's time. Delays of a tenth of it move few of them out of a peak.
 _MAX_DELAY_SHARE = 0.1
@@ -40,6 +44,26 @@ def has_held(run: StepRun, records: Sequence[RequestRecord], objectives: Objecti
     waking_s = max(run.loop_lag_s)
     good = slo.shares([slo.certainly_met(record, objectives, waking_s) for record in records], objectives)
     return not slo.broken(good, objectives) and _are_bursts_whole(records) and _was_in_flight(run)
+
+
+def may_explain(trip: str, run: StepRun, objectives: Objectives) -> bool:
+    """Return whether the lateness of a late step may be why the guard stopped it for an overload.
+
+    For missed objectives: without those that the lateness may explain, too few are left. For all else: the client sent
+    at once what was due in as long a time as users may wait, or did not read for as long.
+    """
+    lags_s = run.loop_lag_s
+    if not lags_s:
+        return True
+    if trip == OBJECTIVE_BROKEN.word:
+        waking_s = lag_of_most_moments(lags_s)
+        due = [record for record in run.records if record.scheduled_ns >= run.window_ns[0]]
+        certain = (slo.met(r, objectives) for r in due if not slo.may_be_client_delay(r, objectives, waking_s))
+        missed = Counter(name for good in certain for name, is_good in good.items() if not is_good)
+        return broken_for_certain(missed, run.plan.load * run.plan.seconds, objectives) is None
+    wait = objectives.ttft or objectives.e2e
+    late_s = max([*lags_s, *(latency.schedule_lag_s(record) for record in run.records)])
+    return wait is not None and late_s >= wait.within_s
 
 
 def _are_bursts_whole(records: Sequence[RequestRecord]) -> bool:

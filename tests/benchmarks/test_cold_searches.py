@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from virtual_time import virtually
 
+from benchmarks.capacity.busy import BusyMachine, QuietMachine
 from benchmarks.capacity.light import Light, spread, summary, watched
 from benchmarks.capacity.play import Arithmetic
 from benchmarks.capacity.switches import SWITCHES, without
@@ -72,6 +73,21 @@ def test_a_stranger_s_traffic_is_watched_at_its_rate() -> None:
     first, last = snapshots[0].histograms["ttft"], snapshots[-1].histograms["ttft"]
     assert len(snapshots) == 151
     assert last.count - first.count == pytest.approx(150 * 4.0, rel=0.15)
+
+
+def test_a_busy_machine_is_late_in_stretches_and_says_by_how_much() -> None:
+    machine, quiet = BusyMachine(1), QuietMachine()
+    at_s = [i * 0.01 for i in range(30_000)]
+    handled_s = [machine.handled_s(at) for at in at_s]
+    assert handled_s == sorted(handled_s)
+    late = sum(handled > at for at, handled in zip(at_s, handled_s, strict=True)) / len(at_s)
+    assert 0.05 < late < 0.5
+    lags = machine.lags_s(0.0, 300.0)
+    assert max(lags) > 0.1
+    assert max(handled - at for at, handled in zip(at_s, handled_s, strict=True)) <= max(lags) + 0.02
+    assert sum(lag + 0.01 for lag in lags) == pytest.approx(300.0, abs=1.0)
+    assert quiet.handled_s(7.0) == 7.0
+    assert set(quiet.lags_s(0.0, 1.0)) == {0.0}
 
 
 def test_a_lower_bound_below_the_truth_holds_and_what_is_withheld_has_no_error() -> None:

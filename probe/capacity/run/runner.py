@@ -31,6 +31,7 @@ from probe.core.request import NO_FAILURES, Outcome, RequestRecord, tokens_spent
 from probe.core.result import Capacity, CapacityResult, Cost, Phase
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
+from probe.load import late_step
 from probe.load import step_summary as summary
 from probe.observe.stream_guard import UNLOADED_REQUESTS, UNSEEN
 from probe.observe.user_load import mean
@@ -307,11 +308,15 @@ class CapacityRun:
         snapshots = sorted(self._watch.snapshots[first:], key=lambda snapshot: snapshot.at_ns)
         users, gpus = self._server.users_between(run.records, snapshots), self._watch.take_gpus()
         step = summary.summarize(run, self._request.objectives, polls=snapshots, gpus=gpus, users=users)
-        step = replace(step, tripped=self._guard.trip_reason(run))
+        tripped = self._guard.tripped
+        if tripped is not None and step.is_late and late_step.may_explain(tripped, run, self._request.objectives):
+            step, tripped = replace(step, reason=CLIENT_BOUND.word), None
+        else:
+            step = replace(step, tripped=self._guard.trip_reason(run))
         self._steps.append(step)
         self._add_users(step.users, snapshots)
         self._observers.on_step(step)
-        await self._compute(partial(self._plan.step_finished, step, run, thinned(snapshots), self._guard.tripped))
+        await self._compute(partial(self._plan.step_finished, step, run, thinned(snapshots), tripped))
         self._watch.end()
         if step.is_late or step.reason == CLIENT_BOUND.word:
             await self._switch.before_stop(self._load.add_workers())

@@ -75,7 +75,8 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     ended = reasons.find_end(stopped)
     if ended.kind is ReasonKind.VOID:
         return no_capacity(MODE, Cause(ended.explained, ended.advice))
-    spent = [step for step in steps if stopped == _OVER_OBJECTIVE and step.reason == CUT_SHORT.word]
+    over = [step for step in steps if stopped == _OVER_OBJECTIVE and step.reason == CUT_SHORT.word]
+    spent = [step for step in over if not step.is_late]
     spent += [step for step in steps if step.tripped == REJECTIONS.word and step not in spent]
     steps = [step for step in steps if not _is_repeated(step, [*(s for s in steps if s.valid), *spent])]
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
@@ -166,7 +167,7 @@ def _why_none(steps: Sequence[StepSummary], stopped: Stopped) -> Cause:
         return Cause(f"no request was answered at {describe_load(judged.plan)}; the first failure says why")
     if stopped.by == "guard":
         return guarded(steps, stopped.reason)
-    if stopped == _OVER_OBJECTIVE and steps:
+    if stopped == _OVER_OBJECTIVE and steps and not any(step.is_late for step in steps):
         begin = below(min(steps, key=_load).plan)
         over = "the first step was over an objective for as long as the budget allows"
         return Cause(f"{over}: {begin.why}", begin.advice)

@@ -215,6 +215,8 @@ def model_capacity(state: SearchState, knee: KneeEstimate, caveat: str | None) -
         return _lower_bound(state, knee, too_high_rps)
     rate = min(knee.rate_rps, too_high_rps)
     low, high = knee.interval[0] * rate / knee.rate_rps, knee.interval[1]
+    # The server takes what held, whatever the model says.
+    high = max(high, highest_held_rps(state) * (1 + LEAST_SPREAD))
     if unforeseen_overload(state, knee) is not None:
         low = min(low, _least_capacity_rps(_highest_held(state)))
     refuses = queue_limit(state) if too_high_rps <= knee.rate_rps else None

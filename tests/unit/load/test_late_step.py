@@ -13,6 +13,7 @@ from plain_records import MS, failure, record
 from probe.core.objectives import Objective, Objectives, certainly_met, met
 from probe.core.request import RequestRecord, TokenEvents
 from probe.core.step import Arrivals, StepPlan, StepRun, StepSummary
+from probe.load.late_step import may_explain
 from probe.load.step_summary import summarize
 
 WINDOW = (0, 10_000 * MS)
@@ -137,6 +138,25 @@ def test_a_pulse_and_a_step_of_which_nothing_is_known_hold_nothing() -> None:
     assert _step([_answer()] * 50, plan=pulse).reason == "client_bound"
     asleep = summarize(StepRun(OPEN, tuple(_each(100, 100.0)), WINDOW, (), is_cut_short=False), BOTH)
     assert asleep.reason == "client_bound"
+
+
+@pytest.mark.parametrize(
+    ("trip", "records", "late_s", "explained"),
+    [
+        ("objective_broken", _each(50, 100.0, ttft_ms=560.0), 0.1, True),
+        ("objective_broken", _each(50, 100.0, ttft_ms=660.0), 0.1, False),
+        ("objective_broken", _each(50, 100.0, ttft_ms=660.0, late_ms=70.0), 0.1, True),
+        ("queue", _each(50, 100.0), 0.1, False),
+        ("queue", [*_each(49, 100.0), _answer(4_900.0, lag_ms=500.0)], 0.1, True),
+        ("no_first_token", _each(50, 100.0), 0.5, True),
+    ],
+)
+def test_a_trip_that_lateness_may_explain(
+    trip: str, records: Sequence[RequestRecord], late_s: float, *, explained: bool
+) -> None:
+    run = StepRun(OPEN, tuple(records), WINDOW, (late_s,) * 1000, is_cut_short=True)
+    assert may_explain(trip, run, BOTH) == explained
+    assert may_explain(trip, replace(run, loop_lag_s=()), BOTH), "nothing is known of the client"
 
 
 TIMES = st.lists(st.integers(1, 200), min_size=1, max_size=12)

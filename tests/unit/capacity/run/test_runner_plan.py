@@ -93,6 +93,7 @@ def _run(
     stop_after_s: float | None = None,
     think: Think = at_once,
     access: dict[str, Any] | None = None,
+    client_clock: VirtualClock | None = None,
 ) -> Ran:
     """Run in virtual time, and assert that nothing is in flight afterwards."""
     server = server or FakeServer()
@@ -101,7 +102,7 @@ def _run(
     async def run() -> tuple[CapacityResult, float]:
         loop, clock = asyncio.get_running_loop(), VirtualClock()
         before = loop.time()
-        load = LocalLoad(ready(server), clock)
+        load = LocalLoad(ready(server), client_clock or clock)
         seams = {"think": think, "access": access, "on_phase": doing.append}
         ramp = _asked(load_plan, budget).ramp(load, Timed(values), clock, **seams)
         if stop_after_s is not None:
@@ -222,6 +223,36 @@ def test_a_step_of_a_search_ends_as_soon_as_it_is_certain_to_break_an_objective(
     assert load_plan.trips == ["objective_broken"]
     assert ran.result.steps[0].tripped == "objective_broken"
     assert 10 <= ran.result.steps[0].requests.ok <= 12
+
+
+class Jumpy(VirtualClock):
+    """Every other look is 100 ms ahead, as if the process had waited for a processor."""
+
+    looks = 0
+
+    def monotonic_ns(self) -> int:
+        self.looks += 1
+        return super().monotonic_ns() + self.looks % 2 * 100_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.fault(
+    "LO82",
+    "In a step of a search more requests miss an objective than may, by no more than this machine was late",
+    area="Starvation",
+    users_see="the step ends early, as `client_bound`, and is repeated at most twice",
+    stays="the load does not count as too high",
+)
+@pytest.mark.parametrize(
+    ("took_s", "reason", "trip"), [(0.55, "client_bound", None), (0.9, "cut_short", "objective_broken")]
+)
+def test_a_load_is_not_too_high_by_what_a_late_client_missed(took_s: float, reason: str, trip: str | None) -> None:
+    load_plan = Scripted([_open(10.0)])
+    ran = _run(load_plan, server=FakeServer(seconds=lambda _: took_s), client_clock=Jumpy())
+    (step,) = ran.result.steps
+    assert (step.is_late, step.valid, step.reason, step.tripped) == (True, False, reason, trip)
+    assert step.requests.ok < 50
+    assert load_plan.trips == [trip]
 
 
 def test_fixed_steps_run_to_their_end_whatever_they_break() -> None:

@@ -150,6 +150,12 @@ def test_a_late_step_that_held_is_the_knee_at_the_load_that_was_sent() -> None:
     assert find_knee([on_time, replace(late, valid=False, reason="client_bound")], DONE).requests_per_second == 8.0
 
 
+def test_a_late_step_that_was_over_an_objective_for_long_bounds_nothing() -> None:
+    over, stopped = _at(20, 10.0, reason="cut_short"), Stopped("budget", "over_objective_seconds")
+    assert find_knee([_at(10, 10.0), over], stopped).upper == 20.0
+    assert find_knee([_at(10, 10.0), replace(over, is_late=True)], stopped).upper is None
+
+
 def test_no_step_at_all_says_why() -> None:
     assert "queue" in str(find_knee([], GUARD).reason)
     assert find_knee([], DONE).requests_per_second is None

@@ -198,6 +198,22 @@ def test_a_late_step_that_held_counts_by_what_was_sent_and_teaches_no_latency() 
     assert again.load == pytest.approx(late.load_rps)
 
 
+def test_no_interval_lies_below_a_load_that_held() -> None:
+    """Three late steps held 9.5 requests/s, which the model then says are too many: at most 9.0."""
+    search = _search(10.0)
+    search.state.model.max_num_seqs = 8
+    for _ in range(2):
+        _run(search, step())
+    plan = search.next_step()
+    assert plan is not None
+    late = replace(step(), is_late=True, offered_rps=plan.load)
+    search.step_finished(late, StepRun(plan, (), (0, 30 * 10**9), (), is_cut_short=False), [], None)
+    _says(search, 0.9 * plan.load)
+    found = search.capacity([step()], DONE)
+    assert found.requests_per_second == pytest.approx(0.9 * plan.load)
+    assert found.upper == pytest.approx(1.035 * plan.load)
+
+
 @pytest.mark.parametrize("stopped", [Stopped("guard", SERVER_RESTARTED.word), Stopped("error", "worker_lost")])
 def test_a_run_that_broke_publishes_nothing(stopped: Stopped) -> None:
     search = _search(10.0)
