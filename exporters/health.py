@@ -9,6 +9,7 @@ from exporters import names
 from exporters.names import Series
 from exporters.registry import counter, counter_by_target, gauge, gauge_by_target, histogram
 from exporters.rendered_samples import family_name
+from probe.runtime.loop_watch import CAUSES
 
 _PREFIXED = {series.name.removeprefix(names.PREFIX): series for series in (names.CPU, names.MEMORY, names.STARTED)}
 
@@ -29,6 +30,10 @@ class HealthExporter:
         self._timeout = gauge_by_target(names.CANARY_TIMEOUT, registry)
         self._sharing = gauge_by_target(names.SERVER_TARGETS, registry)
         self._otlp_failures = counter(names.OTLP_FAILURES, registry)
+        self._stalls = counter(names.LOOP_STALLS, registry)
+        for cause in CAUSES:
+            self._stalls.labels(cause)
+        self._lost_lines = counter(names.LOST_LOG_LINES, registry)
         self._lag = histogram(names.LOOP_LAG, registry)
         self._lateness = histogram(names.TASK_LATENESS, registry)
 
@@ -84,6 +89,14 @@ class HealthExporter:
     def count_otlp_failure(self) -> None:
         """Count a request to the OpenTelemetry collector that failed."""
         self._otlp_failures.inc()
+
+    def count_stall(self, cause: str) -> None:
+        """Count a time that the event loop stood."""
+        self._stalls.labels(cause).inc()
+
+    def count_lost_lines(self, lines: int) -> None:
+        """Count lines of the log that nobody could take."""
+        self._lost_lines.inc(lines)
 
     def observe_loop_lag(self, seconds: float) -> None:
         """Record how late (s) the event loop woke up."""

@@ -6,11 +6,13 @@ KNEEWATCH_REQUIRE_ALL names it, as in KNEEWATCH_REQUIRE_ALL=1,litellm.
 """
 
 import ipaddress
+import logging
 import os
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from typing import Any
 import hypothesis
 import pytest
 import structlog
+
+from probe.core.redactor import SECRETS
 
 ROOT = Path(__file__).parent.parent
 REQUIRED = os.environ.get("KNEEWATCH_REQUIRE_ALL", "").split(",")
@@ -56,8 +60,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture(autouse=True)
 def _logs_as_before() -> Iterator[None]:
     """Undo what a command configured in a test: its standard error is closed after it."""
+    root, hooks = logging.getLogger(), (sys.excepthook, threading.excepthook)
+    handlers, level = list(root.handlers), root.level
     yield
     structlog.reset_defaults()
+    logging.captureWarnings(capture=False)
+    sys.excepthook, threading.excepthook = hooks
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.fixture(autouse=True)
+def _no_secrets() -> None:
+    """Forget the secrets that other tests have read: they would be hidden in this one's words."""
+    SECRETS.forget()
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,7 @@ LABELS: Mapping[str, str] = {
     "model": "the model's name in the request; \"other\" from a target's ninth name on",
     "workload": "the workload's name in the configuration, or users: what they send",
     "traffic": "why a request was sent: canary, capacity, ondemand or answer (to a question with a known answer)",
+    "cause": "what made the event loop stand: held (by a call) or starved (of a processor)",
     "outcome": "the outcome of a request or a capacity run",
     "objective": OBJECTIVES,
     "slo": "the name of the target's objectives in the configuration",

@@ -75,4 +75,14 @@ OTLP_FAILURES = _declare(
 TASK_LATENESS = _declare(
     "histogram", "task_lateness_seconds", "How late a scheduled task started", ("task",), _LATENESS_BUCKETS
 )
+LOOP_STALLS = _declare(
+    "counter",
+    "event_loop_stalls_total",
+    "Times that the monitor's event loop stood for over a second: `held` by a call, which the log names, or `starved`"
+    " of a processor",
+    ("cause",),
+)
+LOST_LOG_LINES = _declare(
+    "counter", "log_lines_lost_total", "Log lines given up because standard error was full or could not be written"
+)
 LOOP_LAG = _declare("histogram", "event_loop_lag_seconds", "How late the monitor's event loop woke up", (), LAG_BUCKETS)

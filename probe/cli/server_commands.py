@@ -46,7 +46,7 @@ def run(
     from probe.runtime.logs import configure_logs
     from probe.runtime.process import raise_descriptor_limit
 
-    configure_logs()
+    output = configure_logs()
     raise_descriptor_limit()
     own_shard = shard_of(shard, total_shards)
     loaded = load_config(config)
@@ -54,7 +54,7 @@ def run(
         structlog.get_logger().warning("limit of the alerts", what=line)
 
     async def serve() -> None:
-        await App(loaded, SystemClock(), config, own_shard).run(asyncio.Event())
+        await App(loaded, SystemClock(), config, own_shard, output).run(asyncio.Event())
 
     event_loop.run(serve())
 

@@ -38,7 +38,7 @@ from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError, KneewatchError
-from probe.core.redactor import Redactor
+from probe.core.redactor import SECRETS
 from probe.core.result import CapacityResult, Phase
 from probe.core.vllm_command import vllm_flags
 from probe.monitor.startup_flags import with_flags
@@ -270,11 +270,10 @@ def _server(options: TuneOptions, base_url: str, timeout_s: float) -> TunedServe
     texts = [options.start] if options.start is not None else options.apply or []
     option = "--start" if options.start is not None else "--apply"
     commands = [words_of(text, option) for text in texts]
-    redactor = Redactor()
     for secret in (secret for words in commands for secret in secrets_in(words)):
-        redactor.add(secret)
+        SECRETS.add(secret)
     url = options.ready_url or f"{base_url.rstrip('/').removesuffix('/v1')}/health"
-    ready = Readiness(url, timeout_s, redactor)
+    ready = Readiness(url, timeout_s)
     if options.start is None:
         return AppliedServer(commands, ready)
     return StartedServer(commands[0], int(base_url.rpartition(":")[2]), ready, options.any_host)

@@ -9,7 +9,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
@@ -18,7 +18,6 @@ import httpx
 
 from probe.cli.tune_knobs import filled, with_settings
 from probe.core.errors import ConfigError, TargetError
-from probe.core.redactor import Redactor
 from probe.core.request import Outcome
 from probe.core.text import one_line
 from probe.runtime.kept_program import KeptProgram
@@ -57,11 +56,10 @@ class TunedServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """How a server shows that it is ready: 200 at an address within a time. `secrets`: hidden in messages."""
+    """How a server shows that it is ready: 200 at an address within a time."""
 
     url: str
     within_s: float
-    secrets: Redactor = field(default_factory=Redactor)
 
     async def wait(self, program: KeptProgram | None, log: Path, *, is_private: bool) -> None:
         """Wait until the server is ready. Raises StartError, with the last lines of its output.
@@ -87,7 +85,7 @@ class Readiness:
 
     def failed(self, what: str, log: Path) -> StartError:
         """Return the error of a server that did not come up."""
-        words = self.secrets.hide_text(" / ".join(_last_lines(log)))
+        words = " / ".join(_last_lines(log))
         return StartError(f"the server {what}; its output ends with: {one_line(words, 400) or 'nothing'} ({log})")
 
     async def _answers(self, client: httpx.AsyncClient) -> bool:

@@ -17,7 +17,7 @@ from probe.client.tls_files import client_context
 from probe.client.transport import Transport
 from probe.core.file_signature import file_signature
 from probe.core.plain_file import read_secret
-from probe.core.redactor import Redactor
+from probe.core.redactor import SECRETS, Redactor
 
 if TYPE_CHECKING:
     from probe.client.httpx_transport import Route
@@ -92,9 +92,11 @@ class Endpoint:
             sent = {**self.plain_headers, **secrets.headers, **self.auth_header.headers(secrets.key)}
             for secret in (secrets.key or "", *secrets.headers.values()):
                 redactor.add(secret)
+                SECRETS.add(secret)
         with suppress(OSError, ValueError):  # a request through the proxy says so
             if (login := self._proxy_login()) is not None:
                 redactor.add_login(*login)
+                SECRETS.add_login(*login)
         return sent
 
     def secrets(self) -> Secrets:

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Discriminator, Field, SecretStr, Tag
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from probe.config.path_checks import file_problem
-from probe.config.types import ConfigSection, arm
+from probe.config.types import ConfigSection, Secret, arm
 from probe.core.plain_file import read_secret
 
 # Header names as in RFC 9110.
@@ -56,7 +56,7 @@ class SecretHeader(ConfigSection):
     file: Path | None = None
     """File that contains only the value; read again like `api_key_file`. Must be readable at startup. This or `secret`.
     """
-    secret: SecretStr | None = None
+    secret: Secret | None = None
     """The value as a secret, preferably as `${NAME}`. This or `file`."""
 
     def value(self) -> str:

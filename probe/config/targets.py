@@ -7,7 +7,6 @@ from urllib.parse import urljoin
 from pydantic import (
     Discriminator,
     Field,
-    SecretStr,
     SerializerFunctionWrapHandler,
     Tag,
     TypeAdapter,
@@ -29,6 +28,7 @@ from probe.config.types import (
     EngineName,
     Name,
     Replicas,
+    Secret,
     ServerName,
     Url,
     default_duration,
@@ -70,7 +70,7 @@ class WatchConfig(NamedEntry):
 
     model: ModelName = "auto"
     """Model name in requests; `auto` takes the first model that the server lists. A name need not be listed."""
-    api_key: SecretStr | None = None
+    api_key: Secret | None = None
     """The API key, preferably as `${NAME}`. Not together with `api_key_file`."""
     api_key_file: Path | None = None
     """File that contains only the API key; read again for every request. Must be readable at startup."""

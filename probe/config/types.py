@@ -11,13 +11,23 @@ from typing import Annotated, Any, TypeVar
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from probe.config.messages import did_you_mean
 from probe.core.durations import DURATION_PATTERN, format_duration, parse_duration
 from probe.core.load_windows import parse_window
 from probe.core.provenance import facts_problem
+from probe.core.redactor import SECRETS
 from probe.core.server_address import server_key
 from probe.core.snapshot import MAX_REPLICAS
 from probe.gpu.peak_specs import NAMES, gpu
@@ -130,6 +140,15 @@ _Step = TypeVar("_Step", int, float)
 _SIZES = {"M": 1e6, "B": 1e9, "T": 1e12}
 _MOST_PARAMETERS = 1e15
 _MAKERS = re.compile(r"^((NVIDIA|AMD|Tesla|GeForce|Instinct)[ -])+", re.IGNORECASE)
+
+
+def _remember(value: SecretStr) -> SecretStr:
+    """Hide the value from now on in whatever Kneewatch says."""
+    SECRETS.add(value.get_secret_value())
+    return value
+
+
+Secret = Annotated[SecretStr, AfterValidator(_remember)]
 
 
 class ConfigSection(BaseModel):

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationError
 
 from probe.config.messages import shown
 from probe.config.path_checks import file_problem
-from probe.config.types import ConfigSection
+from probe.config.types import ConfigSection, Secret
 from probe.config.yaml_file import read_yaml
 from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
@@ -61,7 +61,7 @@ class TlsServer(ConfigSection):
     """`tls_server_config`."""
 
     cert: str | None = None
-    key: SecretStr | None = None
+    key: Secret | None = None
     client_ca: str | None = None
     cert_file: Path | None = None
     key_file: Path | None = None

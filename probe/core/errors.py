@@ -12,12 +12,17 @@ reports broken servers and keeps running.
 
 from typing import TYPE_CHECKING
 
+from probe.core.redactor import SECRETS
+
 if TYPE_CHECKING:
     from probe.core.request import Outcome
 
 
 class KneewatchError(Exception):
-    """Base class of errors that the command line prints as one line."""
+    """Base class of errors that the command line prints as one line. It hides secrets: a peer may have said it."""
+
+    def __init__(self, message: object = "") -> None:
+        super().__init__(SECRETS.hide_text(str(message)))
 
 
 class ConfigError(KneewatchError):

@@ -5,6 +5,8 @@ import os
 import stat
 from pathlib import Path
 
+from probe.core.redactor import SECRETS
+
 SECRET_BYTES = 64 * 1024
 CERTIFICATE_BYTES = 4 * 2**20  # a bundle of authorities has 200 KB
 
@@ -22,8 +24,13 @@ def read_plain(file: Path | str, most: int = SECRET_BYTES) -> bytes:
 
 
 def read_secret(file: Path | str) -> str:
-    """Return the text of a file that holds one value, without the space around it. Raises OSError or UnicodeError."""
-    return read_plain(file).decode().strip()
+    """Return the text of a file that holds one value, without the space around it. Raises OSError or UnicodeError.
+
+    From now on the value is hidden in whatever Kneewatch says.
+    """
+    text = read_plain(file).decode().strip()
+    SECRETS.add(text)
+    return text
 
 
 def check_plain(file: Path | str, most: int = CERTIFICATE_BYTES) -> None:

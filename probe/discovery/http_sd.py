@@ -13,9 +13,10 @@ import httpx
 from probe.client.secrets import BEARER, is_sendable
 from probe.client.tls_files import client_context
 from probe.config.discovery import HttpDiscovery
+from probe.config.headers import names_secret
 from probe.core.foreign_json import ForeignJsonError, read_json, size_text
 from probe.core.plain_file import read_secret
-from probe.core.redactor import Redactor
+from probe.core.redactor import SECRETS, Redactor
 from probe.discovery import target_groups as groups
 from probe.discovery.polling import PollError, ProblemReporter, polled
 from probe.discovery.target_groups import LIMITS
@@ -30,10 +31,10 @@ class HttpSource:
     def __init__(self, config: HttpDiscovery, scheme: str, path: str, reporter: ProblemReporter) -> None:
         self._url = config.url
         self._shown, _, query = config.url.partition("?")  # a query may hold a secret
-        self._redactor = Redactor()  # of what the registry may repeat
-        self._query = Redactor()  # only of words: such a value may also be a label, as in ?env=prod
-        for _, value in parse_qsl(query):
-            self._query.add(value)
+        self._token = Redactor()  # for labels, too, which the registry may fill with it
+        self._query = Redactor()  # only of this registry's words: such a value may also be a name, as in ?env=prod
+        for name, value in parse_qsl(query):
+            (SECRETS if names_secret(name) else self._query).add(value)
         self._every_s = config.every
         self._scheme, self._path = scheme, path
         self._reporter = reporter
@@ -81,10 +82,10 @@ class HttpSource:
         return found
 
     def _read(self, body: bytes) -> tuple[State, list[str]]:
-        return groups.read(read_json(self._redactor.hide(body), LIMITS), self._scheme, self._path)
+        return groups.read(read_json(self._token.hide(body), LIMITS), self._scheme, self._path)
 
     def _safe(self, words: str) -> str:
-        return self._query.hide_text(self._redactor.hide_text(words))
+        return self._query.hide_text(words)
 
     def _failure(self, words: str) -> PollError:
         return PollError(f"{self._shown}: {self._safe(words)}; its last servers are kept")
@@ -97,7 +98,7 @@ class HttpSource:
             token = read_secret(self._token_file)
             if not is_sendable(token):
                 raise ValueError("the token contains characters that a header cannot carry")
-            self._redactor.add(token)
+            self._token.add(token)
             headers |= BEARER.headers(token)
         async with client.stream("GET", self._url, headers=headers) as answer:
             if answer.status_code != httpx.codes.OK:

@@ -18,6 +18,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from probe.config.discovery import KubernetesDiscovery
+from probe.core.text import one_line
 from probe.discovery.endpointslices import SERVICE_NAME, EndpointSlice, Slices
 from probe.discovery.pods import Pod, Pods
 from probe.discovery.polling import Backoff, ProblemReporter, followed
@@ -156,7 +157,7 @@ class ObjectWatch(Generic[_Read]):
         async with self._watch(cluster, self._version) as lines:
             self._report()
             async for line in lines:
-                self._take(msgspec.json.decode(line, type=_Event), cluster)
+                self._take(msgspec.json.decode(line, type=_Event))
                 self._report()
                 changed()
         self._is_open = False
@@ -204,12 +205,12 @@ class ObjectWatch(Generic[_Read]):
         self._backoff.reset()
         self._report()
 
-    def _take(self, event: _Event, cluster: KubernetesClient) -> None:
+    def _take(self, event: _Event) -> None:
         """Apply an event. Raise KubernetesError for one that ends the watch."""
         if event.type == "ERROR":
             status = msgspec.json.decode(event.object, type=KubernetesStatus)
             self._version = None  # as client-go does: list again after any error
-            raise KubernetesError(f"{cluster.hidden(status.message)} (HTTP {status.code})", status.code)
+            raise KubernetesError(f"{one_line(status.message)} (HTTP {status.code})", status.code)
         if event.type == "BOOKMARK":
             self._version = msgspec.json.decode(event.object, type=KubernetesObject).metadata.resource_version
             return

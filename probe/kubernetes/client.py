@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import yaml
 
+from probe.core.errors import KneewatchError
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, check_json, size_text
-from probe.core.redactor import Redactor
+from probe.core.redactor import SECRETS
 from probe.core.text import one_line
 
 
@@ -63,7 +64,7 @@ _KEEP_ALIVE = [
 ]
 
 
-class KubernetesError(Exception):
+class KubernetesError(KneewatchError):
     """The API cannot be reached, or refused a request. `status`: its HTTP status, if it answered."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
@@ -85,11 +86,6 @@ class KubernetesClient:
         """Take `namespace`: the pod's, or the kubeconfig context's."""
         self.namespace = namespace
         self._client = client
-        self._redactor = Redactor()  # the API server, or a proxy in front of it, may repeat the request's token
-
-    def hidden(self, words: str) -> str:
-        """Return words of the API server in a line, without the tokens that it was sent."""
-        return self._redactor.hide_text(one_line(words))
 
     async def ask(
         self,
@@ -130,7 +126,7 @@ class KubernetesClient:
 
     def _learn(self, answer: "Response") -> None:
         """Hide the credentials of this request from now on: `Bearer TOKEN` or `Basic LOGIN`."""
-        self._redactor.add(answer.request.headers.get("authorization", "").rpartition(" ")[2])
+        SECRETS.add(answer.request.headers.get("authorization", "").rpartition(" ")[2])
 
     def _refusal(self, answer: "Response", content: bytes) -> KubernetesError:
         """Return an error with the API's own message, which names the account, the verb and the resource."""
@@ -139,7 +135,7 @@ class KubernetesClient:
             message = msgspec.json.decode(content, type=KubernetesStatus).message
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             message = content.decode("utf-8", "replace")
-        words = self.hidden(message) or answer.reason_phrase
+        words = one_line(message) or answer.reason_phrase
         return KubernetesError(f"{words} (HTTP {answer.status_code})", answer.status_code)
 
 

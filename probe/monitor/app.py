@@ -29,20 +29,20 @@ from probe.core.target_status import FiringAlerts, TargetStatus
 from probe.core.text import one_line
 from probe.discovery.manager import DiscoveryManager
 from probe.discovery.types import DiscoveredServer
-from probe.load.loop_lag import lags
 from probe.monitor.bounded_log import TaskLog
 from probe.monitor.desired_targets import Shard
 from probe.monitor.metrics_sink import MetricsSink
+from probe.monitor.self_watch import SelfWatch
 from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_set import TargetSet
 from probe.monitor.target_tasks import TargetTasks
+from probe.runtime.logs import LogOutput
 from probe.runtime.process import tune_interpreter
 from probe.runtime.scheduler import Scheduler, TaskId
 from probe.web.pages import build_pages
 from probe.web.serve import serve
 
 _log = structlog.get_logger()
-_LAG_INTERVAL_S = 0.25
 # Created at startup and not replaceable while the process runs.
 _FIXED = ("listen", "web_config_file", "store", "otlp")
 
@@ -50,9 +50,16 @@ _FIXED = ("listen", "web_config_file", "store", "otlp")
 class App:
     """The monitor: everything in one process."""
 
-    def __init__(self, config: Config, clock: Clock, file: Path | None = None, shard: Shard | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        file: Path | None = None,
+        shard: Shard | None = None,
+        output: LogOutput | None = None,
+    ) -> None:
         """Take `file`: where the configuration came from; it is reloaded when it changes. `shard`: the share of the
-        targets to monitor; None: all.
+        targets to monitor; None: all. `output`: where the log goes.
 
         Raises ConfigError if the store cannot be opened.
         """
@@ -67,6 +74,7 @@ class App:
         self._tasks = TargetTasks(self._schedule, self.measurements, clock, lambda: self.config.capacity_runs_at_once)
         self._targets = TargetSet(config, shard, clock=clock, sink=self.measurements, tasks=self._tasks)
         self._discoveries = DiscoveryManager(self._discovered, self._targets.discovery_problem)
+        self._self = SelfWatch(self.measurements.health, clock, output)
         self._alerts = AlertWatch(lambda: self.config, clock)
         self._task_log = TaskLog()
         self._one_change = asyncio.Lock()
@@ -88,7 +96,7 @@ class App:
             tune_interpreter()
             self._schedule.start()
             self._discoveries.follow(self.config.discoveries)
-            work = (self._watch_loop, self._watch_file, partial(self._reload_when, reload_asked), self._watch_others)
+            work = (self._self.follow, self._watch_file, partial(self._reload_when, reload_asked), self._watch_others)
             histories, store = self.measurements.histories, self.measurements.store
             storing = (partial(histories.keep_storing, self._clock), store.keep_saving)
             telling = (self.measurements.otlp.follow,) if self.measurements.otlp is not None else ()
@@ -218,10 +226,6 @@ class App:
             self._tasks.give_up(monitor)
 
     # Background work.
-
-    async def _watch_loop(self) -> None:
-        async for lag in lags(self._clock, _LAG_INTERVAL_S):
-            self.measurements.health.observe_loop_lag(lag)
 
     async def _watch_others(self) -> None:
         """Follow which servers other probers load: their traffic must not be counted as user traffic."""

@@ -18,7 +18,6 @@ from probe import __version__
 from probe.client.tls_files import client_context
 from probe.config.config import OtlpConfig
 from probe.core.clock import Clock
-from probe.core.redactor import Redactor
 from probe.core.request import RequestRecord, Traffic
 from probe.core.text import one_line
 
@@ -44,7 +43,6 @@ class OtlpExport:
         self._servers: dict[str, Attributes] = {}
         self._waiting: list[dict[str, Any]] = []
         self._histograms = Histograms(clock.wall_s())
-        self._redactor = Redactor()
         self._client: httpx.AsyncClient | None = None
         self._tls: ssl.SSLContext | None = None
         self._problem: str | None = None
@@ -102,7 +100,7 @@ class OtlpExport:
 
     def _failed(self, words: str) -> None:
         self._on_failure()
-        words = one_line(self._redactor.hide_text(words))
+        words = one_line(words)
         if words != self._problem:
             self._problem = words
             _log.warning("canaries cannot be sent to the collector", endpoint=self._config.endpoint, detail=words)
@@ -110,8 +108,6 @@ class OtlpExport:
     async def _post(self, path: str, body: Mapping[str, Any]) -> None:
         """Send one request. Raises httpx.HTTPError, OSError or ValueError with a message."""
         own, secrets = self._config.plain_headers(), self._config.secret_headers()
-        for secret in secrets.values():
-            self._redactor.add(secret)
         headers = {**own, **secrets, "content-type": "application/json", "user-agent": f"kneewatch/{__version__}"}
         client = await self._connected()
         async with client.stream(

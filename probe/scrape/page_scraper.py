@@ -122,7 +122,7 @@ class PageScraper:
         self._is_asleep: bool | None = None  # by its last answer
         self._asking_sleep: asyncio.Task[None] | None = None
         self._answers_sleep = True  # not known to leave the question open
-        self._redactor = Redactor()
+        self._redactor = Redactor()  # of labels, which the server may fill with the secrets that it was sent
         timeout = httpx.Timeout(timeout_s, connect=min(endpoint.connect_s, timeout_s))
         self._server = httpx.AsyncClient(timeout=timeout, transport=endpoint.transport(), trust_env=False)
         self._metrics = httpx.AsyncClient(timeout=timeout, transport=endpoint.metrics_transport(), trust_env=False)
@@ -180,7 +180,7 @@ class PageScraper:
             await self._forget_version()
             await self._forget_sleep()
             self._has_no_info = False
-            message = shortage(error) or one_line(self._redactor.hide_text(str(error)), _MAX_MESSAGE)
+            message = shortage(error) or one_line(str(error), _MAX_MESSAGE)
             message = message or self._unsaid(error)
             raise TargetError(
                 f"{self._address}: no metrics of a server ({message})", Outcome.UNREACHABLE, _reason(error)
@@ -320,7 +320,7 @@ class PageScraper:
         return f"to {origin}, another server: fix base_url or metrics_url"
 
     def _address_words(self, url: httpx.URL) -> str:
-        return one_line(self._redactor.hide_text(str(url)), _MAX_ADDRESS)
+        return one_line(str(url), _MAX_ADDRESS)
 
     def _unsaid(self, error: Exception) -> str:
         is_late = isinstance(error, TimeoutError)

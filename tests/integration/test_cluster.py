@@ -15,6 +15,7 @@ import trustme
 from api_server import ApiServer, api_server, pod
 from both_loops import Run
 
+from probe.core.text import one_line
 from probe.kubernetes.client import KubernetesClient, KubernetesError, open_cluster
 
 PODS = "/api/v1/namespaces/serving/pods"
@@ -67,7 +68,7 @@ def test_in_a_pod_its_account_is_used_and_a_rotated_token_is_read_again(
                 with pytest.raises(KubernetesError, match=r"^request headers: Bearer \(hidden\) \(HTTP 401\)$"):
                     async with cluster.watch(PODS, 1.0, {"watch": "true"}):
                         pass
-                assert cluster.hidden("first, second\nand third") == "(hidden), (hidden) and third", "not sent yet"
+                assert one_line("Bearer first, key second\nat first") == "Bearer (hidden), key (hidden) at first"
                 (where / "token").unlink()
                 with pytest.raises(KubernetesError, match="the API server cannot be reached: Token file"):
                     await cluster.ask("GET", PODS)

@@ -42,6 +42,8 @@ NOT_SHOWN = {
     names.gpu("DCGM_FI_DEV_FB_RESERVED").name,
     names.TARGET_INFO.name,  # is to be joined with, by the labels of one's own pods
     names.OTLP_FAILURES.name,
+    names.LOOP_STALLS.name,  # beside the lag, and in the log with the cause
+    names.LOST_LOG_LINES.name,
     *(series.name for series in names.STANDARD_PROCESS),  # for dashboards of all processes
     names.OBJECTIVE_WINDOW.name,
     names.CANARY_TIMEOUT.name,
