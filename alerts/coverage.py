@@ -6,9 +6,8 @@ from alerts.budget import BUDGET_WINDOWS_S
 from alerts.capacity import RAREST_SCHEDULE_S
 from alerts.windows import DAY_S, HOUR_S, MIN_BAD_EVENTS, PAIRS, can_fire, duration, multiple
 from probe.config.config import Config
-from probe.config.cross_key_checks import canary_keys
 from probe.config.messages import dotted
-from probe.config.targets import TargetConfig, WatchConfig
+from probe.config.targets import TargetConfig, WatchConfig, canary_keys
 from probe.core import objectives as slo
 from probe.core.durations import format_duration
 from probe.core.objectives import Objectives

@@ -1,6 +1,7 @@
 """`kneewatch check` behind its options: one canary, its text or JSON, and the exit status. doctor uses it too."""
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,10 +13,12 @@ from probe.cli.targets import open_scraper
 from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
+from probe.config.time_limits import canary_limits
 from probe.core import objectives as slo
 from probe.core.clock import Clock, SystemClock
 from probe.core.errors import ConfigError, TargetError
 from probe.core.request import Api, Outcome, RequestRecord, Traffic
+from probe.core.time_limits import LEAST_S, TimeLimits
 from probe.core.workload import Workload, requests
 from probe.monitor.canary import Canary, KnownAnswer
 from probe.monitor.wiring import endpoint, workload
@@ -29,6 +32,7 @@ _SCRAPE_S = 1.0
 _SHORT = 16  # prompt tokens of a request that shows whether a model is served, or which API the server has
 _COUNTED_WITHIN_S = 1.0  # the server counts the request about when it answers; who watches next must not see it come
 _MET, _MISSED, _NOT_MEASURED = 0, 1, 2
+OPTION = "--timeout"
 
 
 def check_one(
@@ -57,16 +61,22 @@ def check_one(
 
 
 async def check_target(
-    config: Config, target: TargetConfig, clock: Clock, on_note: Callable[[str], None] = lambda _: None
+    config: Config,
+    target: TargetConfig,
+    clock: Clock,
+    on_note: Callable[[str], None] = lambda _: None,
+    *,
+    keeps_late: bool = False,
 ) -> RequestRecord:
     """Send one canary and, if it is answered, the target's question with a known answer.
 
     A wrong answer makes the canary `corrupt`; `on_note` gets why there was none. Raises TargetError if the canary could
-    not be measured, ConfigError if the target is passive.
+    not be measured, ConfigError if the target is passive. `keeps_late`: return a canary that was answered, but that
+    this machine was too late to judge.
     """
     require_active(target)
     await _check_awake(target, clock)
-    async with Client(endpoint(target), clock, target.canary.timeout) as client:
+    async with Client(endpoint(target), clock, limits_of(config, target)) as client:
         load = workload(target.canary.workload, config.workload(target.canary.workload))
         model = await served_model(client, target, load, clock)
         objectives = config.objectives_of(target)
@@ -81,7 +91,7 @@ async def check_target(
                     f"canary.known_answer: the question was not answered: {answer.outcome.value}, {answer.detail};"
                     " change its api or prompt, or remove it"
                 )
-    if record.outcome is Outcome.CLIENT_BOUND:
+    if record.outcome is Outcome.CLIENT_BOUND and not (record.is_up and keeps_late):
         fix = "; run it on a quieter machine" if record.is_up else ""  # else the detail has it
         raise TargetError(f"{target.base_url}: {record.detail}{fix}", record.outcome)
     if record.outcome is Outcome.NOT_FOUND and await serves_embeddings(target, model, clock):
@@ -91,6 +101,20 @@ async def check_target(
             f"{target.base_url}: {record.detail}; check base_url, model, API key and workload", record.outcome
         )
     return record
+
+
+def with_timeout(target: TargetConfig, limit_s: float | None) -> TargetConfig:
+    """Return the target with the limit of --timeout for its canary and its capacity runs; None: its own."""
+    if limit_s is None:
+        return target
+    canary = target.canary.model_copy(update={"timeout": limit_s})
+    capacity = target.capacity.model_copy(update={"timeout": limit_s})
+    return target.model_copy(update={"canary": canary, "capacity": capacity})
+
+
+def limits_of(config: Config, target: TargetConfig) -> TimeLimits:
+    """Return the time limits of a canary that is sent once."""
+    return replace(canary_limits(config, target, OPTION), most_s=math.inf)
 
 
 async def served_model(client: Client, target: TargetConfig, load: Workload, clock: Clock) -> str:
@@ -145,7 +169,7 @@ class OtherApiError(TargetError):
 async def serves_embeddings(target: TargetConfig, model: str, clock: Clock) -> bool:
     """Ask for one short embedding, where what was asked for was not found. Return whether there was one."""
     one = next(requests(Workload("embedding", Api.EMBEDDINGS, _SHORT, 0)))
-    async with Client(endpoint(target), clock, target.canary.timeout) as client:
+    async with Client(endpoint(target), clock, LEAST_S) as client:
         has_answered = (await client.send(one, model, Traffic.ONDEMAND, clock.monotonic_ns())).outcome is Outcome.OK
     if has_answered:
         await asyncio.sleep(_COUNTED_WITHIN_S)

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 def check(config: ConfigFile) -> None:
-    """Check the configuration file. Report on stderr what no alert can cover."""
+    """Check the configuration file. Report on stderr what no alert can cover, and time limits that are too short."""
     from alerts.coverage import uncovered
     from probe.config.config_file import load_config
+    from probe.config.time_limits import too_short
 
     loaded = load_config(config)
     names = ", ".join(target.known_as for target in loaded.targets)
@@ -33,6 +34,8 @@ def check(config: ConfigFile) -> None:
     for target in loaded.targets:
         if target.capacity.mode != "off":
             typer.echo(f"{target.known_as}: startup flags of the server: {_flags(target)}")
+    for line in too_short(loaded):
+        typer.echo(f"{NAME}: {line}", err=True)
     for line in uncovered(loaded):
         typer.echo(f"{NAME}: alerts: {line}", err=True)
 

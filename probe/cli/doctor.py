@@ -4,13 +4,12 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 
 from probe.capacity.run.request import context_of, hints_of
-from probe.cli.check import OtherApiError, check_target
+from probe.cli.check import OtherApiError, check_target, with_timeout
 from probe.cli.options import configuration
-from probe.cli.parameters import ServerOptions
+from probe.cli.parameters import NO_LENGTHS, NO_SERVER, LengthOptions, ServerOptions
 from probe.cli.targets import open_scraper
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
@@ -41,33 +40,48 @@ CANARIES = 3
 LONGEST_S = 60.0
 _READ_EVERY_S = 1.0
 _SCRAPE_S = 3.0
-_CANARY_S = 20.0  # a canary that takes longer has failed
+_FORECAST_S = 10.0  # the least time for a forecast, after answers that took as long as a minute
 _LATE = "this machine has not computed it within the minute of this command; `kneewatch forecast` waits for it"
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The server to examine, and its canaries. `timeout_s`: their time limit, if one is set."""
+
+    base_url: str
+    server: ServerOptions = NO_SERVER
+    lengths: LengthOptions = NO_LENGTHS
+    timeout_s: float | None = None
+
+
 def examine(
-    config: Config, base_url: str, server: ServerOptions, watch_s: float, on_phase: Callable[[Phase], None]
+    config: Config, asked: Asked, watch_s: float, on_phase: Callable[[Phase], None]
 ) -> tuple[Config, Diagnosis]:
     """Return the diagnosis and the configuration that it holds for.
 
     A server that has another API than the usual one is asked for that, unless an API was given. Raise TargetError if
     the first canary cannot be sent.
     """
-    examined = partial(diagnose, clock=SystemClock(), watch_s=watch_s, on_phase=on_phase)
+
+    def examined(config: Config) -> Diagnosis:
+        target = with_timeout(config.servers[0], asked.timeout_s)
+        return event_loop.run(diagnose(config, target, SystemClock(), watch_s=watch_s, on_phase=on_phase))
+
     try:
-        return config, event_loop.run(examined(config, config.servers[0]))
+        return config, examined(config)
     except OtherApiError as other:
-        if server.api is not None:
+        if asked.server.api is not None:
             raise
-        config = configuration(None, base_url, replace(server, api=other.api.value))
-        return config, event_loop.run(examined(config, config.servers[0]))
+        server = replace(asked.server, api=other.api.value)
+        config = configuration(None, asked.base_url, server, asked.lengths)
+        return config, examined(config)
 
 
 async def diagnose(
     config: Config, target: TargetConfig, clock: Clock, *, watch_s: float, on_phase: Callable[[Phase], None]
 ) -> Diagnosis:
-    """Examine the server for `watch_s`, and for at most a minute with the forecast. Raise TargetError if the first
-    canary cannot be sent.
+    """Examine the server for `watch_s`, and for about a minute with the forecast, unless answers take longer. Raise
+    TargetError if the first canary cannot be sent.
     """
     ends_s = clock.monotonic_ns() * 1e-9 + LONGEST_S
     on_phase(Phase("watching live traffic, and sending three canaries", watch_s))
@@ -76,7 +90,7 @@ async def diagnose(
         examination = _Examination(config, target, clock, scraper)
         await examination.watch(watch_s)
         on_phase(Phase("computing the result"))
-        left_s = max(ends_s - clock.monotonic_ns() * 1e-9, 1.0)
+        left_s = max(ends_s - clock.monotonic_ns() * 1e-9, _FORECAST_S)
         return await examination.result(watch_s, left_s)
 
 
@@ -84,8 +98,7 @@ class _Examination:
     """One server's examination: its state, and the canaries so far."""
 
     def __init__(self, config: Config, target: TargetConfig, clock: Clock, scraper: Scraper) -> None:
-        canary = target.canary.model_copy(update={"timeout": min(target.canary.timeout, _CANARY_S)})
-        self._target = target.model_copy(update={"canary": canary})
+        self._target = target
         self._config, self._clock, self._scraper = config, clock, scraper
         self._objectives = config.objectives_of(target)
         self._state = ServerState()
@@ -136,7 +149,7 @@ class _Examination:
         began_ns = self._clock.monotonic_ns()
         self._state.begin(began_ns, most=most_tokens(load))
         try:
-            record = await check_target(self._config, self._target, self._clock)
+            record = await check_target(self._config, self._target, self._clock, keeps_late=True)
             self._state.add_record(record)
             self._checker.add_canary(record)
             self._records.append(record)

@@ -18,6 +18,7 @@ from probe.core.errors import ConfigError, TargetError
 from probe.core.request import Outcome
 from probe.core.result import CapacityResult, Phase
 from probe.core.snapshot import ServerSnapshot, with_kv_cache_tokens
+from probe.core.time_limits import LEAST_S
 from probe.monitor.capacity_workload import workload_since_start
 from probe.monitor.forecast_errors import errors_in_file
 from probe.monitor.live_forecast import forecast_result, live_forecast, made_of
@@ -80,7 +81,7 @@ async def _model(target: TargetConfig, where: Endpoint, clock: Clock, server: Se
         return next(iter(server.models), target.model)
     if target.model != "auto":
         return target.model
-    async with Client(where, clock, target.canary.timeout) as client:
+    async with Client(where, clock, LEAST_S) as client:
         return await client.resolve_model("auto")
 
 

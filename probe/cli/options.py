@@ -108,6 +108,16 @@ def duration_of(text: str, option: str) -> float:
         raise ConfigError(f"{option} {one_line(text)}: {error}") from None
 
 
+def timeout_of(text: str | None) -> float | None:
+    """Return the limit of --timeout in seconds; None: not given. Raises ConfigError."""
+    if text is None:
+        return None
+    seconds = duration_of(text, "--timeout")
+    if seconds <= 0:
+        raise ConfigError(f"--timeout {one_line(text)}: expected a duration above zero")
+    return seconds
+
+
 def check_address(text: str, option: str, example: str) -> None:
     """Raise ConfigError for what is no address, or has credentials, which messages would show."""
     try:

@@ -59,6 +59,14 @@ PromptTokens = Annotated[
 OutputTokens = Annotated[
     int | None, typer.Option("--output-tokens", help="Output length in tokens, with --base-url. Default: 128.")
 ]
+Timeout = Annotated[
+    str | None,
+    typer.Option(
+        "--timeout",
+        help="Time limit of a whole answer, such as 5m. Default: by the objectives and the longest answer, at least"
+        " 30s; without it, a server that says nothing for 30s has failed too.",
+    ),
+]
 OneTarget = Annotated[
     str | None, typer.Option("--target", help="Target, configured or discovered; required if there are several.")
 ]

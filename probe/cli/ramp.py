@@ -14,12 +14,13 @@ from probe.capacity.run.request import RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.run.service import Interrupts, RefusedError, RunObservers, run_capacity
-from probe.cli.check import asleep_error, require_active, served_model
+from probe.cli.check import OPTION, asleep_error, require_active, served_model
 from probe.cli.output import print_error
 from probe.cli.targets import open_scraper
 from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
+from probe.config.time_limits import capacity_limits
 from probe.core import reasons
 from probe.core.clock import Clock, SystemClock
 from probe.core.errors import ConfigError, KneewatchError, LockError, TargetError
@@ -27,8 +28,10 @@ from probe.core.request import Outcome
 from probe.core.result import CapacityResult, Phase
 from probe.core.step import StepSummary
 from probe.core.text import one_line
+from probe.core.time_limits import cannot_end
 from probe.core.trace import trace_workload
 from probe.core.workload import Workload
+from probe.core.workload import longest as longest_lengths
 from probe.load.request_source import RequestSource
 from probe.monitor.capacity_workload import named_workload, workload_since_start
 from probe.monitor.gpu_readers import GpuReaders
@@ -154,7 +157,8 @@ async def ramp_target(
         held.push_async_callback(readers.close)
         target = await StartupFlags(target, scraper).update()
         load = await _load(config, target, request, scraper)
-        sent = await _with_model(target, request, load, clock)
+        note_short_limits(target, request, load)
+        sent = await _with_model(config, target, request, load, clock)
         try:
             return await run_capacity(
                 lambda: sent,
@@ -186,18 +190,28 @@ async def _load(config: Config, target: TargetConfig, request: RunRequest, scrap
     return workload_since_start(config, target, name, await scraper.read(), flags)
 
 
+def note_short_limits(target: TargetConfig, request: RunRequest, load: Workload) -> None:
+    """Say which limits an answer cannot end within that is as slow as its objectives allow."""
+    tokens = longest_lengths(load)[1]
+    for name, seconds in ((OPTION, target.capacity.timeout), ("--max-seconds", request.budget.seconds)):
+        words = cannot_end(request.objectives, tokens, seconds, f"{seconds:g} s") if seconds is not None else None
+        if words is not None:
+            print_error(KneewatchError(f"{name}: {words}"))
+
+
 async def _with_model(
-    target: TargetConfig, request: RunRequest, load: Workload, clock: Clock
+    config: Config, target: TargetConfig, request: RunRequest, load: Workload, clock: Clock
 ) -> tuple[RunRequest, RequestSource]:
     """Return the request with what the server shows of itself, and what to send to its model. Raises TargetError."""
     where = endpoint(target)
-    async with Client(where, clock, target.canary.timeout) as client:
+    trace = request.trace.trace if request.trace else None
+    limits = capacity_limits(config, target, longest_lengths(load)[1], OPTION)
+    async with Client(where, clock, limits) as client:
         model = await served_model(client, target, load, clock)
         aliases, longest = await client.aliases(model), await client.max_model_len(model)
     shown = {"max_model_len": str(longest)} if longest is not None else {}
     server, facts = target.capacity.server, {**shown, **request.facts}
-    trace = request.trace.trace if request.trace else None
-    source = RequestSource(where, model, load, target.canary.timeout, request.seed, aliases, trace)
+    source = RequestSource(where, model, load, limits, request.seed, aliases, trace)
     return replace(request, server=server, facts=facts), source
 
 

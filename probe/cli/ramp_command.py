@@ -25,6 +25,7 @@ from probe.cli.parameters import (
     ObjectiveOptions,
     OneTarget,
     ServerOptions,
+    Timeout,
     grouped,
 )
 from probe.core.errors import ConfigError
@@ -146,6 +147,7 @@ class RampOptions:
         int | None,
         typer.Option(min=1, help="Budget: prompt and output tokens. Default: the configuration's, or 5000000."),
     ] = None
+    timeout: Timeout = None
     seed: Annotated[int, typer.Option(help="Seed of the prompt lengths; the prompts differ in every run.")] = 0
     workers: Annotated[
         int | None,
@@ -188,8 +190,9 @@ def ramp(context: typer.Context, options: RampOptions) -> None:
     so far are printed and written.
     Exit status: 0 found, 1 not found, 2 could not measure, or an error ended the run.
     """
+    from probe.cli.check import with_timeout
     from probe.cli.command_line import command_line, variables_of
-    from probe.cli.options import configuration
+    from probe.cli.options import configuration, timeout_of
     from probe.cli.ramp import ResultFiles, json_output, measure
     from probe.cli.targets import one_target
     from probe.runtime.logs import configure_logs
@@ -198,8 +201,9 @@ def ramp(context: typer.Context, options: RampOptions) -> None:
     json_file = json_output(options.out, context.args, as_json=options.as_json)
     files = ResultFiles(json_file, options.html_file, options.base_url)
     options.check()
+    limit_s = timeout_of(options.timeout)
     config = configuration(options.config, options.base_url, options.server, options.lengths, options.objectives)
-    target = one_target(config, options.target, adds_load=True)
+    target = with_timeout(one_target(config, options.target, adds_load=True), limit_s)
     made_by = command_line(NAME, context.obj or (), os.environ, variables_of(context.command))
     raise typer.Exit(measure(config, target, run_request(config, target, options, made_by), files))
 

@@ -1,7 +1,7 @@
 """Commands that ask servers: run, check, doctor, forecast."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 import typer
@@ -17,8 +17,12 @@ from probe.cli.parameters import (
     MaybeConfigFile,
     OneTarget,
     ServerOptions,
+    Timeout,
     grouped,
 )
+
+if TYPE_CHECKING:
+    from probe.report.diagnosis import Diagnosis
 
 
 def run(
@@ -40,6 +44,7 @@ def run(
     from alerts.coverage import uncovered
     from probe.cli.options import shard_of
     from probe.config.config_file import load_config
+    from probe.config.time_limits import too_short
     from probe.core.clock import SystemClock
     from probe.monitor.app import App
     from probe.runtime import event_loop
@@ -50,6 +55,8 @@ def run(
     raise_descriptor_limit()
     own_shard = shard_of(shard, total_shards)
     loaded = load_config(config)
+    for line in too_short(loaded):
+        structlog.get_logger().warning("a time limit is too short", what=line)
     for line in uncovered(loaded):
         structlog.get_logger().warning("limit of the alerts", what=line)
 
@@ -71,23 +78,25 @@ def check(
     base_url: BaseUrl = None,
     server: ServerOptions = NO_SERVER,
     lengths: LengthOptions = NO_LENGTHS,
+    timeout: Timeout = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON: a list with an entry for each canary.")] = False,
 ) -> None:
     """Send one canary of each kind to each target, and the question of canary.known_answer.
 
     Exit status: 0 objectives met, 1 missed, 2 could not measure.
     """
-    from probe.cli.check import check_one
-    from probe.cli.options import configuration
+    from probe.cli.check import check_one, with_timeout
+    from probe.cli.options import configuration, timeout_of
     from probe.cli.targets import configured_targets, named_targets
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
+    limit_s = timeout_of(timeout)
     loaded = configuration(config, base_url, server, lengths)
     chosen = named_targets(loaded, target) if target is not None else configured_targets(loaded)
     address = urlsplit(base_url).netloc if base_url else None
     kinds = [
-        (kind, f"{one.name}, {kind.canary.workload}" if one.canaries else address)
+        (with_timeout(kind, limit_s), f"{one.name}, {kind.canary.workload}" if one.canaries else address)
         for one in chosen
         for kind in one.kinds
     ]
@@ -142,6 +151,8 @@ def forecast(
 def doctor(
     base_url: Annotated[str, typer.Option("--base-url", help="Server to examine.")],
     server: ServerOptions = NO_SERVER,
+    lengths: LengthOptions = NO_LENGTHS,
+    timeout: Timeout = None,
     seconds: Annotated[float, typer.Option(min=15, max=45, help="Seconds to watch live traffic.")] = 30.0,
     fail_on: Annotated[
         Literal["objectives", "problems", "never"],
@@ -153,13 +164,13 @@ def doctor(
     as_json: Json = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table in Markdown, for a ticket.")] = False,
 ) -> None:
-    """Examine a server for up to a minute: what it serves and with which flags, whether it is healthy, what users send,
-    how much more it takes, and which settings are wrong. Sends three canaries and no load.
+    """Examine a server for a minute, or as long as its answers take: what it serves and with which flags, whether it is
+    healthy, what users send, how much more it takes, and which settings are wrong. Sends three canaries and no load.
 
     Exit status: 0 healthy, 1 not (--fail-on), 2 could not measure.
     """
-    from probe.cli.doctor import examine
-    from probe.cli.options import configuration
+    from probe.cli.doctor import Asked, examine
+    from probe.cli.options import configuration, timeout_of
     from probe.core.errors import ConfigError
     from probe.report.diagnosis import diagnosis_json, diagnosis_markdown, diagnosis_words
     from probe.report.files import write_file
@@ -170,11 +181,12 @@ def doctor(
     configure_logs(quiet=True)
     if as_json and as_markdown:
         raise ConfigError("--json, --markdown: both are set; keep one")
-    config = configuration(None, base_url, server)
+    asked = Asked(base_url, server, lengths, timeout_of(timeout))
+    config = configuration(None, base_url, server, lengths)
     if write is not None:
         _check_new(write)
     with following() as follow:
-        config, found = examine(config, base_url, server, seconds, follow.phase)
+        config, found = examine(config, asked, seconds, follow.phase)
     if as_json:
         print_json(diagnosis_json(found))
     elif as_markdown:
@@ -186,8 +198,16 @@ def doctor(
         if not (as_json or as_markdown):
             print_written([write])
     has_problem = any(finding.is_problem for finding in found.findings())
-    is_bad = {"objectives": not found.is_healthy, "problems": has_problem or not found.is_healthy, "never": False}
-    raise typer.Exit(1 if is_bad[fail_on] else 0)
+    raise typer.Exit(_status(fail_on, found, has_problem=has_problem))
+
+
+def _status(fail_on: str, found: "Diagnosis", *, has_problem: bool) -> int:
+    """Return the exit status of doctor: 2 where this machine was too late to judge any canary."""
+    if fail_on == "never":
+        return 0
+    if fail_on == "problems" and has_problem:
+        return 1
+    return 2 if not found.is_judged else int(not found.is_healthy)
 
 
 def _check_new(file: Path) -> None:

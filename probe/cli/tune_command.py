@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from probe.cli.output import NAME
-from probe.cli.parameters import Api, ApiKeyFile, CaFile, Header, Json, Model, Note, grouped
+from probe.cli.parameters import Api, ApiKeyFile, CaFile, Header, Json, Model, Note, Timeout, grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,7 @@ class TuneOptions:
     max_tokens: Annotated[
         int | None, typer.Option(min=1, help="Budget of each run: prompt and output tokens. Default: 5000000.")
     ] = None
+    timeout: Timeout = None
     seed: Annotated[int, typer.Option(help="Seed of the prompt lengths.")] = 0
     note: Note = None
     as_json: Json = False

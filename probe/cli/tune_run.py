@@ -13,8 +13,9 @@ import typer
 from probe.capacity.model.knobs import Knob
 from probe.capacity.run.request import RunRequest
 from probe.capacity.run.runner import CapacityRun
+from probe.cli.check import with_timeout
 from probe.cli.command_line import secrets_in
-from probe.cli.options import check_address, configuration, duration_of
+from probe.cli.options import check_address, configuration, duration_of, timeout_of
 from probe.cli.output import print_error, print_json
 from probe.cli.parameters import LengthOptions, ObjectiveOptions, ServerOptions
 from probe.cli.planning import predicted_knobs
@@ -204,6 +205,7 @@ _HOST = "--host"
 def run_of(options: TuneOptions, knobs: Sequence[KnobValues], command: str) -> TuneRun:
     """Return what the options ask for; `command`: the command line, for the results. Raises ConfigError."""
     timeout_s = duration_of(options.start_timeout, "--start-timeout")
+    limit_s = timeout_of(options.timeout)
     check(options, knobs)
     # A server that is started here is on loopback.
     base_url = options.base_url or f"http://127.0.0.1:{options.port or free_port()}"
@@ -226,7 +228,7 @@ def run_of(options: TuneOptions, knobs: Sequence[KnobValues], command: str) -> T
         note=options.note,
     )
     config = configuration(None, base_url, asked.server, asked.lengths, asked.objectives)
-    target = one_target(config, None, adds_load=True)
+    target = with_timeout(one_target(config, None, adds_load=True), limit_s)
     request = run_request(config, target, asked, command)
     server = _server(options, base_url, timeout_s)
     return TuneRun(knobs, server, config, target, request, options.out, options.measure_all)

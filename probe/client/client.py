@@ -6,6 +6,7 @@ drops the request.
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -21,6 +22,7 @@ from probe.client.endpoint import Endpoint
 from probe.client.exchange import Ended, Exchange, PreparedRequest
 from probe.client.failures import NETWORK_ERRORS, failure_of, shortage
 from probe.client.loop_lateness import LoopLateness
+from probe.client.patience import Patience
 from probe.client.response_buffer import BodyLimits, ResponseBuffer, ResponseMemory, stream_limits
 from probe.client.result_body import LIMITS as RESULT_LIMITS
 from probe.client.transport import Transport, wire
@@ -30,6 +32,7 @@ from probe.core.foreign_json import JsonLimits, read_json
 from probe.core.redactor import Redactor
 from probe.core.request import Outcome, RequestRecord, RequestSpec, TraceContext, Traffic
 from probe.core.text import one_line
+from probe.core.time_limits import TimeLimits
 
 # A server with a thousand adapters lists them in half a megabyte.
 MODELS = JsonLimits(max_bytes=2**20, max_values=60_000)
@@ -72,11 +75,16 @@ class Client:
     """The connections to one target."""
 
     def __init__(
-        self, endpoint: Endpoint, clock: Clock, timeout_s: float, transport: httpx.AsyncBaseTransport | None = None
+        self,
+        endpoint: Endpoint,
+        clock: Clock,
+        limits: TimeLimits | float,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        """Take `limits`: the time limits of requests; a number: the one limit of each, in seconds."""
         self._endpoint = endpoint
         self._clock = clock
-        self._timeout_s = timeout_s
+        self._limits = limits if isinstance(limits, TimeLimits) else TimeLimits(set_s=limits)
         self._memory = ResponseMemory(_MAX_IN_FLIGHT)
         self._transport = transport or endpoint.transport()
         self._prepare_transport: Callable[[str], None] = getattr(self._transport, "prepare", _nothing)
@@ -114,11 +122,12 @@ class Client:
     async def models(self) -> dict[str, ServedModel]:
         """Return the served models by name, in the server's order. Raises TargetError."""
         url = f"{self._endpoint.base_url}/v1/models"
-        asked = self._exchange("GET", "/v1/models", b"", BodyLimits(max_bytes=MODELS.max_bytes))
+        limit_s = min(self._limits.answer_s(), _MODELS_S)
+        asked = self._exchange("GET", "/v1/models", b"", BodyLimits(max_bytes=MODELS.max_bytes), limit_s=limit_s)
         if not isinstance(asked, Exchange):
             outcome, detail = asked
             raise _no_models(url, outcome, one_line(detail or ""))
-        ended = await self._carry_out(asked, min(self._timeout_s, _MODELS_S))
+        ended = await self._carry_out(asked)
         unpack(asked.received)
         asked.received.release()
         if asked.received.status != _OK or ended is not None:
@@ -180,7 +189,8 @@ class Client:
         """
         body = msgspec.json.encode(body_of(spec, model, self._endpoint.shape))
         limits = stream_limits(spec.output_tokens) if spec.api.generates else RESULT_LIMITS
-        made = self._exchange("POST", FORMS[spec.api].path, body, limits, trace)
+        limit_s = self._limits.answer_s(spec.output_tokens)
+        made = self._exchange("POST", FORMS[spec.api].path, body, limits, limit_s=limit_s, trace=trace)
         return PreparedRequest(
             target=self._endpoint.target,
             model=model,
@@ -201,7 +211,14 @@ class Client:
         return answer.record()
 
     def _exchange(
-        self, method: str, path: str, body: bytes, limits: BodyLimits, trace: TraceContext | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes,
+        limits: BodyLimits,
+        *,
+        limit_s: float,
+        trace: TraceContext | None = None,
     ) -> Exchange | Ended:
         """Return a request with its headers, or the reason why it cannot be made."""
         self._prepare_transport(self._endpoint.base_url)
@@ -219,13 +236,13 @@ class Client:
                 self._urls[path],
                 headers=headers if trace is None else {**headers, "traceparent": trace.traceparent},
                 content=body,
-                extensions={"received": received, "timeout": self._endpoint.timeouts(self._timeout_s)},
+                extensions={"received": received, "timeout": self._endpoint.timeouts(limit_s)},
             )
             if isinstance(self._transport, Transport):
                 request.extensions["wire"] = wire(request)
         except NETWORK_ERRORS as error:
             return Outcome.UNREACHABLE, f"cannot be reached ({one_line(str(error))})"
-        return Exchange(request, received, self.redactor, headers)
+        return Exchange(request, received, self.redactor, headers, limit_s)
 
     def _request_headers(self) -> dict[str, str]:
         """Return the headers that all requests have: the same value until a secret changes."""
@@ -251,12 +268,28 @@ class Client:
         if "wire" in request.extensions:
             request.extensions["wire"] = wire(request)
 
-    async def _carry_out(self, exchange: Exchange, timeout_s: float | None = None) -> Ended | None:
+    def _patience(self, exchange: Exchange) -> Patience:
+        """Return the time limits of an exchange. The transport keeps those of the connection that are set.
+
+        Only the limit for the list of models is raised by nothing.
+        """
+        limits, where = self._limits, self._endpoint
+        silence_s = limits.silence_s
+        return Patience(
+            exchange.received,
+            self._clock,
+            answer_s=exchange.limit_s,
+            first_s=silence_s if where.first_byte_s is None else math.inf,
+            next_s=silence_s if where.between_bytes_s is None else math.inf,
+            raised_by=limits.raised_by if exchange.limit_s != _MODELS_S else "",
+        )
+
+    async def _carry_out(self, exchange: Exchange) -> Ended | None:
         """Send and receive. Return the failure, or None. A refusal that breaks off is still a refusal."""
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        patience = self._patience(exchange)
         try:
             self._renew(exchange)
-            async with asyncio.timeout(limit_s):
+            async with patience:
                 response = await self._transport.handle_async_request(exchange.request)
                 if exchange.received.status is None:
                     await _receive(response, exchange.received, self._clock)
@@ -265,7 +298,7 @@ class Client:
                 return outcome, f"the answer was cut off: {exchange.received.cut}"
         except NETWORK_ERRORS as error:
             if exchange.received.status in (None, _OK):
-                return failure_of(error, exchange, limit_s)
+                return failure_of(error, exchange, patience)
         except asyncio.CancelledError:
             exchange.received.release()
             raise

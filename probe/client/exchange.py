@@ -4,6 +4,7 @@ Expensive work is kept out of the timed part. A PreparedRequest only has to be s
 is parsed later in portions (stream_parser.py), so that other streams are served in between.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +39,7 @@ class Exchange:
     received: ResponseBuffer
     redactor: Redactor = field(default_factory=Redactor)
     headers: Mapping[str, str] = field(default_factory=dict)  # the client's, as they were when it was prepared
+    limit_s: float = math.inf  # of the whole answer
 
     def safe(self, text: str) -> str:
         """Return the text on one line, shortened, and without secrets."""

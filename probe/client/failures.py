@@ -8,8 +8,10 @@ import socket
 import httpx
 
 from probe.client.exchange import Ended, Exchange
+from probe.client.patience import Patience
 from probe.client.transport import LookupTimeoutError
 from probe.core.request import Outcome
+from probe.core.time_limits import out_of_time
 
 _WORDS = {
     errno.EMFILE: "Kneewatch has used up its {limit} file descriptors; raise the limit (ulimit -n)",
@@ -89,11 +91,11 @@ def _words(number: int | None) -> str:
 NETWORK_ERRORS = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ArithmeticError, RuntimeError, ExceptionGroup)
 
 
-def failure_of(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
-    """Return the outcome of an exchange that did not complete."""
+def failure_of(error: Exception, exchange: Exchange, patience: Patience) -> Ended:
+    """Return the outcome of an exchange that did not complete, within the limits of `patience`."""
     received, message = exchange.received, str(error) or type(error).__name__
     if isinstance(error, TimeoutError | httpx.TimeoutException):
-        return Outcome.TIMEOUT, _lateness_of(error, exchange, timeout_s)
+        return Outcome.TIMEOUT, _lateness_of(error, exchange, patience)
     received.is_refused = is_refused(error)
     if received.is_refused and message == _ANYIOS_WORDS:
         message = os.strerror(errno.ECONNREFUSED)
@@ -106,10 +108,19 @@ def failure_of(error: Exception, exchange: Exchange, timeout_s: float) -> Ended:
     return Outcome.UNREACHABLE, f"cannot be reached ({exchange.safe(message)})"
 
 
-def _lateness_of(error: Exception, exchange: Exchange, timeout_s: float) -> str:
-    reads = exchange.received.reads
+def _lateness_of(error: Exception, exchange: Exchange, patience: Patience) -> str:
+    limits = exchange.request.extensions.get("timeout", {})
+    if isinstance(error, LookupTimeoutError):
+        return out_of_time(str(error), "connection.connect_timeout")
     if isinstance(error, httpx.ConnectTimeout):
-        return str(error) if isinstance(error, LookupTimeoutError) else "no connection in time"
-    if isinstance(error, httpx.ReadTimeout) and str(error):
-        return exchange.safe(str(error))
-    return f"{f'{len(reads)} reads of an answer' if reads else 'no answer'} within {timeout_s:g} s"
+        is_own = limits["connect"] < exchange.limit_s
+        raised_by = "connection.connect_timeout" if is_own else patience.raised_by
+        return out_of_time(f"no connection within {limits['connect']:g} s", raised_by)
+    if not isinstance(error, httpx.ReadTimeout):
+        return patience.lateness
+    words = exchange.safe(str(error))  # httpcore's has none
+    if not words:
+        begun = exchange.received.head_ns > 0
+        words = f"nothing more within {limits['read']:g} s" if begun else f"no answer within {limits['first_byte']:g} s"
+    key = "first_byte_timeout" if words.startswith("no answer") else "between_bytes_timeout"
+    return out_of_time(words, f"connection.{key}")

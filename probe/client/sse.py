@@ -15,6 +15,16 @@ _ERROR = b"error"
 _KEEP_ALIVES = (b"ping", b"keepalive", b"keep-alive", b"heartbeat")
 
 
+def is_keep_alive(data: bytes) -> bool:
+    """Return whether a read holds comments and keep-alive events alone, which say nothing of an answer."""
+    if data.startswith(b"data:"):
+        return False  # nearly always
+    lines = [line for line in data.splitlines() if line and not line.startswith(b":")]
+    kinds = [line.removeprefix(b"event:").strip() for line in lines if line.startswith(b"event:")]
+    has_others = any(not line.startswith((b"event:", b"data:")) for line in lines)
+    return not lines or (bool(kinds) and not has_others and all(kind in _KEEP_ALIVES for kind in kinds))
+
+
 class EventSplitter:
     """A buffer that returns the data of each event once it is complete, whatever the pieces that its bytes come in.
 

@@ -44,9 +44,10 @@ class CanaryConfig(ConfigSection):
     """Interval of the canaries, plus or minus 10 %, however slow the server is: canaries overlap. At least `1s`."""
     workload: Name = "default"
     """Workload of the canaries: a name under `workloads`, or a preset."""
-    timeout: Duration = default_duration("30s")
-    """Maximum duration of a request, also in capacity runs. At most 64 times `every`: that many canaries are in flight
-    while a server is stuck.
+    timeout: Duration | None = None
+    """Limit of a whole answer. Default: four times what the objectives allow the longest answer, at least `30s`; a
+    wait for the first token, or for the next, then ends after `30s`, or four times its objective if that is longer.
+    At most 64 times `every`: that many canaries are in flight while a server is stuck.
     """
     startup_grace: Duration | None = None
     """For this long after Kneewatch starts, failures before the first success are not counted. It is for a sidecar,
@@ -54,13 +55,6 @@ class CanaryConfig(ConfigSection):
     """
     known_answer: KnownAnswerConfig | None = None
     """A question with a known answer, asked in addition to the canaries. Without the section none is asked."""
-
-    @property
-    def valid_s(self) -> float:
-        """Return for how many seconds a canary shows whether the server is up. Later ones should have ended long
-        before.
-        """
-        return 3 * self.every + 2 * self.timeout
 
     def most_tokens_per_day(self, workload: WorkloadConfig) -> float:
         """Return the most tokens of a day's canaries, if each answer is wrong so that each one's question is asked."""

@@ -49,14 +49,16 @@ class ConnectionConfig(ConfigSection):
     has a connection of its own; one that is stopped is reset. https only; needs `pip install 'kneewatch[http2]'`.
     """
     connect_timeout: Duration = default_duration("5s")
-    """Limit for opening a connection, including the lookup of the name and TLS. `canary.timeout` applies if it is
-    shorter. Where an address does not answer, the name's next one is tried after 250 ms.
+    """Limit for opening a connection, including the lookup of the name and TLS. The limit of the request applies
+    if it is shorter. Where an address does not answer, the name's next one is tried after 250 ms.
     """
     first_byte_timeout: Duration | None = None
-    """Limit from sending the request to the first byte of the answer; at most `canary.timeout`."""
+    """Limit from sending the request to the first byte of the answer; at most the limit of a canary
+    (`canary.timeout`).
+    """
     between_bytes_timeout: Duration | None = None
-    """Limit between two parts of an answer, at most `canary.timeout`. vLLM sends the HTTP head at once, so the wait for
-    the first token counts.
+    """Limit between two parts of an answer, at most the limit of a canary. vLLM sends the HTTP head at once, so the
+    wait for the first token counts.
     """
 
     def limits(self) -> dict[str, float]:
@@ -92,7 +94,7 @@ def connection_problems(
         yield "connection.http2: needs https, and base_url is http; use https, or remove http2"
     elif connection.http2 and importlib.util.find_spec("h2") is None:
         yield "connection.http2: the package h2 is not installed; pip install 'kneewatch[http2]'"
-    for key, limit_s in connection.limits().items():
+    for key, limit_s in connection.limits().items() if timeouts else ():
         where, timeout_s = min(timeouts.items(), key=lambda each: each[1])
         if limit_s > timeout_s:
             yield (

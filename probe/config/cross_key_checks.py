@@ -14,7 +14,8 @@ from probe.config.gpu import gpu_problems
 from probe.config.headers import header_problems
 from probe.config.messages import did_you_mean, dotted, shown
 from probe.config.path_checks import authorities_problem, file_problem, folder_problem
-from probe.config.targets import AnyTarget, TemplateConfig, WatchConfig
+from probe.config.targets import AnyTarget, Keys, TemplateConfig, WatchConfig, canary_keys
+from probe.config.time_limits import canary_limits
 from probe.config.web_file import web_problems
 from probe.config.workloads import PRESETS, USERS, workload_problems
 from probe.core.objectives import LATENCIES
@@ -81,7 +82,7 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
             f" {target.objectives} promise none; add ttft there, or use metrics"
         )
     headers = (f"headers.{name}: {words}" for name, words in header_problems(target.headers, target.auth_header))
-    more = itertools.chain(headers, canary_problems(i, target, config, raw), _reaching_problems(i, target, raw))
+    more = itertools.chain(headers, canary_problems(i, target, config, raw), _reaching_problems(i, target, config, raw))
     return problems + [f"{at}.{line}" for line in more]
 
 
@@ -105,7 +106,7 @@ def _search_problems(target: AnyTarget, load: str, config: Config) -> Iterator[s
         yield f": a search models generated tokens, and api: {api.value} of {load} has none; add rates or concurrency"
 
 
-def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
+def _reaching_problems(i: int, target: AnyTarget, config: Config, raw: object) -> Iterator[str]:
     def written(keys: str) -> str:
         return shown(["targets", i, *keys.split(".")], raw)
 
@@ -136,18 +137,14 @@ def _reaching_problems(i: int, target: AnyTarget, raw: object) -> Iterator[str]:
         target.connection,
         base_url=base_url,
         metrics_urls=replicas,
-        timeouts={dotted((*keys, "timeout")): kind.canary.timeout for keys, kind in canary_keys(target)},
+        timeouts={
+            dotted((*keys, "timeout")): canary_limits(config, kind).answer_s()
+            for keys, kind in canary_keys(target)
+            if config.has_workload(kind.canary.workload)
+        },
         written=written,
     )
     yield from gpu_problems(target.gpu)
-
-
-Keys = tuple[str | int, ...]
-
-
-def canary_keys(target: WatchConfig) -> list[tuple[Keys, WatchConfig]]:
-    """Return each kind of canary with the keys of its section below the target."""
-    return [(("canary",) if target.canaries is None else ("canaries", j), kind) for j, kind in enumerate(target.kinds)]
 
 
 def canary_problems(i: int, target: WatchConfig, config: Config, raw: object) -> Iterator[str]:
@@ -183,7 +180,7 @@ def _kind_problems(keys: Keys, i: int, kind: WatchConfig, config: Config, raw: o
     asked = canary.known_answer
     if asked is not None and "prompt" in asked.model_fields_set and "expect" not in asked.model_fields_set:
         yield f"{where}.known_answer: prompt is set without expect; add expect, a regular expression for the answer"
-    if not kind.passive and canary.timeout > MAX_CANARIES * canary.every:
+    if canary.timeout is not None and not kind.passive and canary.timeout > MAX_CANARIES * canary.every:
         written = shown(["targets", i, *keys, "timeout"], raw)
         yield (
             f"{where}.timeout: {written} is more than {MAX_CANARIES} times every, {canary.every:g}s; lower it, or set"

@@ -235,6 +235,14 @@ AnyTarget = Annotated[
 ]
 
 
+Keys = tuple[str | int, ...]
+
+
+def canary_keys(target: WatchConfig) -> list[tuple[Keys, WatchConfig]]:
+    """Return each kind of canary with the keys of its section below the target."""
+    return [(("canary",) if target.canaries is None else ("canaries", j), kind) for j, kind in enumerate(target.kinds)]
+
+
 def only_located(target: WatchConfig) -> TargetConfig:
     """Return a target with an address, for a command on one server. Raises ConfigError for a template."""
     if isinstance(target, TargetConfig):

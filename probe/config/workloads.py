@@ -106,16 +106,24 @@ class WorkloadConfig(ConfigSection):
         return self.prefix.shared_tokens if isinstance(self.prefix, SharedPrefix) else 0
 
     @property
+    def longest_answer(self) -> int:
+        """Return the most output tokens of a request; 0 if the API generates none."""
+        if self.mixture is not None:
+            return max((part.longest_answer for part in self._parts.values()), default=0)
+        return _most(self.output_tokens) if self.api.generates else 0
+
+    @property
     def most_tokens(self) -> int:
         """Return the most prompt and output tokens of a request."""
         if self.mixture is not None:
             return max((part.most_tokens for part in self._parts.values()), default=0)
-        prompt, output = (
-            tokens if isinstance(tokens, int) else tokens.lognormal.max
-            for tokens in (self.prompt_tokens, self.output_tokens if self.api.generates else 0)
-        )
+        prompt, output = _most(self.prompt_tokens), self.longest_answer
         before = self.shared_tokens + (self.turns - 1) * (prompt + output) if self.turns > 1 else 0
         return before + prompt + output
+
+
+def _most(tokens: int | LognormalTokens) -> int:
+    return tokens if isinstance(tokens, int) else tokens.lognormal.max
 
 
 DEFAULT_WORKLOAD = WorkloadConfig()

@@ -66,7 +66,14 @@ SERVER_ERRORS = Reason(
     kind=ReasonKind.FAILURE,
     why="requests got HTTP 5xx, no connection, or no answer in time",
     advice="look at the server's log for the first failure, and measure again once it answers",
-    condition="a probe request got 5xx, no connection, or no answer within `canary.timeout`",
+    condition="a probe request got 5xx, no connection, or no answer within Kneewatch's time limit (`capacity.timeout`)",
+)
+TIME_LIMIT = Reason(
+    word="time_limit",
+    kind=ReasonKind.FAILURE,
+    why="an answer was still arriving at Kneewatch's time limit",
+    advice="raise --timeout (capacity.timeout in a configuration), or ask for shorter answers",
+    condition="an answer was still arriving at Kneewatch's time limit (`capacity.timeout`)",
 )
 RATE_LIMITED = Reason(
     word="rate_limited",
@@ -465,9 +472,9 @@ ENDED_BY_ERROR = Reason(
 )
 
 TRIPS = (
-    SERVER_ERRORS, RATE_LIMITED, FAILED_REQUESTS, SERVER_UNREADABLE, OTHER_SERVER, SERVER_RESTARTED, SEVERAL_SERVERS,
-    REPLICAS_CHANGED, ASLEEP, REJECTIONS, PREEMPTIONS, QUEUE, KV_CACHE, NO_FIRST_TOKEN, USERS_LATENCY, SLOW_ANSWERS,
-    SLOW_UNLOADED, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
+    SERVER_ERRORS, TIME_LIMIT, RATE_LIMITED, FAILED_REQUESTS, SERVER_UNREADABLE, OTHER_SERVER, SERVER_RESTARTED,
+    SEVERAL_SERVERS, REPLICAS_CHANGED, ASLEEP, REJECTIONS, PREEMPTIONS, QUEUE, KV_CACHE, NO_FIRST_TOKEN, USERS_LATENCY,
+    SLOW_ANSWERS, SLOW_UNLOADED, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
 )  # fmt: skip
 REFUSALS = (
     LOCKED, NO_LOCK, OUTSIDE_WINDOW, LATE, BUDGET_SPENT, CANARY_FAILED, NO_SERVER_METRICS, REFUSED_ASLEEP, BUSY,

@@ -15,6 +15,7 @@ from probe.client.endpoint import Endpoint
 from probe.client.secrets import Secrets
 from probe.core.request import RequestRecord
 from probe.core.step import StepPlan
+from probe.core.time_limits import TimeLimits
 from probe.core.trace import Trace
 from probe.core.workload import Workload
 
@@ -62,7 +63,7 @@ class Setup:
     model: str
     aliases: frozenset[str]
     workload: Workload
-    timeout_s: float
+    limits: TimeLimits | float
     seed: int
     salt: str
     index: int

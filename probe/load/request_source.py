@@ -7,6 +7,7 @@ from probe.client.endpoint import Endpoint
 from probe.client.exchange import aborted
 from probe.core.clock import Clock
 from probe.core.request import RequestRecord, RequestSpec, Traffic
+from probe.core.time_limits import TimeLimits
 from probe.core.trace import Trace
 from probe.core.workload import Workload
 from probe.load.sent_request import unpack
@@ -14,7 +15,7 @@ from probe.load.sent_request import unpack
 
 @dataclass(frozen=True, slots=True)
 class RequestSource:
-    """What to send: the endpoint, the model, the workload, and how long to wait for an answer.
+    """What to send: the endpoint, the model, the workload, and how long to wait for an answer (`limits`; a number: s).
 
     `aliases`: other names of the model, under which it may answer. `trace`: the requests, where a trace has them.
     """
@@ -22,7 +23,7 @@ class RequestSource:
     endpoint: Endpoint
     model: str
     workload: Workload
-    timeout_s: float
+    limits: TimeLimits | float
     seed: int = 0
     aliases: frozenset[str] = frozenset()
     trace: Trace | None = None

@@ -72,7 +72,7 @@ class Worker:
         endpoint = replace(
             setup.endpoint, secret=lambda: self._secrets.key, secret_headers=lambda: self._secrets.headers
         )
-        async with Client(endpoint, self._clock, setup.timeout_s) as client:
+        async with Client(endpoint, self._clock, setup.limits) as client:
             ready = _ready(client, setup, WorkerShare(setup.index, setup.count))
             self._alive_ns = self._clock.monotonic_ns()
             send(self._writer, Ready())

@@ -160,7 +160,7 @@ class WorkerPool:
             model=source.model,
             aliases=source.aliases,
             workload=source.workload,
-            timeout_s=source.timeout_s,
+            limits=source.limits,
             seed=source.seed + (begun << 40),  # far from the arrivals' seeds
             salt=f"{self._salt}/{begun}",
             index=share[0],

@@ -11,6 +11,7 @@ from itertools import chain
 from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
+from probe.config.time_limits import canary_limits, valid_s
 from probe.config.workloads import PRESETS, WorkloadConfig
 from probe.core.clock import Clock
 from probe.core.failure_log import FailureGroup, Since
@@ -35,7 +36,8 @@ class CanaryKind:
     ) -> None:
         """Take `on_record`: called with each question with a known answer."""
         self.endpoint = endpoint(target)
-        self.client = Client(self.endpoint, clock, target.canary.timeout)
+        self.client = Client(self.endpoint, clock, canary_limits(config, target))
+        self.valid_s = valid_s(config, target)
         self._config, self._clock, self._observer = target.canary, clock, observer
         self._load = workload(target.canary.workload, config.workload(target.canary.workload))
         self.canary = Canary(
@@ -71,7 +73,7 @@ class CanaryKind:
     def status(self) -> CanaryStatus:
         """Return what the canaries of this kind show."""
         recent = self.canary.recent
-        oldest_ns = self._clock.monotonic_ns() - int(self._config.valid_s * 1e9)
+        oldest_ns = self._clock.monotonic_ns() - int(self.valid_s * 1e9)
         shown = next((record for record in recent if record.is_up is not None), None)
         return CanaryStatus(
             workload=self._config.workload,

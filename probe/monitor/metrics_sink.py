@@ -82,8 +82,10 @@ class MetricsSink:
         """Set the objectives of all targets, including those to come."""
         self._client.set_bounds(objectives)
 
-    def add(self, target: TargetConfig, models: Sequence[str], objectives: Objectives) -> list[CapacityResult]:
-        """Announce a target, with the model of each kind of canary.
+    def add(
+        self, target: TargetConfig, models: Sequence[str], objectives: Objectives, valid_s: Sequence[float]
+    ) -> list[CapacityResult]:
+        """Announce a target, with the model of each kind of canary, and for how long one of them is valid.
 
         Return its capacity results from before a restart, the older one first.
         """
@@ -96,8 +98,8 @@ class MetricsSink:
         if target.gpu.is_read:
             self._gpus.add(name)
         if not target.passive:
-            for kind, model in zip(target.kinds, models, strict=True):
-                self._client.start_at_zero(name, model, kind.canary.workload, Traffic.CANARY, kind.canary.valid_s)
+            for kind, model, seconds in zip(target.kinds, models, valid_s, strict=True):
+                self._client.start_at_zero(name, model, kind.canary.workload, Traffic.CANARY, seconds)
             self.histories.open(name, objectives)
         if target.capacity.mode != "verify":
             return []

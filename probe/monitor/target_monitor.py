@@ -6,8 +6,9 @@ from functools import partial
 import structlog
 
 from probe.capacity.run.request import RunRequest, configured_run
-from probe.config.config import Config, LoadConfig
+from probe.config.config import Config
 from probe.config.targets import TargetConfig
+from probe.config.time_limits import capacity_limits
 from probe.core.clock import Clock
 from probe.core.errors import TargetError
 from probe.core.reasons import REPLICAS_CHANGED
@@ -15,6 +16,7 @@ from probe.core.request import UNKNOWN_MODEL, Outcome, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.snapshot import UserLoad
 from probe.core.target_status import TargetStatus, worst
+from probe.core.workload import longest as longest_lengths
 from probe.load.request_source import RequestSource
 from probe.monitor.canary_kind import CanaryKind, OnDemandCanaries, failure_groups, newest, newest_failures, since
 from probe.monitor.capacity_runs import CapacityRuns, RunHooks
@@ -40,7 +42,7 @@ class TargetMonitor:
     ) -> None:
         context = context or TargetContext()
         context.state.history.keep_at_interval(target.scrape)
-        self.config, self._clock, self._sink = target, clock, sink
+        self.config, self._config, self._clock, self._sink = target, config, clock, sink
         self.objectives = config.objectives_of(target)
         scraper = new_scraper(target, clock)
         self._observer = new_observer(target, self.objectives, clock, scraper=scraper, sink=sink, context=context)
@@ -53,7 +55,7 @@ class TargetMonitor:
         self._capacity_load = CapacityWorkload(config, first, context.state.lengths, self._flags)
         self._admission = new_admission_check(target, self.objectives, clock, context, self._capacity_load.lacking)
         hooks = RunHooks(
-            request=partial(self._run_request, config.load),
+            request=self._run_request,
             lock=partial(lock, config, target, clock),
             on_lock=partial(self.set_other_prober, loading=False),  # no other prober has the lock
             on_record=self._record,
@@ -74,6 +76,11 @@ class TargetMonitor:
     def canary_models(self) -> tuple[str, ...]:
         """Return the model of each kind of canary, in the configuration's order."""
         return tuple(kind.canary.model for kind in self._kinds)
+
+    @property
+    def valid_s(self) -> tuple[float, ...]:
+        """Return for how long a canary of each kind shows whether the server is up, in seconds."""
+        return tuple(kind.valid_s for kind in self._kinds)
 
     @property
     def capacity_workload(self) -> str:
@@ -194,13 +201,15 @@ class TargetMonitor:
         self._observer.add_record(record)
         self._sink.record(record)
 
-    def _run_request(self, load: LoadConfig | None, confirms: str | None) -> tuple[RunRequest, RequestSource]:
-        request = replace(configured_run(self._flags.target.kinds[0], self.objectives, load), confirms=confirms)
+    def _run_request(self, confirms: str | None) -> tuple[RunRequest, RequestSource]:
+        run = configured_run(self._flags.target.kinds[0], self.objectives, self._config.load)
+        request = replace(run, confirms=confirms)
+        load = self._capacity_load.current() or self._capacity_load.configured  # admission requires that it is known
         source = RequestSource(  # the same lengths in every run; prompts are new
             self._kinds[0].endpoint,
             self.model,
-            self._capacity_load.current() or self._capacity_load.configured,  # admission requires that it is known
-            self._first.canary.timeout,
+            load,
+            capacity_limits(self._config, self._first, longest_lengths(load)[1]),
             aliases=self._kinds[0].canary.aliases,
         )
         return request, source

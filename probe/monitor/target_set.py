@@ -173,7 +173,7 @@ class TargetSet:
         self.monitors[name], self._current[name], self._pages[name] = monitor, target, page
         monitor.follow_replicas(target.replicas)
         monitor.inhibit_load(target.inhibited_by)
-        for known in self._sink.add(target.config, monitor.canary_models, monitor.objectives):
+        for known in self._sink.add(target.config, monitor.canary_models, monitor.objectives, monitor.valid_s):
             monitor.restore(known)
         self._sharing[page].add(name)
         self._sink.health.publish_shared_page(self._sharing[page])

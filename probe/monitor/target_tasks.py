@@ -10,6 +10,7 @@ import structlog
 from probe.config.canaries import MAX_CANARIES
 from probe.config.config import Config, PrometheusConfig
 from probe.config.targets import TargetConfig
+from probe.config.time_limits import canary_limits
 from probe.core.clock import Clock
 from probe.core.durations import format_duration
 from probe.core.errors import TargetError
@@ -52,7 +53,7 @@ class TargetTasks:
             self._schedule.every(TaskId(task, name), seconds, work, first_s=position * seconds)
             health.announce_task(task, name, seconds, wall_s)
         if not target.passive:
-            self._plan_canaries(monitor, position, wall_s)
+            self._plan_canaries(monitor, config, position, wall_s)
         if target.capacity.mode != "off":
             every_s = target.capacity.forecast_every
             self._schedule.every(TaskId("forecast", name), every_s, partial(self._forecast, monitor))
@@ -63,7 +64,7 @@ class TargetTasks:
             self._schedule.cron(TaskId("capacity", name), run_times(target, is_found=is_found), run, grace_s=grace_s)
             health.announce_task("capacity", name, None, wall_s)
 
-    def _plan_canaries(self, monitor: TargetMonitor, position: float, wall_s: float) -> None:
+    def _plan_canaries(self, monitor: TargetMonitor, config: Config, position: float, wall_s: float) -> None:
         """Schedule each kind of canary. They share their series, with the shortest interval and the longest timeout."""
         name, kinds = monitor.config.name, [kind.canary for kind in monitor.config.kinds]
         for i, kind in enumerate(kinds):
@@ -75,7 +76,8 @@ class TargetTasks:
                 TaskId("canary", name, i), kind.every, work, first_s=first_s, at_once=_CANARIES_AT_ONCE
             )
         self._sink.health.announce_task("canary", name, min(kind.every for kind in kinds), wall_s)
-        self._sink.health.publish_canary_timeout(name, max(kind.timeout for kind in kinds))
+        limits_s = (canary_limits(config, kind).answer_s() for kind in monitor.config.kinds)
+        self._sink.health.publish_canary_timeout(name, max(limits_s))
 
     async def drop(self, target: str) -> None:
         """Remove a target's tasks. Cancel those that run, and wait until they have ended."""

@@ -107,19 +107,21 @@ def decide(
     *,
     rejected: int = 0,
     before: ServerSnapshot | None = None,
+    is_cut: bool = False,
 ) -> GuardVerdict:
     """Decide whether load may go on.
 
     `polls`: the server at each poll since load began, oldest first, None for a failed poll; `failures`: outcomes of the
     probe requests that failed since then, but for the `rejected` ones, which the server refused for having too much to
     do; `unanswered_s`: for how long (s) the probe requests without a first token have been due, in any order. `before`:
-    the server before any load of the run; None: the first poll.
+    the server before any load of the run; None: the first poll. `is_cut`: the first failure was an answer that still
+    arrived at Kneewatch's time limit.
     """
     if polls and polls[-1] is not None and polls[-1].is_asleep:
         return denied(reasons.ASLEEP, SLEEPS)  # and not the failures that this brings
     if failures:
         first = failures[0]
-        reason = _FAILURES.get(first, reasons.FAILED_REQUESTS)
+        reason = reasons.TIME_LIMIT if is_cut else _FAILURES.get(first, reasons.FAILED_REQUESTS)
         return denied(reason, f"{len(failures)} probe requests failed, first: {first}")
     missed = polls[-limits.missed_polls :]
     if len(missed) == limits.missed_polls and all(poll is None or poll.waiting is None for poll in missed):

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from probe.capacity.trend.headroom import largest_share
 from probe.core import objectives as slo
-from probe.core.request import RequestRecord
+from probe.core.request import Outcome, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.server_limits import limits_of
 from probe.core.snapshot import ServerSnapshot, UserTotals
@@ -43,8 +43,21 @@ class Diagnosis:
 
     @property
     def is_healthy(self) -> bool:
-        """Return whether every canary was answered within every objective."""
-        return all(slo.met(record, self.status.objectives).get(slo.ALL, False) for record in self.status.recent)
+        """Return whether every canary that could be judged was answered within every objective."""
+        return self.is_judged and all(map(self.is_good, self._judged))
+
+    @property
+    def is_judged(self) -> bool:
+        """Return whether this machine was on time for any canary."""
+        return bool(self._judged)
+
+    @property
+    def _judged(self) -> Sequence[RequestRecord]:
+        return [record for record in self.status.recent if record.outcome is not Outcome.CLIENT_BOUND]
+
+    def is_good(self, record: RequestRecord) -> bool:
+        """Return whether a canary was answered within every objective."""
+        return slo.met(record, self.status.objectives).get(slo.ALL, False)
 
     @property
     def _in_effect(self) -> Mapping[str, str]:
@@ -110,11 +123,12 @@ def _server(found: Diagnosis) -> Iterator[tuple[str, str]]:
 
 
 def _health(found: Diagnosis) -> Iterator[tuple[str, str]]:
-    good = sum(slo.met(record, found.status.objectives).get(slo.ALL, False) for record in found.status.recent)
-    yield (
-        "Healthy",
-        f"{'yes' if found.is_healthy else 'no'}: {good} of {len(found.status.recent)} canaries met every objective",
-    )
+    recent = found.status.recent
+    answer = "unknown" if not found.is_judged else "yes" if found.is_healthy else "no"
+    words = f"{answer}: {sum(map(found.is_good, recent))} of {len(recent)} canaries met every objective"
+    if late := sum(record.outcome is Outcome.CLIENT_BOUND for record in recent):
+        words += f", and Kneewatch itself was too late to judge {late}; run it on a quieter machine"
+    yield "Healthy", words
     worst = min(found.status.recent, key=lambda record: _rank(record, found), default=None)
     if worst is not None:
         yield "Canary", canary_words(worst, found.status.objectives, urlsplit(found.status.base_url).netloc)
@@ -122,7 +136,7 @@ def _health(found: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def _rank(record: RequestRecord, found: Diagnosis) -> tuple[bool, int]:
     """Return a key that puts a failed canary first, and then the slowest one."""
-    return slo.met(record, found.status.objectives).get(slo.ALL, False), record.sent_ns - record.done_ns
+    return found.is_good(record), record.sent_ns - record.done_ns
 
 
 def _users(found: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -195,7 +209,7 @@ def diagnosis_json(found: Diagnosis) -> dict[str, Any]:
         **_server_json(status.server, status.server_error),
         "flags": {name: {"value": value, "source": found.flag_sources[name]} for name, value in found.flags.items()},
         "missing_flags": list(found.missing_limits),
-        "is_healthy": found.is_healthy,
+        "is_healthy": found.is_healthy if found.is_judged else None,
         "canaries": [
             {**record_json(record), "met": dict(slo.met(record, status.objectives))} for record in status.recent
         ],

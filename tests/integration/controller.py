@@ -13,7 +13,7 @@ from probe.load.worker_pool import WorkerPool
 
 
 async def main(base_url: str, concurrency: int) -> None:
-    source = RequestSource(Endpoint("a", base_url), "tiny", Workload("w", Api.COMPLETIONS, 16, 400), timeout_s=60.0)
+    source = RequestSource(Endpoint("a", base_url), "tiny", Workload("w", Api.COMPLETIONS, 16, 400), limits=60.0)
     async with WorkerPool(source, 2, SystemClock()) as workers:
         print(*(worker.process.pid for worker in workers._workers), flush=True)  # noqa: T201
         await workers.run(StepPlan(concurrency, 60.0), asyncio.Event(), lambda _: None)

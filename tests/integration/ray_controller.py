@@ -14,7 +14,7 @@ from probe.load.worker_pool import WorkerPool
 
 
 async def main(base_url: str, concurrency: int, address: str) -> None:
-    source = RequestSource(Endpoint("a", base_url), "tiny", Workload("w", Api.COMPLETIONS, 16, 400), timeout_s=60.0)
+    source = RequestSource(Endpoint("a", base_url), "tiny", Workload("w", Api.COMPLETIONS, 16, 400), limits=60.0)
     place = RayBackend(address, 60.0)
     async with WorkerPool(source, 2, SystemClock(), place) as workers:
         print(place._driver.pid, flush=True)  # noqa: T201

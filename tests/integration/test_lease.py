@@ -449,7 +449,7 @@ async def _ramp(server: MockServer) -> None:
     )
     scraper = Scraper(where, CLOCK, timeout_s=1.0)
     try:
-        async with WorkerPool(RequestSource(where, "tiny", load, timeout_s=60.0), 2, CLOCK) as workers:
+        async with WorkerPool(RequestSource(where, "tiny", load, limits=60.0), 2, CLOCK) as workers:
             plans = FixedSteps([StepPlan(concurrency=8, seconds=40.0)])
             await CapacityRun(job, plans, workers, ServerAccess(scraper.read), CLOCK).run()
     finally:

@@ -60,7 +60,7 @@ def _with(cluster: RayCluster, work: Work, *, load: Workload = LONG, address: st
 
 
 def _source(server: MockServer, load: Workload) -> RequestSource:
-    return RequestSource(Endpoint("a", server.url, secret=lambda: KEY), "tiny", load, timeout_s=60.0)
+    return RequestSource(Endpoint("a", server.url, secret=lambda: KEY), "tiny", load, limits=60.0)
 
 
 def _relays(cluster: RayCluster) -> set[int]:

@@ -58,7 +58,7 @@ def _with(work: Work, *, load: Workload = SHORT, count: int = 2, endpoint: Endpo
     async def main() -> None:
         async with mock_server() as server:
             where = replace(endpoint or Endpoint("a", ""), base_url=server.url)
-            async with WorkerPool(RequestSource(where, "tiny", load, timeout_s=60.0), count, CLOCK) as workers:
+            async with WorkerPool(RequestSource(where, "tiny", load, limits=60.0), count, CLOCK) as workers:
                 pids = [worker.process.pid for worker in workers._workers]
                 await work(server, workers)
             assert not any(_alive(pid) for pid in pids)
@@ -171,7 +171,7 @@ def test_a_trace_is_sent_at_its_times_and_with_its_lengths_by_several_workers() 
 
     async def main() -> None:
         async with mock_server() as server:
-            source = RequestSource(Endpoint("a", server.url), "tiny", load, timeout_s=60.0, trace=trace)
+            source = RequestSource(Endpoint("a", server.url), "tiny", load, limits=60.0, trace=trace)
             async with WorkerPool(source, 2, CLOCK) as workers:
                 for speed in (1.0, 2.0):
                     (plan,) = replay_steps(Replay(trace, (speed,)), 64, holds=False)
@@ -431,7 +431,7 @@ def test_stop_ends_a_step_whose_connections_are_not_answered() -> None:
                 one.setblocking(False)  # noqa: FBT003 - its only parameter
                 one.connect_ex(deaf.getsockname())
             source = RequestSource(
-                Endpoint("a", f"http://127.0.0.1:{deaf.getsockname()[1]}"), "tiny", SHORT, timeout_s=60.0
+                Endpoint("a", f"http://127.0.0.1:{deaf.getsockname()[1]}"), "tiny", SHORT, limits=60.0
             )
             async with WorkerPool(source, 1, CLOCK) as workers:
                 stop = asyncio.Event()
@@ -689,7 +689,7 @@ def test_the_last_message_of_a_worker_is_read_after_it_has_ended(ways: str) -> N
 
 
 def _source(server: MockServer) -> RequestSource:
-    return RequestSource(Endpoint("a", server.url), "tiny", SHORT, timeout_s=60.0)
+    return RequestSource(Endpoint("a", server.url), "tiny", SHORT, limits=60.0)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from probe.core.clock import Clock
 from probe.core.request import NO_FAILURES, Outcome, RequestRecord
 from probe.core.result import Stopped
 from probe.core.step import StepPlan, StepRun
+from probe.core.time_limits import was_arriving
 from probe.load.messages import WORKER_LOST_S
 from probe.observe.guard import (
     broken_for_certain,
@@ -110,6 +111,7 @@ class RunGuard:
         self._stream = StreamGuard(self._limits, request.objectives) if request.by_stream else None
         self._is_unloaded = request.by_stream  # until the answers of the unloaded server are known
         self._failures: list[Outcome] = []
+        self._is_cut = False  # whether the first failed answer still arrived at its time limit
         self._rejected = 0  # requests that the server refused for having too much to do
         self._unexplained: list[Outcome] = []  # of refusals until the next poll
         self._is_loading = False
@@ -197,6 +199,7 @@ class RunGuard:
             self._unexplained.append(record.outcome)
             self._switch.step_over.set()
         else:
+            self._is_cut = self._is_cut or (not self._failures and was_arriving(record.detail))
             self._failures.append(record.outcome)
 
     def _counts_rejections(self) -> bool:
@@ -238,6 +241,7 @@ class RunGuard:
             self._unanswered_s(),
             rejected=self._rejected,
             before=self._watch.first,
+            is_cut=self._is_cut,
         )
         if verdict.allows_load and self._stream is not None:
             verdict = self._stream.decide() or verdict

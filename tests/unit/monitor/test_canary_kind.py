@@ -38,7 +38,7 @@ def _against(work: Callable[[TargetMonitor, MetricsSink], Awaitable[None]]) -> N
             sink = MetricsSink(None, SystemClock())
             sink.promise([config.objectives_of(config.targets[0])])
             monitor = TargetMonitor(config, config.servers[0], SystemClock(), sink)
-            sink.add(config.servers[0], monitor.canary_models, monitor.objectives)
+            sink.add(config.servers[0], monitor.canary_models, monitor.objectives, monitor.valid_s)
             try:
                 await work(monitor, sink)
             finally:
@@ -120,7 +120,7 @@ def test_a_secret_of_one_kind_is_hidden_in_answers_to_another() -> None:
         sink = MetricsSink(None, SystemClock())
         sink.promise([config.objectives_of(config.targets[0])])
         monitor = TargetMonitor(config, config.servers[0], SystemClock(), sink)
-        sink.add(config.servers[0], monitor.canary_models, monitor.objectives)
+        sink.add(config.servers[0], monitor.canary_models, monitor.objectives, monitor.valid_s)
         await monitor.send_canary(0)
         await monitor.send_canary(1)
         await monitor.close()

@@ -133,7 +133,7 @@ def _sink(path: Path | None, *targets: str) -> MetricsSink:
         {"name": name, "base_url": "http://127.0.0.1:9", "capacity": {"mode": "verify"}} for name in targets
     ]
     for target in config_from({"targets": raw}, "test").servers:
-        sink.add(target, ["m"], Objectives("chat"))
+        sink.add(target, ["m"], Objectives("chat"), [75.0])
     return sink
 
 

@@ -92,7 +92,7 @@ def _watch(server: MockServer, known_answer: object) -> Watched:
     )
     sink = MetricsSink(None, SystemClock())
     monitor = TargetMonitor(config, config.targets[0], SystemClock(), sink)
-    sink.add(config.targets[0], monitor.canary_models, monitor.objectives)
+    sink.add(config.targets[0], monitor.canary_models, monitor.objectives, monitor.valid_s)
     return Watched(monitor, sink, server)
 
 

@@ -26,7 +26,7 @@ def _measured(measurements: MetricsSink, *names: str) -> None:
     raw = [{"name": "x", "base_url": "http://127.0.0.1:9", "capacity": {"mode": "verify"}, "gpu": {"nvml": True}}]
     (target,) = config_from({"targets": raw}, "test").servers
     for name in names:
-        measurements.add(target.model_copy(update={"name": name}), ["m"], CHAT)
+        measurements.add(target.model_copy(update={"name": name}), ["m"], CHAT, [75.0])
         measurements.discovery.describe(name, "found", {"app": "x"})
         measurements.health.announce_task("canary", name, 15.0, 1000.0)
         measurements.record(record(target=name))
@@ -84,7 +84,7 @@ def test_a_target_that_comes_again_starts_at_zero_and_with_the_capacity_that_is_
     (target,) = config_from(
         {"targets": [{"name": "a", "base_url": "http://127.0.0.1:9", "capacity": {"mode": "verify"}}]}, "test"
     ).servers
-    known = measurements.add(target, ["m"], CHAT)
+    known = measurements.add(target, ["m"], CHAT, [75.0])
     assert [each.id for each in known][-1:] == ["1-a"]
     lines = _of(measurements, "a")
     assert [line for line in lines if line.startswith("kneewatch_capacity_requests_per_second{")][-1:] == [

@@ -94,7 +94,7 @@ def _watch(url: str, *, timeout: str = "10s", every_s: float = EVERY_S) -> Watch
     problems: list[tuple[TaskId, str]] = []
     sink = MetricsSink(None, SystemClock())
     monitor = TargetMonitor(config, target, SystemClock(), sink)
-    sink.add(target, monitor.canary_models, monitor.objectives)
+    sink.add(target, monitor.canary_models, monitor.objectives, monitor.valid_s)
     schedule = Scheduler(SystemClock(), lambda _: None, lambda task, what, _: problems.append((task, what)))
     TargetTasks(schedule, sink, SystemClock()).plan(monitor, config, 0.0)
     schedule.start()

@@ -17,6 +17,7 @@ from probe.core.reasons import Reason
 from probe.core.result import Capacity, CapacityResult, Correction, PriorForecast, Roofline, Stopped
 from probe.core.snapshot import UserLoad
 from probe.core.step import StepSummary
+from probe.core.time_limits import out_of_time
 from probe.report.forecast_text import beside_measured, forecast_words
 from probe.report.html import report
 from probe.report.knee_text import knee_words
@@ -200,6 +201,8 @@ def test_a_run_s_text_says_why_once_and_advises_once_what_fits(
         ("unauthorized: HTTP 401", "change what the first failure names"),
         ("server_error: HTTP 500: oops. Really", "look at the server's log for the first failure"),
         ("timeout: no answer within 30 s", "look at the server's log for the first failure"),
+        (f"timeout: {out_of_time('no full answer within 90 s', '--timeout')}", "raise --timeout (capacity.timeout"),
+        (f"timeout: {out_of_time('no full answer within 90 s (nothing more after 1 s)', '')}", "look at the server's"),
         ("rejected: HTTP 503: The engine is currently busy", "raise the queue limit"),
         ("rejected: HTTP 429: too many requests", "raise the limit for Kneewatch's key"),
     ],

@@ -332,7 +332,7 @@ def test_a_name_that_is_not_resolved_in_time_is_named_as_the_cause(monkeypatch: 
     endpoint = Endpoint("a", "http://dead.invalid:8000", connect_s=0.05)
 
     async def main() -> None:
-        async with Client(endpoint, SystemClock(), timeout_s=10.0) as client:
+        async with Client(endpoint, SystemClock(), 10.0) as client:
             with pytest.raises(TargetError, match=r"the name dead\.invalid was not resolved within 0\.05 s"):
                 await client.models()
 
