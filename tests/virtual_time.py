@@ -47,6 +47,16 @@ class VirtualClock:
         return 0
 
 
+class Jumpy(VirtualClock):
+    """Every other look is 100 ms ahead, as if the process had waited for a processor."""
+
+    looks = 0
+
+    def monotonic_ns(self) -> int:
+        self.looks += 1
+        return super().monotonic_ns() + self.looks % 2 * 100_000_000
+
+
 def virtually(work: Coroutine[Any, Any, _T], *, within_s: float = 120.0) -> _T:
     """Return the result of `work`. Raises TimeoutError after that much virtual time, AssertionError for a task left
     behind.

@@ -18,6 +18,7 @@ from probe.core.request import NO_FAILURES, Outcome, RequestRecord
 from probe.core.result import Stopped
 from probe.core.step import StepPlan, StepRun
 from probe.core.time_limits import was_arriving
+from probe.load.loop_lag import lag_of_most_moments
 from probe.load.messages import WORKER_LOST_S
 from probe.observe.guard import (
     broken_for_certain,
@@ -146,8 +147,13 @@ class RunGuard:
         self._is_loading = False
 
     def observe_unloaded(self, run: StepRun) -> None:
-        """Take in the answers of the unloaded server; stop the run where they are too slow already."""
-        if self._stream is not None and (verdict := self._stream.observe_unloaded(run.records)) is not None:
+        """Take in the answers of the unloaded server; stop the run where they are too slow already.
+
+        An answer that may have missed an objective by this machine's own delay says nothing of the server.
+        """
+        waking_s, promised = lag_of_most_moments(run.loop_lag_s), self._request.objectives
+        known = [record for record in run.records if not slo.may_be_client_delay(record, promised, waking_s)]
+        if self._stream is not None and (verdict := self._stream.observe_unloaded(known)) is not None:
             self._switch.stop("guard", verdict.reason)
         self._is_unloaded = False
 

@@ -6,7 +6,7 @@ import pytest
 from example_records import CHAT
 from fake_request import LocalLoad
 from fake_server import Asked, FakeMetrics, FakeServer, job, ready, specs
-from virtual_time import VirtualClock, virtually
+from virtual_time import Jumpy, VirtualClock, virtually
 
 from probe.capacity.run.request import Budget
 from probe.core.request import Outcome
@@ -20,13 +20,18 @@ pytestmark = pytest.mark.slow
 PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
 
 
-def _run(server: FakeServer, *concurrency: int, metrics: FakeMetrics | None = None) -> CapacityResult:
+def _run(
+    server: FakeServer,
+    *concurrency: int,
+    metrics: FakeMetrics | None = None,
+    client_clock: VirtualClock | None = None,
+) -> CapacityResult:
     by_stream = job(CHAT, PLENTY, by_stream=True)
     plans = tuple(StepPlan(concurrency=count, seconds=6.0) for count in concurrency)
     clock = VirtualClock()
 
     async def run() -> CapacityResult:
-        load = LocalLoad(ready(server, specs(8, 10)), clock)
+        load = LocalLoad(ready(server, specs(8, 10)), client_clock or clock)
         return await Asked(by_stream, plans).ramp(load, metrics or FakeMetrics(lambda _: None), clock).run()
 
     return virtually(run(), within_s=600.0)
@@ -67,6 +72,18 @@ def test_a_server_that_is_slow_without_load_gets_no_load_and_is_not_called_busy(
     assert len(server.sent_s) <= 1 + UNLOADED_REQUESTS
     assert result.capacity.limiting is None
     assert advice(result) == "loosen the objective, shorten the workload, or make the server faster."
+
+
+@pytest.mark.fault(
+    "LO83",
+    "Kneewatch's machine is busy while it measures a server without a metrics page before any load",
+    area="Starvation",
+    users_see="the run goes on, with steps that are `client_bound` while that lasts",
+    stays="the server is not called slow without load (`slow_unloaded`) for what the lateness may explain",
+)
+@pytest.mark.parametrize(("seconds", "by"), [(0.55, "done"), (0.9, "guard")])
+def test_a_late_client_calls_no_server_slow_without_load(seconds: float, by: str) -> None:
+    assert _run(FakeServer(lambda _: seconds), 1, client_clock=Jumpy()).stopped.by == by
 
 
 def test_a_request_that_fails_ends_the_load() -> None:

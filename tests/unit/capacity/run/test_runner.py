@@ -9,7 +9,7 @@ import pytest
 from example_records import CHAT
 from fake_request import LocalLoad, Send
 from fake_server import Asked, FakeMetrics, FakeServer, Timed, job, ready, specs
-from virtual_time import VirtualClock, virtually
+from virtual_time import Jumpy, VirtualClock, virtually
 
 from probe.capacity.run.request import Budget
 from probe.capacity.run.runner import CapacityRun
@@ -512,15 +512,6 @@ def test_steps_with_too_few_requests_publish_no_knee() -> None:
     stays="the last capacity",
 )
 def test_a_step_in_which_the_client_was_late_publishes_no_knee_ends_no_ramp_and_wants_more_workers() -> None:
-    class Jumpy(VirtualClock):
-        """Every other look at the clock is 100 ms ahead: the loop seems to wake that late."""
-
-        looks = 0
-
-        def monotonic_ns(self) -> int:
-            self.looks += 1
-            return super().monotonic_ns() + self.looks % 2 * 100_000_000
-
     async def begin() -> tuple[CapacityResult, int]:
         slow = FakeServer(seconds=lambda _: 0.8)
         clock = Jumpy()

@@ -10,7 +10,7 @@ import pytest
 from example_records import CHAT, record
 from fake_request import LocalLoad
 from fake_server import Asked, FakeMetrics, FakeServer, Timed, at_once, job, ready
-from virtual_time import VirtualClock, virtually
+from virtual_time import Jumpy, VirtualClock, virtually
 
 from probe.capacity.run.request import Budget
 from probe.capacity.run.runner import CapacityRun
@@ -223,16 +223,6 @@ def test_a_step_of_a_search_ends_as_soon_as_it_is_certain_to_break_an_objective(
     assert load_plan.trips == ["objective_broken"]
     assert ran.result.steps[0].tripped == "objective_broken"
     assert 10 <= ran.result.steps[0].requests.ok <= 12
-
-
-class Jumpy(VirtualClock):
-    """Every other look is 100 ms ahead, as if the process had waited for a processor."""
-
-    looks = 0
-
-    def monotonic_ns(self) -> int:
-        self.looks += 1
-        return super().monotonic_ns() + self.looks % 2 * 100_000_000
 
 
 @pytest.mark.slow
