@@ -37,6 +37,8 @@ SWITCHES: Mapping[str, tuple[tuple[str, str, Any], ...]] = {
     "unforeseen-overload": ((_SEARCH + "search", "unforeseen_overload", lambda *_: None),),
     "until-verified": ((_SEARCH + "search", "load_to_verify", lambda *_: None),),
     "100-seconds": ((_SEARCH + "unverified", "_LEAST_SPAN_S", 0.0),),
+    "late-holds": (("probe.load.late_step", "has_held", lambda *_: False),),
+    "late-trips": (("probe.load.late_step", "may_explain", lambda *_: False),),
     "light-waiting": ((_SEARCH + "unverified", "_DRIFT_SHARE", 0.9),),
 }
 

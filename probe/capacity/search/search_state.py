@@ -24,7 +24,7 @@ from probe.capacity.search.search_step import (
 )
 from probe.capacity.search.step_replay import StepReplays, estimate_correction, with_front_end
 from probe.core.objectives import Objectives
-from probe.core.reasons import CLIENT_BOUND
+from probe.core.reasons import CLIENT_BOUND, TOO_FEW
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepRun, StepSummary, TrafficBeside
 from probe.core.workload import Workload
@@ -227,7 +227,7 @@ def _offered_rps(step: StepSummary, run: StepRun, tripped: str | None) -> float:
     Of a step that this machine was late in, what was sent in the window, at most the plan.
     """
     arrivals = run.plan.arrivals
-    if step.valid and step.is_late and arrivals is not None:
+    if step.is_late and step.reason in (None, TOO_FEW.word) and arrivals is not None:
         return min(arrivals.rate_rps, step.offered_rps)
     if arrivals is not None and (arrivals.counted_s or tripped is not None):
         return arrivals.rate_rps

@@ -192,6 +192,9 @@ def test_a_late_step_that_held_counts_by_what_was_sent_and_teaches_no_latency() 
     following = search.next_step()
     assert following is not None
     assert following.load > own, "it is not repeated"
+    few = replace(summary, valid=False, reason="too_few_requests")
+    search.step_finished(few, StepRun(plan, (), (0, 30 * 10**9), (), is_cut_short=False), [], None)
+    assert search.state.steps.pop().load_rps == pytest.approx(0.96 * own)
     search.state.steps[-1] = replace(late, summary=replace(summary, valid=False, reason="client_bound"))
     again = search.next_step()
     assert again is not None
