@@ -1,5 +1,5 @@
 """`python -m probe` is `kneewatch`."""
 
-from probe.cli.main import main
+from kneewatch import main
 
 main()

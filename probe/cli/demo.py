@@ -4,7 +4,6 @@ import asyncio
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -35,10 +34,13 @@ async def run_demo(seconds: float, port: int) -> None:
     """Run for `seconds`: print a live summary, then the capacity run's result. Raises KneewatchError."""
     configure_logs(quiet=True)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    server = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "probe", "sim", "--port", "0", "--profile", "llama-8b", "--model", _MODEL,
+    program = (sys.executable, "-P", "-m", "probe", "sim", "--port", "0", "--profile", "llama-8b", "--model", _MODEL)
+    server = await asyncio.create_subprocess_exec(  # it ends with this process, whatever ends that
+        *(sys.executable, "-P", "-m", "probe.runtime.kept_program", *program),
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        start_new_session=True,  # Ctrl-C is for this process
+    )
     try:
         url = await _address(server)
         console.print(f"A mock vLLM server (simulated timings, no GPU) runs on {url}")
@@ -46,8 +48,8 @@ async def run_demo(seconds: float, port: int) -> None:
             app = App(_config(url, port, Path(directory), seconds), SystemClock())
             await _watch(app, seconds, console)
     finally:
-        with suppress(ProcessLookupError):
-            server.terminate()
+        if server.stdin is not None:
+            server.stdin.close()
         await server.wait()
 
 

@@ -37,6 +37,7 @@ def sim(
     from probe.mock_server.listing import table
     from probe.mock_server.profiles import PROFILES
     from probe.mock_server.server import serve
+    from probe.runtime import event_loop
 
     if listed:
         typer.echo(table(PROFILES.values()))
@@ -62,7 +63,8 @@ def sim(
         typer.echo(f"mock server {profile} serves {model} on http://{host}:{bound}")
 
     try:
-        asyncio.run(serve(served, host=host, port=port, model=model, seed=seed, ready=ready, is_pooling=embeddings))
+        serving = serve(served, host=host, port=port, model=model, seed=seed, ready=ready, is_pooling=embeddings)
+        event_loop.run(serving, asyncio.new_event_loop)
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (while")[0]  # create_server repeats the address
         raise ConfigError(f"--host {host} --port {port}: cannot listen ({why}); choose another host or port") from None
@@ -73,8 +75,7 @@ def demo(
     port: Port = 9876,
 ) -> None:
     """Run a demo: a mock server, the monitor, canaries and a capacity run. No GPU needed."""
-    import asyncio
-
     from probe.cli.demo import run_demo
+    from probe.runtime import event_loop
 
-    asyncio.run(run_demo(seconds, port))
+    event_loop.run(run_demo(seconds, port))

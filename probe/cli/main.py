@@ -1,11 +1,13 @@
 """The command line: commands are registered here, and errors become one line and an exit status.
 
 Exit status: 0 done, or objectives met; 1 objectives missed, no knee found, or worse than the base; 2 could not do it
-(one line on standard error says why). Commands import what they need when they run, so that --help stays quick.
+(one line on standard error says why); 128 and its number where a signal ended it. Commands import what they need when
+they run, so that --help stays quick.
 """
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -25,6 +27,7 @@ from probe.cli import (
 from probe.cli.output import NAME, discard_output, open_closed_streams, print_error
 from probe.core.errors import KneewatchError
 from probe.core.text import one_line
+from probe.runtime.ending import EndedBySignal, heeded
 
 # The base class of usage errors in the click that Typer uses: newer versions bring their own, older ones import it.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
@@ -92,7 +95,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the `kneewatch` command with these arguments, or the process's own. Always raises SystemExit."""
     open_closed_streams()
     try:
-        given = list(arguments if arguments is not None else sys.argv[1:])
+        with heeded():
+            _run(list(arguments if arguments is not None else sys.argv[1:]))
+    except EndedBySignal as ended:
+        discard_output()
+        sys.exit(ended.status)
+    finally:
+        if arguments is None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback from Ctrl-C while the interpreter ends
+
+
+def _run(given: list[str]) -> None:
+    try:
         sys.exit(command()(given, prog_name=NAME, standalone_mode=False, obj=given))
     except KneewatchError as error:
         print_error(error)

@@ -1,6 +1,5 @@
 """`kneewatch ramp` behind its options: the run with its progress, what ends it, and the files with the result."""
 
-import asyncio
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -43,6 +42,7 @@ from probe.report.progress import following
 from probe.report.result_json import dumps
 from probe.report.result_text import result_words
 from probe.runtime import event_loop
+from probe.runtime.ending import act_on_signals
 from probe.runtime.helper_process import HelperError
 from probe.runtime.process import raise_descriptor_limit
 from probe.scrape.scraper import Scraper
@@ -233,18 +233,10 @@ async def _admit(config: Config, target: TargetConfig, scraper: Scraper, request
     return Admission(verdict if request.is_guarded or verdict.reason == reasons.REFUSED_ASLEEP.word else GO, server)
 
 
-def on_signals(act: Callable[[], None]) -> None:
-    """Have Ctrl-C, SIGTERM and a closed terminal do this from now on, in the running loop."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored: by nohup
-            loop.add_signal_handler(number, act)
-
-
 @contextmanager
 def stopped_by_signals(run: CapacityRun) -> Iterator[None]:
     """Let signals end a run."""
-    on_signals(partial(run.stop, "interrupt", "signal"))
+    act_on_signals(partial(run.stop, "interrupt", "signal"))
     yield  # The handlers stay: a second Ctrl-C must not lose the result while the load ends.
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,12 @@ from probe.cli.options import check_address, configuration, duration_of, timeout
 from probe.cli.output import print_error, print_json
 from probe.cli.parameters import LengthOptions, ObjectiveOptions, ServerOptions
 from probe.cli.planning import predicted_knobs
-from probe.cli.ramp import on_signals, ramp_target
+from probe.cli.ramp import ramp_target
 from probe.cli.ramp_command import RampOptions, run_request
 from probe.cli.targets import one_target
 from probe.cli.tune_command import TuneOptions
 from probe.cli.tune_knobs import KnobValues, check_base, has_place, in_effect, server_flags, with_settings
-from probe.cli.tuned_server import AppliedServer, Readiness, Settings, StartedServer, StartError, TunedServer, words_of
+from probe.cli.tuned_server import AppliedServer, Readiness, Settings, StartedServer, TunedServer, words_of
 from probe.cli.tuning import (
     INTERRUPTED,
     InterruptedTuningError,
@@ -39,8 +39,10 @@ from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError, KneewatchError
+from probe.core.file_output import append_to_file
 from probe.core.redactor import SECRETS
 from probe.core.result import CapacityResult, Phase
+from probe.core.text import one_line
 from probe.core.vllm_command import vllm_flags
 from probe.monitor.startup_flags import with_flags
 from probe.report.figures import number
@@ -51,6 +53,7 @@ from probe.report.result_text import capacity_words, no_capacity_words
 from probe.report.tune_markdown import plan_words, tune_markdown
 from probe.report.tune_record import SKIPPED, KnobDecision, TuneRecord, tune_json
 from probe.runtime import event_loop
+from probe.runtime.ending import act_on_signals
 from probe.runtime.kept_program import free_port
 from probe.runtime.process import raise_descriptor_limit
 
@@ -77,11 +80,17 @@ class Interruption:
         self._task = task
         self._run: CapacityRun | None = None
         self.has_come = False
-        self.is_over = False  # the server is being restored, which nothing interrupts
+        self._restoring: str | None = None
+
+    def is_over(self, restoring: str) -> None:
+        """Interrupt nothing from now on: the server is being restored, which these words say."""
+        self._restoring = restoring
 
     def interrupt(self) -> None:
         """End it. Only the first time counts: a server is being stopped meanwhile."""
-        if self.has_come or self.is_over:
+        if self._restoring:
+            _say(self._restoring)
+        if self.has_come or self._restoring is not None:
             return
         self.has_come = True
         if self._run is not None:
@@ -133,7 +142,7 @@ async def _tuned(run: TuneRun, record: TuneRecord, follow: ProgressView) -> Tune
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - within a coroutine there is one
     interruption = Interruption(task)
-    on_signals(interruption.interrupt)
+    act_on_signals(interruption.interrupt)
     note = partial(_note, follow)
     observers = TuneObservers(partial(write_record, run.folder), note, lambda: interruption.has_come)
     measure = partial(_measured, run, interruption, follow)
@@ -143,30 +152,59 @@ async def _tuned(run: TuneRun, record: TuneRecord, follow: ProgressView) -> Tune
     except (InterruptedTuningError, asyncio.CancelledError):
         task.uncancel()
         tuning.record = replace(tuning.record, ended_by=INTERRUPTED)
-    except KneewatchError as error:
-        tuning.record = replace(tuning.record, ended_by=str(error))
+    except BaseException as error:
+        why = str(error) if isinstance(error, KneewatchError) else one_line(repr(error))
+        tuning.record = replace(tuning.record, ended_by=why)
         raise
     finally:
-        interruption.is_over = True
-        await _restore(run, tuning.record.settings)  # first: the record may not be writable
-        write_record(run.folder, tuning.record)
+        await _restore(run, tuning.record.settings, interruption)  # first: the record may not be writable
+        _write_last(run.folder, tuning.record)
     return tuning.record
 
 
-async def _restore(run: TuneRun, settings: Settings) -> None:
+def _write_last(folder: Path, record: TuneRecord) -> None:
+    """Write the record. Where something else has failed before, that remains the error."""
+    try:
+        write_record(folder, record)
+    except ConfigError as error:
+        if record.ended_by in (None, INTERRUPTED):
+            raise
+        if record.ended_by != str(error):
+            print_error(error)
+
+
+async def _restore(run: TuneRun, settings: Settings, interruption: Interruption) -> None:
     """Leave a server that goes on with the settings chosen so far, and say which it has."""
-    words = ", ".join(f"{name}={value}" for name, value in settings.items())
-    for log in (run.folder / "last.log", Path(os.devnull)):
-        try:
-            if await run.server.restore(settings, log):
-                typer.echo(f"The server has {words}.", err=True)
-        except StartError as error:
-            print_error(error)
-            print_error(KneewatchError(f"the server may have another setting than {words}; apply that yourself"))
-        except ConfigError as error:  # the log cannot be written
-            print_error(error)
-            continue
+    within_s = run.server.restored_within_s
+    if within_s is None:
+        interruption.is_over("")
         return
+    words = ", ".join(f"{name}={value}" for name, value in settings.items())
+    restoring = f"Setting the server to {words}, for at most {number(within_s)} s; nothing interrupts that but SIGKILL."
+    interruption.is_over(restoring)
+    _say(restoring)
+    try:
+        await run.server.restore(settings, _last_log(run.folder, restoring))
+    except Exception as error:  # noqa: BLE001 - whatever it is: the server's setting must be said
+        print_error(error if isinstance(error, KneewatchError) else KneewatchError(one_line(repr(error))))
+        print_error(KneewatchError(f"the server may have another setting than {words}; apply that yourself"))
+    else:
+        _say(f"The server has {words}.")
+
+
+def _last_log(folder: Path, begins: str) -> Path:
+    """Return the file for what the commands print; none where nothing can be written, so that they do not fail."""
+    log = folder / "last.log"
+    try:
+        append_to_file(log, f"{begins}\n".encode())
+    except OSError:
+        return Path(os.devnull)
+    return log
+
+
+def _say(words: str) -> None:
+    with suppress(OSError):  # the terminal has gone
+        typer.echo(words, err=True)
 
 
 async def _measured(
@@ -322,4 +360,4 @@ def _planned(knob: KnobValues, result: CapacityResult, file: Path | None, tolera
     async def predict(result: CapacityResult, knobs: Sequence[Knob]) -> Sequence[Knob]:
         return predicted_knobs(result, knobs)
 
-    return KnobDecision(knob.name, tuple(asyncio.run(predictions(knob, result, predict, tolerance))))
+    return KnobDecision(knob.name, tuple(event_loop.run(predictions(knob, result, predict, tolerance))))

@@ -46,11 +46,13 @@ class TunedServer(Protocol):
         """Run the server with these settings while the block lasts. Raises StartError."""
         ...
 
-    async def restore(self, settings: Settings, log: Path) -> bool:
-        """Leave the server with these settings, if it is one that goes on; return whether it is.
+    @property
+    def restored_within_s(self) -> float | None:
+        """Return how long `restore` may take; None: the server does not go on, so there is nothing to restore."""
+        ...
 
-        Raises StartError, and ConfigError where the log cannot be written.
-        """
+    async def restore(self, settings: Settings, log: Path) -> None:
+        """Leave the server with these settings. Raises StartError, and ConfigError where it cannot begin."""
         ...
 
 
@@ -118,9 +120,10 @@ class StartedServer:
         finally:
             await program.stop()
 
-    async def restore(self, settings: Settings, log: Path) -> bool:  # noqa: ARG002 - of the protocol
+    restored_within_s = None
+
+    async def restore(self, settings: Settings, log: Path) -> None:
         """Do nothing: it does not go on."""
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,12 @@ class AppliedServer:
         await self.restore(settings, log)
         yield
 
-    async def restore(self, settings: Settings, log: Path) -> bool:
+    @property
+    def restored_within_s(self) -> float:
+        """See TunedServer."""
+        return (len(self.commands) + 1) * self.ready.within_s
+
+    async def restore(self, settings: Settings, log: Path) -> None:
         """Apply these settings. See TunedServer."""
         for command in self.commands:
             words = filled(command, settings)
@@ -152,7 +160,6 @@ class AppliedServer:
             if status:
                 raise self.ready.failed(f"was not changed: {words[0]} ended with status {status}", log)
         await self.ready.wait(None, log, is_private=False)
-        return True
 
 
 def words_of(text: str, option: str) -> list[str]:

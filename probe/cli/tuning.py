@@ -15,6 +15,7 @@ from probe.cli.tune_knobs import KnobValues, still_has, twin_knob
 from probe.cli.tuned_server import Settings, StartError, TunedServer
 from probe.core.errors import TargetError
 from probe.core.result import CapacityResult
+from probe.report.files import write_file
 from probe.report.result_json import dumps
 from probe.report.tune_record import AGAIN, BASE, FAILED, SKIPPED, WAITING, KnobDecision, TunedValue, TuneRecord
 
@@ -125,7 +126,7 @@ class Tuning:
         async with self._server.serving(settings, stem.with_suffix(".log")):
             result = await self._measure(settings)
         file = stem.with_suffix(".json")
-        file.write_text(dumps(result, indent=1) + "\n")
+        write_file(file, dumps(result, indent=1) + "\n", "--out")
         if result.stopped.by == INTERRUPTED:
             raise InterruptedTuningError
         return result, file.name

@@ -10,9 +10,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-import signal
 import socket
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from random import Random
@@ -32,6 +30,7 @@ from probe.mock_server.forms import FORMS, RESULT_FORMS, Form
 from probe.mock_server.metrics import Metrics
 from probe.mock_server.prompts import PromptHistory
 from probe.mock_server.request_parser import Refusal
+from probe.runtime.ending import acting_on_signals
 from probe.simulator.cost import Profile
 
 _INTERNAL_ERROR = Refusal(500, "Internal server error", "InternalServerError")
@@ -185,7 +184,7 @@ async def serve_app(
     ready: Callable[[int], None] | None = None,
     handle_signals: bool = True,
 ) -> None:
-    """Serve until cancelled or, with `handle_signals`, until SIGTERM or SIGINT.
+    """Serve until cancelled or, with `handle_signals`, until SIGTERM, SIGINT or SIGHUP.
 
     Port 0 takes any free one; `ready` gets the real port once requests are accepted. Answers in progress end with an
     error event. OSError if the address cannot be bound.
@@ -203,7 +202,7 @@ async def serve_app(
             driver.close()
             server.should_exit = True
 
-        with _on_signals(stop) if handle_signals else contextlib.nullcontext():
+        with acting_on_signals(stop) if handle_signals else contextlib.nullcontext():
             serving = asyncio.create_task(server.serve(sockets=[listener]))
             try:
                 await asyncio.shield(serving)
@@ -299,24 +298,6 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-@contextlib.contextmanager
-def _on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on SIGTERM and SIGINT; restore the previous handlers at the end."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in before:
-        loop.add_signal_handler(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            loop.remove_signal_handler(number)
-            signal.signal(number, handler)
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

@@ -90,7 +90,8 @@ class App:
         reload_asked = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, reload_asked.set)
+        # Without a file there is nothing to reload: a terminal has closed.
+        loop.add_signal_handler(signal.SIGHUP, reload_asked.set if self._file is not None else stop.set)
         async with serve(build_pages(self), *self.config.listen_address, self.config.web_config_file) as url:
             _log.info("kneewatch started", targets=len(self.monitors), listen=url, version=__version__)
             tune_interpreter()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from probe.core.errors import ConfigError
+from probe.core.file_output import append_to_file, check_replaceable, replace_file, replace_files
 
 STDOUT = Path("-")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -17,7 +18,8 @@ def write_file(path: Path, text: str, option: str) -> None:
         sys.stdout.write(text)
         return
     try:
-        path.write_text(text, encoding="utf-8", errors="replace")
+        sys.stdout.flush()  # what the path /dev/stdout follows
+        replace_file(path, text.encode("utf-8", "replace"))
     except OSError as error:
         raise _unwritable(f"{option} {path}", error, "use a file in an existing directory") from None
 
@@ -25,8 +27,7 @@ def write_file(path: Path, text: str, option: str) -> None:
 def append_file(path: Path, text: str, option: str) -> None:
     """Add the text at the end of the file that an option names. Raises ConfigError with one line."""
     try:
-        with path.open("a", encoding="utf-8", errors="replace") as file:
-            file.write(text)
+        append_to_file(path, text.encode("utf-8", "replace"))
     except OSError as error:
         raise _unwritable(f"{option} {path}", error, "use a file in an existing directory") from None
 
@@ -46,8 +47,7 @@ def write_files(files: Mapping[str, str], out: Path) -> list[Path]:
     paths = [out / name for name in files]
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for path, text in zip(paths, files.values(), strict=True):
-            path.write_text(text, encoding="utf-8")
+        replace_files({path: text.encode() for path, text in zip(paths, files.values(), strict=True)})
     except OSError as error:
         raise _unwritable(f"-o {out}", error, "use a directory that can be created") from None
     return paths
@@ -57,16 +57,13 @@ def check_writable(path: Path, option: str) -> None:
     """Check that a file can be written later, and leave none that was not there. Raises ConfigError."""
     if path == STDOUT:
         return
-    is_new = not path.exists() and not path.is_symlink()
     try:
-        path.open("a").close()
-        if is_new:
-            path.unlink()
+        check_replaceable(path)
     except OSError as error:
         raise _unwritable(f"{option} {path}", error, "use a file in an existing directory") from None
 
 
 def _unwritable(place: str, error: OSError, fix: str) -> ConfigError:
     if error.errno in _NO_ROOM:
-        fix = "what was written is incomplete; free space there, or write it elsewhere"
+        fix = "nothing was changed there; free space, or write it elsewhere"
     return ConfigError(f"{place}: cannot be written ({error.strerror}); {fix}")

@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 
 import uvloop
 
+from probe.runtime.ending import cancel_on_signals, heeded_by_loop
+
 Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[Any, ...]]
 LookUp = Callable[[str], Sequence[Address]]
 
@@ -207,6 +209,12 @@ class EventLoop(uvloop.Loop):
         return [(*info[:4], (info[4][0], port, *info[4][2:])) for info in found]
 
 
-def run(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run a command's coroutine to its end, as asyncio.run."""
-    return uvloop.run(main, loop_factory=EventLoop)
+def run(main: Coroutine[Any, Any, _T], loop_factory: Callable[[], asyncio.AbstractEventLoop] = EventLoop) -> _T:
+    """Run a command's coroutine to its end, as asyncio.run. A signal cancels it: EndedBySignal."""
+
+    async def cancelled_by_signals() -> _T:
+        cancel_on_signals()
+        return await main
+
+    with heeded_by_loop(), asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(cancelled_by_signals())

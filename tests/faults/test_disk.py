@@ -76,13 +76,14 @@ def test_a_ramp_writes_the_file_that_has_room(tiny: Sim, full_disk: Path, tmp_pa
     "DI18",
     "the disk is full when `alerts` or `dashboards` write",
     area="Disk",
-    users_see="one line with directory and reason, and that files are incomplete; status 2",
-    stays="-",
+    users_see="one line with directory and reason; status 2",
+    stays="the files of before",
 )
 def test_generated_files_on_a_full_disk(full_disk: Path, tmp_path: Path, command: str) -> None:
     config = tmp_path / "kneewatch.yml"
     config.write_text("targets: [{name: a, base_url: http://127.0.0.1:9}]\n")
     _is_one_line(kneewatch(command, "-c", config, "-o", full_disk), f"-o {full_disk}: cannot be written (No space left")
+    assert [each.name for each in full_disk.iterdir()] == ["filler"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from probe.core.errors import ConfigError
 from probe.core.result import Capacity, CapacityResult
 from probe.report.progress import ProgressView
 from probe.report.tune_record import TuneRecord
+from probe.runtime import event_loop
 
 pytestmark = pytest.mark.slow
 _KNOBS = knobs_of(["max_num_seqs=32,8"])
@@ -57,7 +58,7 @@ def _tune(
         server = AppliedServer([[str(apply), "{value}"]], Readiness(f"{url}/health", 10.0))
         run = TuneRun(_KNOBS, server, cast(Any, None), cast(Any, None), cast(Any, None), out, measure_all=True)
         try:
-            asyncio.run(tune_run._tuned(run, record, cast(ProgressView, _Silent())))
+            event_loop.run(tune_run._tuned(run, record, cast(ProgressView, _Silent())))
         except ConfigError:
             assert not out.exists()
     return applied.read_text().split()

@@ -57,12 +57,12 @@ def test_a_check_leaves_files_as_they_were(tmp_path: Path) -> None:
     assert (old.read_text(), new.exists(), link.is_symlink()) == ("{}", False, True)
 
 
-def test_a_full_disk_is_an_error_that_says_the_file_is_incomplete() -> None:
+def test_a_full_disk_is_an_error_that_says_nothing_was_changed() -> None:
     with pytest.raises(ConfigError) as refused:
         write_file(Path("/dev/full"), "text", "--html")
     assert str(refused.value) == (
-        "--html /dev/full: cannot be written (No space left on device); what was written is incomplete; free space"
-        " there, or write it elsewhere"
+        "--html /dev/full: cannot be written (No space left on device); nothing was changed there; free space,"
+        " or write it elsewhere"
     )
 
 
