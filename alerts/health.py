@@ -35,6 +35,8 @@ _server_metrics_unreadable = partial(
 )
 
 HEARTBEAT, MISSING = f"target:{PREFIX}heartbeat:present", f"target:{PREFIX}heartbeat:missing"
+LOST = f"target:{PREFIX}heartbeat:lost"
+_LOST_S = 7 * DAY_S
 # A rollout of Kneewatch shows one instance more or less for a few minutes; the median of a day shows neither.
 _STEP_S = 600.0
 
@@ -185,16 +187,23 @@ def _passive(scale: float) -> Alert:
 
 
 def heartbeats(scale: float) -> list[Recording]:
-    """Return rules that record 1 for each target and discovery that is watched, and for each that is missing.
+    """Return rules that record 1 for each target and discovery that is watched, that is missing, and that is lost.
 
     A heartbeat is there whatever the server does: the time of the last canary or, for a passive target, of the last
-    scrape.
+    scrape. It is missing for a day; and lost for a week where nothing else in its namespace is watched. LOST follows
+    itself, so a target that was removed before that is not among them.
     """
     last = f'{names.TASK_LAST_SUCCESS.name}{{task=~"canary|scrape",target!~".+/.+"}}'
-    day = duration(DAY_S * scale)
+    day, hour = duration(DAY_S * scale), duration(HOUR_S * scale)
     return [
         Recording(HEARTBEAT, f"group {by('target')} ({last})\nor group {by('discovery')} ({names.DISCOVERED.name})"),
         Recording(MISSING, f"last_over_time({HEARTBEAT}[{day}])\nunless {HEARTBEAT}"),
+        Recording(
+            LOST,
+            f"{MISSING} unless {on()} {HEARTBEAT}\n"
+            f"or last_over_time({LOST}[{hour}]) unless {on()} {HEARTBEAT}\n"
+            f"  and {on()} last_over_time((group {by()} ({HEARTBEAT}))[{duration(_LOST_S * scale)}:{hour}])",
+        ),
     ]
 
 
@@ -211,7 +220,7 @@ def fewer(scale: float) -> str:
 
 def of_a_dead_kneewatch(scale: float) -> str:
     """Return an expression for what is missing because a Kneewatch is down: no other in its namespace, or fewer."""
-    return f"{MISSING} unless {on()} {HEARTBEAT}\nor {MISSING} and {on()} ({_some_down(scale)})"
+    return f"{LOST}\nor {MISSING} and {on()} ({_some_down(scale)})"
 
 
 def of_a_changed_configuration(scale: float) -> str:
@@ -220,8 +229,8 @@ def of_a_changed_configuration(scale: float) -> str:
 
 
 def nothing_watched(scale: float) -> str:
-    """Return an expression with a result if nothing was watched within the last day."""
-    return f"absent(last_over_time({HEARTBEAT}[{duration(DAY_S * scale)}]))"
+    """Return an expression with a result if nothing was watched within the last day, and no target is lost."""
+    return f"absent(last_over_time({HEARTBEAT}[{duration(DAY_S * scale)}]) or {LOST})"
 
 
 def _some_down(scale: float) -> str:
