@@ -124,6 +124,36 @@ def test_a_collector_that_never_answers_takes_no_longer_than_the_limit() -> None
 
 
 @pytest.mark.fault(
+    "ST22",
+    "The event loop stands for longer than a collector has to answer",
+    area="Starvation",
+    users_see="nothing; of a collector that is late beside that, a line says by how much Kneewatch itself was",
+    stays="canaries arrive, and no connection is left open",
+)
+def test_own_lateness_is_not_the_collectors() -> None:
+    collector = Collector()
+    with collecting(collector) as (export, failures), structlog.testing.capture_logs() as logs:
+
+        async def main() -> None:
+            asyncio.get_running_loop().call_later(0.05, time.sleep, 0.6)
+            export.record(record(traffic=Traffic.CANARY))
+            await export._send_all(0.2)
+            assert (collector.spans(), failures) == (1, [])
+            collector.holds_s = 30.0
+            for at_s in (0.05, 0.15):
+                asyncio.get_running_loop().call_later(at_s, time.sleep, 0.3)
+            await export._send_all(0.2)
+            assert export._client is not None
+            assert "Connections: 0 active, 0 idle" in repr(export._client._transport._pool)  # type: ignore[attr-defined]
+            collector.released.set()
+            await export._close()
+
+        asyncio.run(main())
+    assert len(failures) == 1
+    assert logs[0]["detail"].startswith("it has not answered within 0.2 s; Kneewatch itself was late by ")
+
+
+@pytest.mark.fault(
     "OT3",
     "The collector redirects to another host",
     area="Prometheus",
