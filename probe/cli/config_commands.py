@@ -2,6 +2,7 @@
 schema, dashboards, alerts.
 """
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def check(config: ConfigFile) -> None:
-    """Check the configuration file. Report on stderr what no alert can cover, and time limits that are too short."""
+    """Check the configuration file. Report on stderr what no alert can cover, late runs, and too short time limits."""
     from alerts.coverage import uncovered
     from probe.config.config_file import load_config
+    from probe.config.schedule_checks import crowded, room
     from probe.config.time_limits import too_short
 
     loaded = load_config(config)
@@ -34,6 +36,12 @@ def check(config: ConfigFile) -> None:
     for target in loaded.targets:
         if target.capacity.mode != "off":
             typer.echo(f"{target.known_as}: startup flags of the server: {_flags(target)}")
+    now, at_once = datetime.now(UTC), loaded.capacity_runs_at_once
+    for template in loaded.templates:
+        if template.capacity.mode == "verify":
+            typer.echo(f"{template.known_as}: each scheduled time has room for {room(template, at_once, now)} run(s)")
+    if (line := crowded(loaded.targets, at_once, now)) is not None:
+        typer.echo(f"{NAME}: capacity: {line}", err=True)
     for line in too_short(loaded):
         typer.echo(f"{NAME}: {line}", err=True)
     for line in uncovered(loaded):

@@ -6,12 +6,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Discriminator, Field, PrivateAttr, Tag
 
 from probe.config.types import (
+    AtLeastAMinute,
     ConfigSection,
     Count,
     Cron,
     Duration,
     Facts,
-    ForecastInterval,
     GpuName,
     MatcherText,
     Name,
@@ -50,7 +50,7 @@ class ScheduleConfig(ConfigSection):
     discovered targets begin at any time from `cron` to the window's end, and without windows within two hours, each
     target always at the same one.
     """
-    grace: Duration = default_duration("30m")
+    grace: AtLeastAMinute = default_duration("30m")
     """A run that cannot begin this long after its time, since other runs go on or the machine was suspended, is given
     up (`late`).
     """
@@ -184,7 +184,7 @@ class CapacityConfig(ConfigSection):
 
     mode: Annotated[Literal["off", "forecast", "verify"], SwitchedOff] = "forecast"
     """`forecast` adds no load; `verify` also runs step-up load on schedule; with `off` only commands measure."""
-    forecast_every: ForecastInterval = default_duration("30m")
+    forecast_every: AtLeastAMinute = default_duration("30m")
     """Interval of forecasts, at least `1m`; each takes some seconds of one core, in a separate process. While there is
     too little evidence, a forecast is also made each time the evidence has doubled. Every fourth time, [what users
     send](capacity.md#capacity-for-what-users-send) is forecast too, if it is known and is not the workload.
@@ -233,6 +233,16 @@ class CapacityConfig(ConfigSection):
     """Startup flags and hardware of the server that vLLM's metrics do not show."""
     budget: BudgetConfig = BudgetConfig()
     """Maximum cost of one capacity run, and of all runs of a day."""
+
+    @property
+    def has_fixed_steps(self) -> bool:
+        """Return whether the steps are given, instead of a search's."""
+        return self.concurrency is not None or self.rates is not None
+
+    @property
+    def least_s(self) -> float:
+        """Return how long (s) a run goes on before its first step has ended."""
+        return self.step if self.has_fixed_steps else self.observe + self.step
 
 
 def capacity_problems(capacity: CapacityConfig) -> Iterator[str]:

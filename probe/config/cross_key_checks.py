@@ -14,6 +14,7 @@ from probe.config.gpu import gpu_problems
 from probe.config.headers import header_problems
 from probe.config.messages import did_you_mean, dotted, shown
 from probe.config.path_checks import authorities_problem, file_problem, folder_problem
+from probe.config.schedule_checks import never_problems
 from probe.config.targets import AnyTarget, Keys, TemplateConfig, WatchConfig, canary_keys
 from probe.config.time_limits import canary_limits
 from probe.config.web_file import web_problems
@@ -73,6 +74,7 @@ def _target_problems(i: int, target: AnyTarget, config: Config, raw: object) -> 
     if target.api_key_file and (words := file_problem(target.api_key_file)):
         problems.append(f"{at}.api_key_file: {shown(['targets', i, 'api_key_file'], raw)} {words}")
     problems += [f"{at}.capacity{line}" for line in capacity_problems(target.capacity)]
+    problems += [f"{at}.capacity{line}" for line in never_problems(target.capacity)]
     problems += [f"{at}{line}" for line in _load_problems(target)]
     load = target.capacity.workload or target.canary.workload
     problems += [f"{at}.capacity{line}" for line in _search_problems(target, load, config)]

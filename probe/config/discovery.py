@@ -22,7 +22,7 @@ from pydantic import (
 
 from probe.config.path_checks import authorities_problem, file_problem
 from probe.config.schema import either
-from probe.config.types import ConfigSection, Duration, NotASwitch, Url, default_duration
+from probe.config.types import ConfigSection, Interval, NotASwitch, Url, default_duration
 
 _KEY = r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 _VALUE = r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
@@ -110,12 +110,6 @@ def _metrics_path(text: str) -> str:
     return text
 
 
-def _a_second_at_least(seconds: float) -> float:
-    if seconds < 1:
-        raise ValueError("expected at least 1s")
-    return seconds
-
-
 ObjectName = Annotated[str, AfterValidator(_object_name), Field(title="Kubernetes name")]
 Selector = Annotated[str, AfterValidator(_selector), Field(title="label selector")]
 ServiceAddress = Annotated[str, AfterValidator(_service), Field(title="NAME or NAME:PORT")]
@@ -136,7 +130,6 @@ Port = Annotated[
         }
     ),
 ]
-Interval = Annotated[Duration, AfterValidator(_a_second_at_least)]
 
 
 class KubernetesDiscovery(ConfigSection):

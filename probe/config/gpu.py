@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from probe.config.messages import did_you_mean
-from probe.config.types import ConfigSection, Duration, Url, default_duration
+from probe.config.types import ConfigSection, Interval, Url, default_duration
 from probe.gpu.fields import LABELS
 
 _NAMED = f"{', '.join(f'`{name}`' for name in LABELS[:-1])} and `{LABELS[-1]}`"
@@ -29,8 +29,8 @@ class GpuConfig(ConfigSection):
         " that are read.",
         json_schema_extra={"default": {}},
     )
-    every: Duration = default_duration("15s")
-    """Read interval; dcgm-exporter itself updates every 30 s by default."""
+    every: Interval = default_duration("15s")
+    """Read interval, at least `1s`; dcgm-exporter itself updates every 30 s by default."""
 
     @property
     def is_read(self) -> bool:

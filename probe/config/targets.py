@@ -24,8 +24,8 @@ from probe.config.types import (
     BaseUrl,
     ConfigSection,
     Count,
-    Duration,
     EngineName,
+    Interval,
     Name,
     Replicas,
     Secret,
@@ -114,8 +114,8 @@ class WatchConfig(NamedEntry):
     """
     gpu: GpuConfig = GpuConfig()
     """The target's GPUs. Without this section no GPU is read."""
-    scrape: Duration = default_duration("5s")
-    """Scrape interval of the server's metrics."""
+    scrape: Interval = default_duration("5s")
+    """Scrape interval of the server's metrics, and the time that a page may take; at least `1s`."""
     objectives: Name = "default"
     """Objectives of the target: a name under `objectives`."""
     canary: CanaryConfig = CanaryConfig()

@@ -168,9 +168,15 @@ def _positive(seconds: float) -> float:
     return seconds
 
 
-def _a_second_at_least(seconds: float) -> float:
+def _canary_interval(seconds: float) -> float:
     if seconds < 1:
         raise ValueError("expected at least 1s; for more load, use capacity")
+    return seconds
+
+
+def _a_second_at_least(seconds: float) -> float:
+    if seconds < 1:
+        raise ValueError("expected at least 1s")
     return seconds
 
 
@@ -313,8 +319,9 @@ Duration = Annotated[
         {"title": "duration", "type": "string", "pattern": DURATION_PATTERN, "examples": ["500ms", "15s", "1h"]}
     ),
 ]
-CanaryInterval = Annotated[Duration, AfterValidator(_a_second_at_least)]
-ForecastInterval = Annotated[Duration, AfterValidator(_a_minute_at_least)]
+CanaryInterval = Annotated[Duration, AfterValidator(_canary_interval)]
+Interval = Annotated[Duration, AfterValidator(_a_second_at_least)]
+AtLeastAMinute = Annotated[Duration, AfterValidator(_a_minute_at_least)]
 MatcherText = Annotated[str, AfterValidator(_matchers), Field(title="label matchers")]
 Steps = Annotated[
     tuple[Annotated[int, Field(ge=1, le=1024), NotASwitch], ...], Field(min_length=1), AfterValidator(_rising)

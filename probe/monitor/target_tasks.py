@@ -9,7 +9,7 @@ import structlog
 
 from probe.config.canaries import MAX_CANARIES
 from probe.config.config import Config, PrometheusConfig
-from probe.config.targets import TargetConfig
+from probe.config.schedule_checks import run_times
 from probe.config.time_limits import canary_limits
 from probe.core.clock import Clock
 from probe.core.durations import format_duration
@@ -17,8 +17,6 @@ from probe.core.errors import TargetError
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.run_slots import RunSlots
 from probe.monitor.target_monitor import TargetMonitor
-from probe.runtime.cron import cron_trigger
-from probe.runtime.run_times import Trigger, spread
 from probe.runtime.scheduler import Scheduler, TaskId
 
 _log = structlog.get_logger()
@@ -134,15 +132,6 @@ class TargetTasks:
                     and self._schedule.is_running
                 ):
                     self._schedule.bring_forward(TaskId("forecast", monitor.config.name), again_s)
-
-
-def run_times(target: TargetConfig, *, is_found: bool) -> Trigger:
-    """Return when a target's capacity runs are due. `is_found`: it is one of a discovery's."""
-    schedule = target.capacity.schedule
-    times = cron_trigger(schedule.cron, schedule.timezone)
-    if not is_found:
-        return times
-    return spread(times, target.name, schedule.windows, schedule.timezone, target.capacity.budget.seconds)
 
 
 def _interval_tasks(monitor: TargetMonitor) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:

@@ -23,8 +23,8 @@ class Trigger(Protocol):
 class SpreadTrigger:
     """The times of a trigger, each later by a share of the time that it has: at most until the next one."""
 
-    def __init__(self, times: Trigger, share: float, room: Callable[[datetime], timedelta]) -> None:
-        """Take `room`: returns how much later than a time it may be, at most a day."""
+    def __init__(self, times: Trigger, share: float, room: Callable[[datetime, datetime | None], timedelta]) -> None:
+        """Take `room`: returns how much later than a time it may be, at most a day and until the following one."""
         self._times, self._share, self._room = times, share, room
 
     def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime | None:
@@ -37,11 +37,9 @@ class SpreadTrigger:
                 break
         while due is not None:
             following = self._times.get_next_fire_time(due, due)
-            if following is None or following > after:
-                begin = due.astimezone(UTC)
-                room = self._room(begin) if following is None else min(self._room(begin), following - begin)
-                if (moment := begin + self._share * room) >= after:
-                    return moment
+            is_last = following is None or following > after
+            if is_last and (moment := due.astimezone(UTC) + self._share * self._room(due, following)) >= after:
+                return moment
             due = following
         return None
 
@@ -50,13 +48,19 @@ def spread(times: Trigger, name: str, windows: Sequence[str], timezone: str, run
     """Return the times for one of many targets, which lie between a time and the last one with `run_s` left in its
     window; without windows, within two hours. Where is a stable hash of the name.
     """
-    parsed, run = tuple(map(parse_window, windows)), timedelta(seconds=run_s)
+    return SpreadTrigger(
+        times, share_of(name), lambda due, following: room_at(due, following, windows, timezone, run_s)
+    )
 
-    def room(begin: datetime) -> timedelta:
-        closes = closes_at(parsed, begin, timezone)
-        return _SPREAD if closes is None else min(max(closes - begin - run, timedelta()), _DAY)
 
-    return SpreadTrigger(times, share_of(name), room)
+def room_at(
+    due: datetime, following: datetime | None, windows: Sequence[str], timezone: str, run_s: float
+) -> timedelta:
+    """Return how much later than a time a run of `run_s` may begin, at most a day and until the following time."""
+    due = due.astimezone(UTC)  # differences of local times leave out what a clock skips
+    closes = closes_at(tuple(map(parse_window, windows)), due, timezone)
+    left = _SPREAD if closes is None else closes - due - timedelta(seconds=run_s)
+    return max(min(left, _DAY if following is None else following - due, _DAY), timedelta())
 
 
 def share_of(name: str) -> float:

@@ -112,8 +112,7 @@ class AdmissionCheck:
         `lacking_workload`: returns why the run has no workload yet, or None.
         """
         self._schedule, self._budget = capacity.schedule, capacity.budget
-        steps_are_given = capacity.concurrency is not None or capacity.rates is not None
-        self._least_s = capacity.step if steps_are_given else capacity.observe + capacity.step
+        self._least_s = capacity.least_s
         self._windows = tuple(parse_window(text) for text in capacity.schedule.windows)
         self._by_stream = capacity.guard == "stream"
         self._objectives = objectives

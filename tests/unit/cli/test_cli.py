@@ -277,6 +277,21 @@ def test_config_check_names_the_targets(config: Path) -> None:
     assert done.out.splitlines()[0] == f"{config}: valid; 2 target(s): a, b"
 
 
+@pytest.mark.fault("TI36")
+def test_config_check_says_which_runs_may_be_late_and_how_many_a_discovery_has_room_for(tmp_path: Path) -> None:
+    file, verify = tmp_path / "kneewatch.yml", {"mode": "verify"}
+    targets: list[dict[str, object]] = [
+        {"name": f"t{i}", "base_url": f"http://t{i}:1", "capacity": verify} for i in range(8)
+    ]
+    found = {"kubernetes": {"selector": "a=b", "port": 8000, "namespace": "serving"}}
+    targets.append({"name": "qwen", "discover": found, "capacity": verify})
+    file.write_text(yaml.safe_dump({"targets": targets}))
+    done = _kneewatch("config", "check", "-c", file)
+    assert done.status == 0
+    assert "qwen/*: each scheduled time has room for 30 run(s)" in done.out.splitlines()
+    assert "kneewatch: capacity: t7: runs could not begin within schedule.grace of their time" in done.err
+
+
 def test_config_check_says_where_each_startup_flag_is_from(tmp_path: Path) -> None:
     known = "{server: {max_num_seqs: 64, flags: {tensor_parallel_size: '4'}}}"
     file = tmp_path / "kneewatch.yml"

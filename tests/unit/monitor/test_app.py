@@ -57,7 +57,7 @@ def _config(
                 "name": name,
                 "base_url": url,
                 "tls": {"verify": False},
-                "scrape": "200ms",
+                "scrape": "1s",
                 "canary": {"every": "1s", "workload": "short", "timeout": "2s"},
                 **target,
             }
@@ -451,7 +451,7 @@ def test_a_capacity_run_that_the_scheduler_leaves_out_is_counted_and_shown_as_la
 
 def _target(url: str, name: str, **more: Any) -> dict[str, Any]:
     canary = {"every": "1s", "workload": "short", "timeout": "2s"}
-    return {"name": name, "base_url": url, "scrape": "200ms", "canary": canary, **more}
+    return {"name": name, "base_url": url, "scrape": "1s", "canary": canary, **more}
 
 
 def _file(path: Path, *targets: dict[str, Any], **top: Any) -> Path:
@@ -484,7 +484,7 @@ def test_a_reload_keeps_what_is_unchanged_and_makes_the_rest_so(tmp_path: Path) 
                 await _until(lambda: all(status.recent for status in app.statuses()))
                 before = dict(app.monitors)
                 count = len(app.monitors["kept"].status().recent)
-                _file(file, kept, _target(server.url, "changes", scrape="300ms"), _target(server.url, "new"))
+                _file(file, kept, _target(server.url, "changes", scrape="1500ms"), _target(server.url, "new"))
                 assert await app.reload() is None
                 assert _names(app) == ["kept", "changes", "new"]
                 assert app.monitors["kept"] is before["kept"]

@@ -859,7 +859,7 @@ def test_a_run_that_something_ended_is_not_repeated(host: Host) -> None:
         (result,) = sink.results
         assert result.stopped.by == "budget"
 
-    capacity = {"mode": "verify", "concurrency": [1], "step": "20s", "budget": {"seconds": 0.3}}
+    capacity = {"mode": "verify", "concurrency": [1], "step": "300ms", "budget": {"seconds": 0.3}}
     _against(host, work, capacity=capacity)
 
 
