@@ -69,6 +69,7 @@ class FakeServer:
 
     seconds: Callable[[int], float] = lambda _: 0.1
     outcome: Callable[[int], Outcome] = lambda _: Outcome.OK
+    detail: str | None = None  # of failures
     in_flight: int = 0
     peak: int = 0
     sent_s: list[float] = field(default_factory=list)
@@ -95,6 +96,8 @@ class FakeServer:
             traffic=Traffic.CAPACITY,
             scheduled_ns=scheduled_ns,
         )
+        if answer.outcome is not Outcome.OK:
+            answer = replace(answer, detail=self.detail or answer.detail)
         self.ended.append(answer)
         return answer
 

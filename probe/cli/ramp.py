@@ -19,7 +19,7 @@ from probe.cli.targets import open_scraper
 from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
-from probe.config.time_limits import capacity_limits
+from probe.config.time_limits import capacity_limits, capacity_timeout_s
 from probe.core import reasons
 from probe.core.clock import Clock, SystemClock
 from probe.core.errors import ConfigError, KneewatchError, LockError, TargetError
@@ -193,7 +193,7 @@ async def _load(config: Config, target: TargetConfig, request: RunRequest, scrap
 def note_short_limits(target: TargetConfig, request: RunRequest, load: Workload) -> None:
     """Say which limits an answer cannot end within that is as slow as its objectives allow."""
     tokens = longest_lengths(load)[1]
-    for name, seconds in ((OPTION, target.capacity.timeout), ("--max-seconds", request.budget.seconds)):
+    for name, seconds in ((OPTION, capacity_timeout_s(target)), ("--max-seconds", request.budget.seconds)):
         words = cannot_end(request.objectives, tokens, seconds, f"{seconds:g} s") if seconds is not None else None
         if words is not None:
             print_error(KneewatchError(f"{name}: {words}"))

@@ -23,6 +23,7 @@ from probe.core.clock import Clock
 from probe.core.redactor import Redactor
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, TraceContext, Traffic, WireTimes
 from probe.core.text import LIMIT, one_line
+from probe.core.time_limits import out_of_time
 
 # The outcome of an exchange that did not complete, and its detail.
 Ended = Judgement
@@ -237,6 +238,8 @@ class Response:
                 answered_as=answered_as,
                 aliases=prepared.aliases,
             )
+        elif transcript is not None and ended is not None and ended[0] is Outcome.TIMEOUT:
+            ended = self._without_end(transcript, ended)
         elif ended is None:
             received = exchange.received
             is_packed = received.status == _OK and received.packed is not None
@@ -244,6 +247,13 @@ class Response:
         outcome, detail = ended
         hint = prepared.shape.hint(prepared.spec.api, detail or "") if error else ""
         return outcome, one_line(detail or "", LIMIT - len(hint)) + hint if error else detail
+
+    def _without_end(self, transcript: Transcript, ended: Ended) -> Ended:
+        """Return the end of an answer at a time limit: one with more tokens than were asked for would never end."""
+        asked, outcome = self.prepared.spec.output_tokens, ended[0]
+        if (transcript.output_tokens or sum(transcript.events.tokens)) <= asked:
+            return ended
+        return outcome, out_of_time(f"more than the {asked} tokens asked for, and no end", "")
 
     def _answered_as(self, exchange: Exchange, transcript: Transcript) -> str | None:
         """Return the name of the model that answered, or None if it is the one that was asked for.

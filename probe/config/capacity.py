@@ -217,8 +217,8 @@ class CapacityConfig(ConfigSection):
     Default: no limit; a step ends at 512 in flight.
     """
     step: Duration = default_duration("15s")
-    """Duration of a fixed step, but at least what the objectives allow an answer of mean length; extended up to three
-    times until 20 requests have been sent.
+    """Duration of a fixed step, but at least that of an unloaded answer; extended up to three times until 20 requests
+    have been sent.
     """
     confirm: Duration = default_duration("180s")
     """Before reporting, repeat the highest fixed step that met its objectives, for this long or 1000 requests: queues
@@ -228,7 +228,9 @@ class CapacityConfig(ConfigSection):
     observe: Duration = default_duration("30s")
     """How long a search watches live traffic before it adds load."""
     timeout: Duration | None = None
-    """Limit of a whole answer in capacity runs. Default: as of `canary.timeout`, by the workload of these runs."""
+    """Limit of a whole answer in capacity runs. Default: `canary.timeout` if that is set; else derived as it is, by the
+    workload of these runs.
+    """
     server: ServerLimitsConfig = ServerLimitsConfig()
     """Startup flags and hardware of the server that vLLM's metrics do not show."""
     budget: BudgetConfig = BudgetConfig()

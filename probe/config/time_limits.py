@@ -22,7 +22,12 @@ def canary_limits(config: Config, target: WatchConfig, raised_by: str = _CANARY)
 
 def capacity_limits(config: Config, target: WatchConfig, tokens: int, raised_by: str = _CAPACITY) -> TimeLimits:
     """Return the limits of the requests of capacity runs; `tokens`: the longest answer."""
-    return TimeLimits(config.objectives_of(target), tokens, target.capacity.timeout, raised_by=raised_by)
+    return TimeLimits(config.objectives_of(target), tokens, capacity_timeout_s(target), raised_by=raised_by)
+
+
+def capacity_timeout_s(target: WatchConfig) -> float | None:
+    """Return the limit of capacity runs that is set, in seconds."""
+    return target.capacity.timeout or target.kinds[0].canary.timeout
 
 
 def valid_s(config: Config, target: WatchConfig) -> float:
@@ -42,11 +47,11 @@ def _too_short(at: str, target: AnyTarget, config: Config) -> Iterator[str]:
         if words is not None and not target.passive:
             key = "timeout" if canary.timeout is not None else "every"
             yield f"{at}.{dotted((*keys, key))}: {words}"
-    capacity, load = target.capacity, target.capacity.workload or target.canary.workload
+    capacity, load = target.capacity, target.capacity.workload or target.kinds[0].canary.workload
     if capacity.mode != "verify":
         return
     tokens = config.workload(load).longest_answer
-    for key, seconds in (("timeout", capacity.timeout), ("budget.seconds", capacity.budget.seconds)):
+    for key, seconds in (("timeout", capacity_timeout_s(target)), ("budget.seconds", capacity.budget.seconds)):
         words = cannot_end(config.objectives_of(target), tokens, seconds, f"{seconds:g} s") if seconds else None
         if words is not None:
             yield f"{at}.capacity.{key}: {words}"

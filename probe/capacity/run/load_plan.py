@@ -1,7 +1,6 @@
 """The load plan of a run, which chooses its steps: given ones, or those of a search in a process of its own."""
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,8 +16,6 @@ from probe.core.reasons import MIN_REQUESTS
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import MAX_EXTENSION, Arrivals, Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
-from probe.core.time_limits import longest_good_s
-from probe.core.token_length import mean_length
 from probe.core.workload import Workload
 from probe.runtime.helper_process import HelperProcess
 
@@ -130,15 +127,6 @@ def replay_steps(replay: Replay, streams: int, *, holds: bool) -> Iterator[StepP
         )
 
 
-def step_seconds(request: RunRequest, workload: Workload) -> float:
-    """Return how long a fixed step lasts: as asked for, but as long as the objectives allow an answer of mean length.
-
-    In a shorter one, users of a closed loop would send nothing after the warm-up, and an open loop would not fill.
-    """
-    answer_s = longest_good_s(request.objectives, math.ceil(mean_length(workload.output_tokens)))
-    return max(request.steps.seconds, answer_s)
-
-
 @asynccontextmanager
 async def load_plan(request: RunRequest, workload: Workload) -> AsyncIterator[LoadPlan]:
     """Open the load plan of the request. A search runs in a helper process, which ends with the context.
@@ -146,9 +134,8 @@ async def load_plan(request: RunRequest, workload: Workload) -> AsyncIterator[Lo
     Raises HelperError where that process does not start.
     """
     steps = request.steps
-    seconds = step_seconds(request, workload)
-    warm_up_s = _WARM_UP_SHARE * seconds if steps.requests is None else 0.0
-    plan = partial(StepPlan, seconds=seconds, requests=steps.requests, warm_up_s=warm_up_s)
+    warm_up_s = _WARM_UP_SHARE * steps.seconds if steps.requests is None else 0.0
+    plan = partial(StepPlan, seconds=steps.seconds, requests=steps.requests, warm_up_s=warm_up_s)
     fixed_steps = partial(FixedSteps, to_the_end=not request.is_guarded, confirm_s=steps.confirm_s)
     holds = steps.max_concurrency is not None
     if steps.replay is not None:

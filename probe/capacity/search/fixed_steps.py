@@ -7,7 +7,7 @@ from probe.capacity.search.knee import MANY_REQUESTS, find_knee, is_long
 from probe.capacity.search.load_words import describe_load
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
-from probe.core.step import StepPlan, StepRun, StepSummary, TrafficBeside
+from probe.core.step import Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
 
 
 class FixedSteps:
@@ -24,16 +24,23 @@ class FixedSteps:
         self._plans: Iterator[StepPlan] = iter(plans)
         self._to_the_end = to_the_end
         self._confirm_s = confirm_s
+        self._answer_s = 0.0
         self._judged: dict[float, StepSummary] = {}  # by load; of a load's steps the last
         self._repeated: set[float] = set()
         self._ended: str | None = None
 
-    def observe_idle(self, snapshots: Sequence[ServerSnapshot], baseline: StepSummary, beside: TrafficBeside) -> None:
-        """Ignore the unloaded baseline: the steps are given."""
+    def observe_idle(
+        self,
+        snapshots: Sequence[ServerSnapshot],  # noqa: ARG002
+        baseline: StepSummary,
+        beside: TrafficBeside,  # noqa: ARG002
+    ) -> None:
+        """Take from the unloaded baseline how long an answer takes, its first token apart: a cold server's is late."""
+        self._answer_s = max((baseline.e2e_s.max or 0.0) - (baseline.ttft_s.max or 0.0), 0.0)
 
     def next_step(self) -> StepPlan | None:
         plan = None if self._ended else next(self._plans, None)
-        return self._repetition() if plan is None else plan
+        return self._repetition() if plan is None else _at_least(plan, self._answer_s)
 
     def step_finished(
         self,
@@ -66,3 +73,18 @@ class FixedSteps:
         if best.plan.requests is None:
             return replace(best.plan, seconds=max(seconds, best.plan.seconds))
         return replace(best.plan, requests=max(round(seconds * best.throughput_rps), best.plan.requests))
+
+
+def _at_least(plan: StepPlan, seconds: float) -> StepPlan:
+    """Return a timed step as long as an answer, or longer.
+
+    In a shorter one the users of a closed loop send nothing after the warm-up, and an open loop does not fill.
+    """
+    arrivals = plan.arrivals
+    is_replay = arrivals is not None and arrivals.pattern is Pattern.REPLAY
+    if plan.requests is not None or is_replay or plan.seconds >= seconds:
+        return plan
+    longer = seconds / plan.seconds
+    if arrivals is not None:
+        arrivals = replace(arrivals, ramp_s=longer * arrivals.ramp_s)
+    return replace(plan, seconds=seconds, warm_up_s=longer * plan.warm_up_s, arrivals=arrivals)

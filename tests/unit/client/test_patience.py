@@ -12,7 +12,7 @@ from probe.client.client import Client
 from probe.client.endpoint import Endpoint
 from probe.config.objectives import DEFAULT_OBJECTIVES
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
-from probe.core.time_limits import TimeLimits
+from probe.core.time_limits import TimeLimits, was_arriving
 
 CHAT = DEFAULT_OBJECTIVES.objectives("default")
 PING = b": ping\n\n"
@@ -145,3 +145,10 @@ def test_a_limit_of_the_connection_that_is_set_replaces_the_one_for_silence(
             return await client.send(spec, "m", Traffic.CANARY, clock.monotonic_ns())
 
     assert virtually(main(), within_s=DAY_S).outcome is ends
+
+
+def test_an_answer_with_more_tokens_than_asked_for_is_not_said_to_need_more_time() -> None:
+    record, _ = asked([(0.1, token(n)) for n in range(1, 1000)], TimeLimits(CHAT, 128), 128)
+    assert record.outcome is Outcome.TIMEOUT
+    assert record.detail == "more than the 128 tokens asked for, and no end, Kneewatch's time limit"
+    assert not was_arriving(record.detail)

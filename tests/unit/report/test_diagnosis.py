@@ -6,6 +6,7 @@ from dataclasses import replace
 from example_records import result, status
 from plain_records import failure, poll, record
 
+from probe.core.request import Outcome
 from probe.core.result import Capacity
 from probe.core.snapshot import UserLoad, UserTotals
 from probe.observe.kv_size import KvSize
@@ -141,3 +142,15 @@ def test_a_ticket_has_the_same_lines_as_a_table() -> None:
     labels = [line.split(" | ")[0].removeprefix("| ") for line in lines[4:]]
     assert labels == [line.partition(":")[0] for line in diagnosis_words(found).splitlines()]
     assert "serves a\\|b&lt;script>" in lines[4]
+
+
+def test_canaries_that_this_machine_was_too_late_for_are_no_verdict_on_the_server() -> None:
+    late = record(outcome=Outcome.CLIENT_BOUND, detail="up to 178 ms late")
+    unknown = _diagnosis(recent=(late, late))
+    words = "0 of 2 canaries met every objective, and Kneewatch itself was too late to judge 2; run it on a quieter"
+    assert f"Healthy:    unknown: {words} machine" in diagnosis_words(unknown)
+    assert "max_num_seqs=64 (process)" in diagnosis_words(unknown)
+    assert (unknown.is_judged, diagnosis_json(unknown)["is_healthy"]) == (False, None)
+    one = _diagnosis(recent=(late, record()))
+    assert "Healthy:    yes: 1 of 2 canaries met every objective, and Kneewatch itself was" in diagnosis_words(one)
+    assert not _diagnosis(recent=(late, failure())).is_healthy

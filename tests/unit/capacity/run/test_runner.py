@@ -17,6 +17,7 @@ from probe.core.request import Outcome, RequestRecord, RequestSpec
 from probe.core.result import CapacityResult, Stopped
 from probe.core.snapshot import Histogram, ServerSnapshot
 from probe.core.step import StepPlan, StepSummary
+from probe.core.time_limits import out_of_time
 
 PLENTY = Budget(tokens=10**9, seconds=10**6, over_objective_seconds=10**6)
 CALM: dict[str, Any] = {}
@@ -125,6 +126,17 @@ def test_a_failing_request_stops_the_load(outcome: Outcome, reason: str) -> None
     assert result.stopped == Stopped("guard", reason)
     assert run.took_s < 2.0
     assert len(server.sent_s) < 60
+
+
+@pytest.mark.fault("CO62")
+def test_an_answer_that_kneewatchs_own_limit_cut_is_not_the_servers_error() -> None:
+    limit = out_of_time("no full answer within 30 s", "--timeout")
+    server = FakeServer(outcome=lambda number: Outcome.TIMEOUT if number >= 30 else Outcome.OK, detail=limit)
+    result = Run(_job(4, 8, step_s=30.0), server).to_its_end()
+    assert result.stopped == Stopped("guard", "time_limit")
+    assert result.first_failure == f"timeout: {limit}"
+    assert "raise --timeout" in str(result.capacity.advice)
+    assert "log" not in str(result.capacity.advice)
 
 
 @pytest.mark.fault(

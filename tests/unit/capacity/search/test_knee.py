@@ -16,7 +16,16 @@ from probe.core import reasons
 from probe.core.reasons import Reason
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import UserLoad
-from probe.core.step import Arrivals, RequestCounts, StepPlan, StepRun, StepSummary
+from probe.core.step import (
+    Arrivals,
+    Distribution,
+    Pattern,
+    RequestCounts,
+    StepPlan,
+    StepRun,
+    StepSummary,
+    TrafficBeside,
+)
 
 
 def step(*args: Any, **values: Any) -> StepSummary:
@@ -497,3 +506,25 @@ def test_nothing_is_repeated_that_lasted_as_long() -> None:
 
 def test_nothing_is_repeated_where_nothing_held() -> None:
     assert _loads(_run(FixedSteps(RATES, confirm_s=180.0), [(1.0, 0.0)])) == [(1.0, 15.0)]
+
+
+@pytest.mark.fault(
+    "CO64",
+    "Fixed steps that are shorter than an answer",
+    area="Configuration",
+    users_see="steps as long as an unloaded answer; without that a closed loop sent nothing after the warm-up",
+    stays="steps that are longer are as asked for",
+)
+def test_a_timed_step_is_at_least_as_long_as_an_answer() -> None:
+    closed = StepPlan(4, 15.0, warm_up_s=3.0)
+    rising = StepPlan(512, 15.0, loop="open", warm_up_s=3.0, arrivals=Arrivals(Pattern.RISING, 2.0, ramp_s=3.0))
+    replayed = StepPlan(512, 15.0, loop="open", arrivals=Arrivals(Pattern.REPLAY, 2.0, times_s=(0.0, 1.0)))
+    counted, long = replace(closed, requests=8), replace(closed, seconds=90.0, warm_up_s=18.0)
+    plans = FixedSteps([closed, rising, replayed, counted, long])
+    answer = replace(plain_step(1, 1.0, []), e2e_s=Distribution(max=80.0), ttft_s=Distribution(max=20.0))
+    plans.observe_idle((), answer, TrafficBeside())
+    assert plans.next_step() == replace(closed, seconds=60.0, warm_up_s=12.0)
+    assert plans.next_step() == replace(
+        rising, seconds=60.0, warm_up_s=12.0, arrivals=Arrivals(Pattern.RISING, 2.0, ramp_s=12.0)
+    )
+    assert [plans.next_step() for _ in range(3)] == [replayed, counted, long]
