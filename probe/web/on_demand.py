@@ -30,7 +30,7 @@ BURST = 6
 EVERY_S = 5.0
 AT_ONCE = 8  # for all targets together
 _MARGIN_S = 0.5  # before the scrape's timeout, so that the answer arrives in time
-_MAX_TIMEOUT_S = 120.0
+_MAX_TIMEOUT_S = 55.0  # the web server ends a connection after a minute (serve.py)
 _MAX_REASON_CHARS = 300
 
 
@@ -150,7 +150,8 @@ def exposition(
         outcome.labels(record.outcome.value, record.model, record.spec.workload).set(1)
         _record_metrics(record, objectives, gauge, registry)
     page, kind = MetricsPage(registry).render(accept)
-    reason = f"given up after {seconds:.1f} s" if record is None else record.detail
+    given_up = f"given up after {seconds:.1f} s, the time limit of this probe; a longer scrape_timeout raises it"
+    reason = given_up if record is None else record.detail
     if reason and not wants_openmetrics(accept):  # OpenMetrics has no comments
         page += f"# reason: {one_line(reason, _MAX_REASON_CHARS)}\n".encode("utf-8", "replace")
     return page, kind

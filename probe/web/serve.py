@@ -28,7 +28,7 @@ from probe.web.places import Places, client_of
 HEAD_S = 10.0  # from connecting, or from a request's first byte, to the end of its head
 # A reader takes a part of the response (in_parts) within this time, which is 5 kB/s, ...
 PART_S = 10.0
-# ... and the whole response within this one. /probe answers within 30 s.
+# ... and the whole response within this one. /probe answers before.
 RESPONSE_S = 60.0
 MAX_CONNECTIONS = 256
 # Responses that wait for their readers. Each may hold a whole page: 6 MB with 200 targets.

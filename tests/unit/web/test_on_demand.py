@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from probe.core.errors import TargetError
 from probe.core.request import Outcome, RequestRecord, Traffic
 from probe.core.target_status import TargetStatus
+from probe.web import on_demand, serve
 from probe.web.on_demand import BURST, EVERY_S, RateLimiter, exposition
 from probe.web.pages import build_pages
 
@@ -213,6 +214,11 @@ def test_it_answers_before_prometheus_stops_waiting() -> None:
     assert found["probe_outcome_info{timeout}{}{}"] == 1
     assert 0.1 < found["probe_duration_seconds"] < 10
     assert "# reason: given up after 0." in answer.text
+    assert " s, the time limit of this probe; a longer scrape_timeout raises it" in answer.text
+
+
+def test_a_probe_without_a_scrape_timeout_ends_before_the_web_server_ends_its_connection() -> None:
+    assert on_demand._MAX_TIMEOUT_S < serve.RESPONSE_S
 
 
 @pytest.mark.parametrize("header", ["x", "-1", "0", "nan", "inf", ""])
