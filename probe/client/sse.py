@@ -12,13 +12,14 @@ _OBJECT = b"{"
 _JSON_BEGINS = (_OBJECT, b"[")
 _PLAIN = (b"", b"message")
 _ERROR = b"error"
+_NO_CHOICE = (b'"choices":[]', b'"choices": []')
 _KEEP_ALIVES = (b"ping", b"keepalive", b"keep-alive", b"heartbeat")
 
 
 def is_keep_alive(data: bytes) -> bool:
-    """Return whether a read holds comments and keep-alive events alone, which say nothing of an answer."""
-    if data.startswith(b"data:"):
-        return False  # nearly always
+    """Return whether a read holds only comments, keep-alives or an event without a choice: no sign of an answer."""
+    if data.startswith(b"data:"):  # nearly always
+        return data.count(b"data:") == 1 and any(empty in data for empty in _NO_CHOICE)
     lines = [line for line in data.splitlines() if line and not line.startswith(b":")]
     kinds = [line.removeprefix(b"event:").strip() for line in lines if line.startswith(b"event:")]
     has_others = any(not line.startswith((b"event:", b"data:")) for line in lines)

@@ -88,10 +88,11 @@ def test_a_long_answer_is_measured_whole(tokens: int, tpot_s: float) -> None:
         ([(DAY_S, b"")], 30.0, "no answer for 30 s"),
         ([(1.0, PING)] * 10_000, 30.0, "no answer for 30 s"),
         ([(7.0, TYPED_PING)] * 10_000, 30.0, "no answer for 30 s"),
+        ([(7.0, b'data: {"choices": []}\n\n')] * 10_000, 30.0, "no answer for 30 s"),
         ([(1.0, token())] * 100 + [(DAY_S, b"")], 130.0, "nothing more of the answer for 30 s"),
         ([(1.0, token())] * 100 + [(9.0, PING)] * 10_000, 130.0, "nothing more of the answer for 30 s"),
     ],
-    ids=["nothing", "comments", "pings", "stops", "stops with comments"],
+    ids=["nothing", "comments", "pings", "empty events", "stops", "stops with comments"],
 )
 def test_a_server_that_hangs_is_found_as_soon_as_in_a_short_answer(
     parts: list[Part], after_s: float, words: str

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_wire import cut_at
 
-from probe.client.sse import EventSplitter
+from probe.client.sse import EventSplitter, is_keep_alive
 
 LINES = st.sampled_from(
     [
@@ -158,3 +158,23 @@ def test_a_line_without_an_end_takes_time_in_proportion_to_its_length() -> None:
     started = time.process_time()
     assert payloads([b"data: ", *reads]) == [b"x" * 64 * 16_384]
     assert time.process_time() - started < 0.5
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [
+        (b": ping\n\n", True),
+        (b":\n\n: OPENROUTER PROCESSING\n\n", True),
+        (b'event: ping\ndata: {"type": "ping"}\n\n', True),
+        (b"\n", True),
+        (b'data: {"choices":[]}\n\n', True),
+        (b'data: {"choices":[{"text":"a"}]}\n\n', False),
+        (b'data: {"choices":[{"text":"a"}]}\n\ndata: {"choices":[]}\n\n', False),
+        (b": ping\n\ndata: a\n\n", False),
+        (b'event: ping\n\nevent: content_block_delta\ndata: {"a":1}\n\n', False),
+        (b'oices":[{"text":"a"}]}\n\n', False),
+        (b"\x1f\x8b\x08", False),
+    ],
+)
+def test_what_is_no_sign_of_an_answer(data: bytes, is_one: bool) -> None:  # noqa: FBT001
+    assert is_keep_alive(data) is is_one
