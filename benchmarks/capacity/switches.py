@@ -39,6 +39,12 @@ SWITCHES: Mapping[str, tuple[tuple[str, str, Any], ...]] = {
     "100-seconds": ((_SEARCH + "unverified", "_LEAST_SPAN_S", 0.0),),
     "late-holds": (("probe.load.late_step", "has_held", lambda *_: False),),
     "late-trips": (("probe.load.late_step", "may_explain", lambda *_: False),),
+    "long-simulations": (
+        (_SEARCH + "knee_estimate", "_FINAL_REQUESTS", 1000),
+        (_SEARCH + "knee_estimate", "QUICK_REQUESTS", 400),
+        (_SEARCH + "search_state", "_PLANNING_REQUESTS", 1000),
+        (_SEARCH + "verdict", "QUICK_REQUESTS", 400),
+    ),
     "light-waiting": ((_SEARCH + "unverified", "_DRIFT_SHARE", 0.9),),
 }
 

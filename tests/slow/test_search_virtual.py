@@ -7,7 +7,7 @@ import pytest
 from simulated_servers import twin_of
 
 from benchmarks.capacity.cases import CASES
-from benchmarks.capacity.cold import true_rps
+from benchmarks.capacity.cold import run, true_rps
 from benchmarks.capacity.play import play
 from benchmarks.capacity.timed_cases import PREFIX, planned_ahead, timed_case
 from probe.capacity.model.hints import Hints, ModelSize
@@ -69,3 +69,20 @@ def test_a_step_planned_ahead_is_not_taken_for_the_work_of_prompts() -> None:
     assert found.fitted_server is not None
     assert found.fitted_server.plans_ahead
     assert found.fitted_server.step_cost["per_token_s"] < 1.2 * case.profile.cost.per_token_s
+
+
+@pytest.mark.fault(
+    "LO84",
+    "Kneewatch's machine is busy for parts of a search",
+    area="Starvation",
+    users_see="an interval that holds the capacity; steps that were late and held count, others are `client_bound`",
+    stays="the capacity, within its interval",
+)
+@pytest.mark.parametrize(("name", "seed"), [("noisy", 1), ("mixed", 1), ("stranger-4", 2)])
+def test_on_a_machine_that_is_busy_for_part_of_a_search_the_interval_holds(name: str, seed: int) -> None:
+    found = run(PREFIX + name, true_rps(PREFIX + name, {}), seed, busy=True)
+    assert found.has_held
+    assert not found.is_wrongly_verified
+    assert found.lower_rps is not None
+    assert found.lower_rps > 0.5 * found.truth_rps, "what held is known, however late this machine was"
+    assert any("late" in step for step in found.steps)

@@ -215,10 +215,12 @@ def model_capacity(state: SearchState, knee: KneeEstimate, caveat: str | None) -
         return _lower_bound(state, knee, too_high_rps)
     rate = min(knee.rate_rps, too_high_rps)
     low, high = knee.interval[0] * rate / knee.rate_rps, knee.interval[1]
-    # The server takes what held, whatever the model says.
-    high = max(high, highest_held_rps(state) * (1 + LEAST_SPREAD))
+    # The server takes what held, whatever the model says, and however little it learnt from steps that were late.
+    held, least_rps = _highest_held(state), _least_capacity_rps(_highest_held(state))
+    low = max(low, min(least_rps, rate))
+    high = max(high, held.load_rps * (1 + LEAST_SPREAD)) if held is not None else high
     if unforeseen_overload(state, knee) is not None:
-        low = min(low, _least_capacity_rps(_highest_held(state)))
+        low = min(low, least_rps)
     refuses = queue_limit(state) if too_high_rps <= knee.rate_rps else None
     limits = knee.bottleneck if refuses is None else None
     return Capacity(

@@ -52,9 +52,9 @@ def _search(forecast_rps: float | None = None) -> Search:
     return search
 
 
-def _says(search: Search, rate_rps: float, limits: Bottleneck | None = None) -> None:
+def _says(search: Search, rate_rps: float, limits: Bottleneck | None = None, *, half: float = 0.1) -> None:
     search.state.forecast_rps = rate_rps
-    knee = KneeEstimate(rate_rps, (0.9 * rate_rps, 1.1 * rate_rps), "ttft", 4.0, limits)
+    knee = KneeEstimate(rate_rps, ((1 - half) * rate_rps, (1 + half) * rate_rps), "ttft", 4.0, limits)
     search._estimate_knee = lambda **_: knee  # type: ignore[assignment]
     search._knee = None
 
@@ -215,6 +215,8 @@ def test_no_interval_lies_below_a_load_that_held() -> None:
     found = search.capacity([step()], DONE)
     assert found.requests_per_second == pytest.approx(0.9 * plan.load)
     assert found.upper == pytest.approx(1.035 * plan.load)
+    _says(search, 0.9 * plan.load, half=0.99)
+    assert search.capacity([step()], DONE).lower == pytest.approx(0.83 * plan.load)
 
 
 @pytest.mark.parametrize("stopped", [Stopped("guard", SERVER_RESTARTED.word), Stopped("error", "worker_lost")])
