@@ -106,6 +106,7 @@ def measure(config: Config, target: TargetConfig, request: RunRequest, files: Re
     Raises ConfigError where a file, OSError where standard output cannot be written; the result then is in the others.
     """
     files.check()
+    note_short_limits(config, target, request)
     raise_descriptor_limit()
     result = None
     try:
@@ -157,7 +158,6 @@ async def ramp_target(
         held.push_async_callback(readers.close)
         target = await StartupFlags(target, scraper).update()
         load = await _load(config, target, request, scraper)
-        note_short_limits(target, request, load)
         sent = await _with_model(config, target, request, load, clock)
         try:
             return await run_capacity(
@@ -190,9 +190,11 @@ async def _load(config: Config, target: TargetConfig, request: RunRequest, scrap
     return workload_since_start(config, target, name, await scraper.read(), flags)
 
 
-def note_short_limits(target: TargetConfig, request: RunRequest, load: Workload) -> None:
+def note_short_limits(config: Config, target: TargetConfig, request: RunRequest) -> None:
     """Say which limits an answer cannot end within that is as slow as its objectives allow."""
-    tokens = longest_lengths(load)[1]
+    tokens = config.workload(request.workload).longest_answer
+    if request.trace is not None:
+        tokens = max(one.output_tokens for one in request.trace.trace.requests)
     for name, seconds in ((OPTION, capacity_timeout_s(target)), ("--max-seconds", request.budget.seconds)):
         words = cannot_end(request.objectives, tokens, seconds, f"{seconds:g} s") if seconds is not None else None
         if words is not None:

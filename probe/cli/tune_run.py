@@ -19,7 +19,7 @@ from probe.cli.options import check_address, configuration, duration_of, timeout
 from probe.cli.output import print_error, print_json
 from probe.cli.parameters import LengthOptions, ObjectiveOptions, ServerOptions
 from probe.cli.planning import predicted_knobs
-from probe.cli.ramp import ramp_target
+from probe.cli.ramp import note_short_limits, ramp_target
 from probe.cli.ramp_command import RampOptions, run_request
 from probe.cli.targets import one_target
 from probe.cli.tune_command import TuneOptions
@@ -113,6 +113,7 @@ def tune(run: TuneRun, record: TuneRecord, *, on_stderr: bool) -> TuneRecord:
 
     Raises ConfigError where the folder cannot be written, and TargetError where the base cannot be measured.
     """
+    note_short_limits(run.config, run.target, run.request)
     raise_descriptor_limit()
     write_record(run.folder, record)
     with following(on_stderr=on_stderr) as follow:
