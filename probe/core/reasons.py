@@ -24,6 +24,7 @@ class ReasonKind(StrEnum):
     OVERLOAD = "overload"  # too much load; a search survives it
     PRECAUTION = "precaution"  # an overload that has not broken any objective yet
     UNLOADED = "unloaded"  # the server misses an objective without load, so less load would not help
+    TRAFFIC = "traffic"  # users changed, which says nothing of the server; a search goes on from the users of now
     REFUSAL = "refusal"
     BUDGET = "budget"
     ERROR = "error"  # a fault of the load generator, never of the server
@@ -233,6 +234,17 @@ OBJECTIVE_BROKEN = Reason(
     advice="this load breaks an objective: plan for less, or add a replica",
     condition="in a step of a search: so many requests were late or slow that the step misses its objective whatever"
     " follows (the allowed share of all planned requests, plus two standard deviations)",
+)
+
+USERS_CHANGED = Reason(
+    word="users_changed",
+    kind=ReasonKind.TRAFFIC,
+    why="users sent much more, or less, than when the run began, so its loads are of different traffic",
+    advice="measure at an hour when user traffic is steadier",
+    condition="only in a search. Users brought a step's load to 1.65 times the highest load that held: the step ends,"
+    " and the next one allows for them. Or their rate has changed since the run began, by more than 8 % of the capacity"
+    " and than chance explains (three standard deviations): the run ends, with a forecast at best",
+    unseen="users who come or go",
 )
 
 # Refusals: why a scheduled run does not begin.
@@ -474,7 +486,7 @@ ENDED_BY_ERROR = Reason(
 TRIPS = (
     SERVER_ERRORS, TIME_LIMIT, RATE_LIMITED, FAILED_REQUESTS, SERVER_UNREADABLE, OTHER_SERVER, SERVER_RESTARTED,
     SEVERAL_SERVERS, REPLICAS_CHANGED, ASLEEP, REJECTIONS, PREEMPTIONS, QUEUE, KV_CACHE, NO_FIRST_TOKEN, USERS_LATENCY,
-    SLOW_ANSWERS, SLOW_UNLOADED, IN_FLIGHT_CAP, OBJECTIVE_BROKEN,
+    SLOW_ANSWERS, SLOW_UNLOADED, IN_FLIGHT_CAP, OBJECTIVE_BROKEN, USERS_CHANGED,
 )  # fmt: skip
 REFUSALS = (
     LOCKED, NO_LOCK, OUTSIDE_WINDOW, LATE, BUDGET_SPENT, CANARY_FAILED, NO_SERVER_METRICS, REFUSED_ASLEEP, BUSY,
@@ -501,6 +513,11 @@ def find_end(stopped: Stopped) -> Reason:
 def is_overload(trip: str | None) -> bool:
     """Return whether the guard stopped load because it was too much."""
     return (row := find(TRIPS, trip)) is not None and row.is_overload
+
+
+def ends_step(trip: str | None) -> bool:
+    """Return whether the guard stopped a step that a search goes on after."""
+    return is_overload(trip) or ((row := find(TRIPS, trip)) is not None and row.kind is ReasonKind.TRAFFIC)
 
 
 def is_precaution(trip: str | None) -> bool:

@@ -135,6 +135,7 @@ class StepPlan:
     Closed loop: `concurrency` requests in flight, each sent after the answer to the one before. Open loop (with
     `arrivals`): requests are sent at their scheduled times, with at most `concurrency` in flight. One more ends the
     step or, where the step `holds`, waits for an answer to one before; its latencies count from when it was due.
+    `most_users_rps`: the rate of users at which its load leaves its bound, so that the guard ends it; None: no bound.
     """
 
     concurrency: int
@@ -144,6 +145,7 @@ class StepPlan:
     warm_up_s: float = 0.0
     arrivals: Arrivals | None = None
     holds: bool = False
+    most_users_rps: float | None = None
 
     @property
     def is_pulse(self) -> bool:
@@ -282,3 +284,11 @@ class StepSummary:
         """Return the output tokens per joule of the server's GPUs; None where their power is not known."""
         power = self.gpu.total_power_w
         return self.output_tokens_per_second / power if power else None
+
+
+def total_rps(own_rps: float, users: UserLoad, weight: float = 1.0) -> float:
+    """Return the load of a step in requests/s: its own rate, and the users' meanwhile, 0 where that is unknown.
+
+    `weight`: how many of the workload's requests take as much capacity as one of the users'.
+    """
+    return own_rps + weight * (users.requests_per_second or 0.0)

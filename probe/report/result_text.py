@@ -136,7 +136,7 @@ def _next_run(result: CapacityResult) -> str:
 def _unfinished(result: CapacityResult) -> str | None:
     """Return what to do after a run that ended too early for its capacity to be relied on; None if it did not."""
     ended = reasons.find_end(result.stopped)
-    if ended.kind in (ReasonKind.FAILURE, ReasonKind.BLIND):
+    if ended.kind in (ReasonKind.FAILURE, ReasonKind.BLIND, ReasonKind.TRAFFIC):
         return failure_advice(result) or f"{ended.advice}."
     is_broken = ended in (reasons.ENDED_BY_INTERRUPT, reasons.ENDED_BY_ERROR) or ended.kind is ReasonKind.ERROR
     return "let a run finish before you plan with this." if is_broken else None

@@ -56,7 +56,7 @@ class LoadPlan(Protocol):
         ...
 
     def end_reason(self) -> str | None:
-        """Return why the plan is over, if there is anything to say."""
+        """Return why the plan is over, in words or as the word of a reason that stops load; None: nothing to say."""
         ...
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
@@ -85,6 +85,7 @@ class SearchProcess:
         self.observe_s = observe_s
         self._helper = helper
         self._search = (workload, objectives, hints, budget)
+        self._end_reason: str | None = None
 
     def begin(self) -> None:
         self._helper.call_and_keep("probe.capacity.search.search:Search", *self._search)
@@ -94,6 +95,7 @@ class SearchProcess:
 
     def next_step(self) -> StepPlan | None:
         plan: StepPlan | None = self._helper.ask("next_step")
+        self._end_reason = self._helper.ask("end_reason") if plan is None else None
         return plan
 
     def step_finished(
@@ -102,7 +104,7 @@ class SearchProcess:
         self._helper.ask("step_finished", step, run, snapshots, tripped)
 
     def end_reason(self) -> str | None:
-        return None  # the capacity has the reason
+        return self._end_reason
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         found: Capacity = self._helper.ask("capacity", steps, stopped)

@@ -3,7 +3,7 @@
 import asyncio
 from array import array
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +11,7 @@ from probe.capacity.run.load_plan import LoadPlan
 from probe.capacity.run.request import GUARD_S, RunJob
 from probe.capacity.run.seams import Load
 from probe.capacity.run.server_watch import POLL_S, ServerWatch
+from probe.capacity.run.step_users import StepUsers
 from probe.core import objectives as slo
 from probe.core import reasons
 from probe.core.clock import Clock
@@ -100,8 +101,17 @@ class RunGuard:
     """Judges the server, its requests and the client while steps run. `tripped`: why the current step has to end."""
 
     def __init__(
-        self, job: RunJob, plan: LoadPlan, load: Load, clock: Clock, *, watch: ServerWatch, switch: StopSwitch
+        self,
+        job: RunJob,
+        plan: LoadPlan,
+        load: Load,
+        clock: Clock,
+        *,
+        watch: ServerWatch,
+        switch: StopSwitch,
+        other_probes: Callable[[], Sequence[RequestRecord]] = tuple,
     ) -> None:
+        """Take `other_probes`, which returns the canaries and requests on demand that have ended."""
         self._request = request = job.request
         self._plan = plan
         self._load = load
@@ -121,6 +131,8 @@ class RunGuard:
         self._judged_from_ns = 0  # requests due later count in it
         self._answered_ns = array("q")
         self._missed: Counter[str] = Counter()  # by the objective's name
+        self._other_probes = other_probes
+        self._users: StepUsers | None = None  # of the step that runs, where they may bring its load to its bound
         self._old_since_ns: int | None = None  # since when reports on the load are too old
         self._polls_again = _AGAIN_POLLS
         self.is_warm = False  # a cold server's first request may take long
@@ -132,6 +144,9 @@ class RunGuard:
         self._planned = self._rate_rps * plan.seconds
         self._judged_from_ns = self._clock.monotonic_ns() + int(plan.warm_up_s * 1e9)
         self._missed.clear()
+        self._users = None
+        if plan.most_users_rps is not None and self._request.is_guarded:
+            self._users = StepUsers(plan, self._watch.latest, self._judged_from_ns)
         if not self._switch.is_on:
             self._switch.step_over.clear()
         self._is_loading = True
@@ -189,6 +204,8 @@ class RunGuard:
     def request_ended(self, record: RequestRecord) -> None:
         """Judge a finished request."""
         self._judge(record)
+        if self._users is not None:
+            self._users.ended(record)
         if record.outcome is Outcome.OK:
             self._answered_ns.append(record.done_ns)
         if self._stream is not None:
@@ -209,7 +226,7 @@ class RunGuard:
             self._failures.append(record.outcome)
 
     def _counts_rejections(self) -> bool:
-        last = self._watch.snapshots[-1] if self._watch.snapshots else None
+        last = self._watch.latest
         return self._request.is_guarded and self._is_loading and last is not None and last.rejections is not None
 
     @property
@@ -257,6 +274,16 @@ class RunGuard:
             self._trip(fault.word)
         elif self._plan.survives_overload and self.has_several_servers():  # a search learns from the page
             self._trip(reasons.SEVERAL_SERVERS.word)
+        elif self._have_users_come():
+            self._trip(reasons.USERS_CHANGED.word)
+
+    def _have_users_come(self) -> bool:
+        """Return whether the users of the step that runs bring its load to its bound."""
+        latest = self._watch.latest
+        if self._users is None or not self._is_loading or self.tripped is not None or latest is None:
+            return False
+        self._users.poll(latest, self._load.in_flight(), self._other_probes())
+        return self._users.are_too_many()
 
     def has_several_servers(self) -> bool:
         """Return whether several servers answer: the metrics page alternates, or does not count all requests."""
@@ -301,7 +328,7 @@ class RunGuard:
         if self._is_unloaded and reason in _SLOW:
             reason = reasons.SLOW_UNLOADED.word
         is_overload = reasons.is_overload(reason)
-        if self._plan.survives_overload and self.is_warm and self._is_loading and is_overload:
+        if self._plan.survives_overload and self.is_warm and self._is_loading and reasons.ends_step(reason):
             self.tripped = self.tripped or reason
             self._switch.step_over.set()
         elif not (is_overload and self.tripped is not None):  # the same one shows until the server has recovered

@@ -21,7 +21,7 @@ from probe.capacity.run.seams import Load, ServerAccess, StepObservers, Think, u
 from probe.capacity.run.server_watch import POLL_S, ServerWatch, thinned
 from probe.capacity.search.knee import MODE, TOGETHER
 from probe.capacity.search.load_words import describe_load
-from probe.core import latency
+from probe.core import latency, reasons
 from probe.core import objectives as slo
 from probe.core.clock import Clock
 from probe.core.objectives import Objectives
@@ -138,12 +138,21 @@ def _late_spans(record: RequestRecord, objectives: Objectives) -> Iterator[tuple
 
 _T = TypeVar("_T")
 
+# Users count in what is judged of a step, where that is long enough to know their rate.
+_LEAST_USERS_S = 5.0
 # A server that has no users for this long is not watched for longer.
 _IDLE_S = 10.0
 _FIRST, _WATCHING = Phase("a first request"), "watching live traffic"
 _NEXT_STEP, _RESULT = Phase("computing the next step"), Phase("computing the result")
 _CALMING = Phase("waiting for the server to be idle")
 _NO_OBSERVERS = StepObservers()
+
+
+def _inside(snapshots: Sequence[ServerSnapshot], window_ns: tuple[int, int]) -> Sequence[ServerSnapshot]:
+    """Return the snapshots of what is judged: users who come or go before or after it are not in its load."""
+    begin_ns, end_ns = window_ns
+    inside = [snapshot for snapshot in snapshots if begin_ns <= snapshot.at_ns <= end_ns]
+    return inside if inside and inside[-1].at_ns - inside[0].at_ns >= _LEAST_USERS_S * 1e9 else snapshots
 
 
 class CapacityRun:
@@ -170,7 +179,9 @@ class CapacityRun:
         self._observers = observers
         self._switch = StopSwitch()
         self._watch = ServerWatch(unread if job.request.by_stream else server.read, server.read_gpus, clock)
-        self._guard = RunGuard(job, plan, load, clock, watch=self._watch, switch=self._switch)
+        self._guard = RunGuard(
+            job, plan, load, clock, watch=self._watch, switch=self._switch, other_probes=server.other_probes
+        )
         self._cost = CostMeter(job.request, load, clock)
         self._started = datetime.fromtimestamp(clock.wall_s(), UTC)
         self._steps: list[StepSummary] = []
@@ -263,7 +274,7 @@ class CapacityRun:
             self._observers.on_phase(Phase("waiting for the server to count the requests", wait_s))
             await self._switch.pause(wait_s + POLL_S)
         if (reason := self._plan.end_reason()) is not None:
-            self.stop("done", reason)
+            self.stop("done" if reasons.find(reasons.TRIPS, reason) is None else "guard", reason)
 
     async def _observe_idle(self) -> None:
         """Send the first request, and watch the server before there is load."""
@@ -306,7 +317,8 @@ class CapacityRun:
         await self._guard.watch_after_restart()
         run = replace(run, other_probes=self._other_probes(began_ns))
         snapshots = sorted(self._watch.snapshots[first:], key=lambda snapshot: snapshot.at_ns)
-        users, gpus = self._server.users_between(run.records, snapshots), self._watch.take_gpus()
+        judged = _inside(snapshots, run.window_ns)
+        users, gpus = self._server.users_between(run.records, judged), self._watch.take_gpus()
         step = summary.summarize(run, self._request.objectives, polls=snapshots, gpus=gpus, users=users)
         tripped = self._guard.tripped
         if tripped is not None and step.is_late and late_step.may_explain(tripped, run, self._request.objectives):
@@ -314,7 +326,7 @@ class CapacityRun:
         else:
             step = replace(step, tripped=self._guard.trip_reason(run))
         self._steps.append(step)
-        self._add_users(step.users, snapshots)
+        self._add_users(step.users, judged)
         self._observers.on_step(step)
         await self._compute(partial(self._plan.step_finished, step, run, thinned(snapshots), tripped))
         self._watch.end()

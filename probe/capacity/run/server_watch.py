@@ -172,6 +172,11 @@ class ServerWatch:
             await asyncio.sleep(_GPU_POLL_S)
 
     @property
+    def latest(self) -> ServerSnapshot | None:
+        """Return the latest snapshot; None: there is none."""
+        return self.snapshots[-1] if self.snapshots else None
+
+    @property
     def last_gpus(self) -> GpuSnapshot | None:
         """Return the last snapshot of the GPUs; None: there is none."""
         return self._gpus[-1] if self._gpus else None

@@ -12,7 +12,7 @@ from probe.core import reasons
 from probe.core.objectives import AVAILABILITY
 from probe.core.reasons import CUT_SHORT, OVER_OBJECTIVE_SECONDS, REJECTIONS, ReasonKind
 from probe.core.result import Capacity, Stopped
-from probe.core.step import Pattern, StepPlan, StepSummary
+from probe.core.step import Pattern, StepPlan, StepSummary, total_rps
 
 
 class Cause(NamedTuple):
@@ -82,7 +82,7 @@ def find_knee(steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
     held = [step for step in steps if step.valid and not step.broken and step.throughput_rps > 0]
     best = max(held, key=_load, default=None)
     broke = [step for step in steps if step.valid and step.broken] + spent
-    above = min((s for s in broke if best is None or _load(s) > _load(best)), key=_load, default=None)
+    above = min((s for s in broke if best is None or _is_above(s, best)), key=_load, default=None)
     limiting = _limiting(above, stopped)
     if best is None:
         return no_capacity(MODE, _why_none(steps, stopped), limiting)
@@ -116,7 +116,14 @@ def _load(step: StepSummary) -> float:
 
 def _rate(step: StepSummary) -> float:
     """Return the rate of probe requests and users; without users where they are unknown."""
-    return step.certain_rps + (_users_rps(step) or 0.0)
+    return total_rps(step.certain_rps, step.users)
+
+
+def _is_above(step: StepSummary, best: StepSummary) -> bool:
+    """Return whether a step had more load, with its users: they may have sent less than in the best one."""
+    is_known = step.plan.arrivals is not None and _users_rps(step) is not None and _users_rps(best) is not None
+    is_more = not is_known or total_rps(_load(step), step.users) > total_rps(_load(best), best.users)
+    return _load(step) > _load(best) and is_more
 
 
 def _output(step: StepSummary) -> float:
@@ -148,7 +155,7 @@ def _upper(best: StepSummary, above: StepSummary) -> float:
     if above.plan.arrivals is not None:
         # Chance may send more requests than planned; in a step that was cut short the measured rate says little.
         offered = max(above.offered_rps, _load(above)) if above.valid else _load(above)
-        return max(offered + (_users_rps(above) or 0.0), _rate(best))
+        return max(total_rps(offered, above.users), _rate(best))
     if above.valid and _rate(above) >= _rate(best):
         return _rate(above)
     return best.certain_rps * above.plan.concurrency / best.plan.concurrency + (_users_rps(best) or 0.0)
@@ -229,7 +236,7 @@ def _end(stopped: Stopped) -> Cause:
 
 def _caveats(broke: Sequence[StepSummary], best: StepSummary, higher: Cause | None) -> Iterator[str]:
     """Yield what a reader has to know about the capacity; `higher`: why no higher step broke, if none did."""
-    below = [describe_load(step.plan) for step in broke if _load(step) <= _load(best)]
+    below = [describe_load(step.plan) for step in broke if not _is_above(step, best)]
     if below:
         yield f"not monotone: {below[0]} broke an objective at or below the knee; measure again"
     elif broke and _users_rps(best) is None:

@@ -127,8 +127,9 @@ def _drift(state: SearchState) -> float:
 
 
 def _highest_informative_rps(state: SearchState) -> float:
-    """Return the highest load of an informative step, else the live users' rate."""
-    return max((step.load_rps for step in state.steps if step.is_informative), default=state.model.live_rps)
+    """Return the highest load of an informative step, else that of the users who were watched."""
+    watched_rps = state.user_weight * state.watched.rate_rps
+    return max((step.load_rps for step in state.steps if step.is_informative), default=watched_rps)
 
 
 def _jackknife_spread(state: SearchState, rate_rps: float, without_parts: Sequence[Twin]) -> float:

@@ -29,7 +29,15 @@ from probe.capacity.search.pulses import Room, next_size, pulse_plan
 from probe.capacity.search.search_state import SAME_RATE, VERIFYING_SHARE, Guess, SearchState
 from probe.capacity.search.search_step import SearchStep
 from probe.capacity.search.step_plan import between, climb, cost_of, first_rates, plan_step, towards_forecast
-from probe.capacity.search.unverified import UNLIMITED, Spending, advice, load_to_verify, shortcoming, steps_lacking
+from probe.capacity.search.unverified import (
+    MAX_VERIFIED_HALF,
+    UNLIMITED,
+    Spending,
+    advice,
+    load_to_verify,
+    shortcoming,
+    steps_lacking,
+)
 from probe.capacity.search.verdict import (
     FORECAST,
     ceiling,
@@ -42,7 +50,7 @@ from probe.capacity.search.verdict import (
     unforeseen_overload,
 )
 from probe.core.objectives import Objectives
-from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, TOO_FEW
+from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, TOO_FEW, USERS_CHANGED
 from probe.core.request import tokens_spent
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
@@ -96,6 +104,7 @@ class Search:
         self._estimate_knee = partial(estimate_knee, self.state, explain=explain)
         self._knee: KneeEstimate | None = None  # from all data so far
         self._doubt: str | None = None  # why the search continues without the model
+        self._changed: str | None = None  # by how much users changed, which ended the search
         self._climbs = 0
         self._may_pulse = True
         self._guess: Guess | None = None
@@ -109,13 +118,35 @@ class Search:
     def next_step(self) -> StepPlan | None:
         """Plan the next step; None when the search is over."""
         self.state.refresh()
+        self._changed = self._changed or self._how_users_changed()
+        if self._changed is not None:
+            return None
         if (size := self._pulse_size()) > 0:
             return pulse_plan(size)
         rate = self._next_rate()
-        return self._plan_at(rate) if rate is not None else self._plan_to_verify()
+        if rate is None:
+            return self._plan_to_verify()
+        plan, users = self._plan_at(rate), self.state.users
+        if plan is None and users.rate_rps > self.state.watched.rate_rps:
+            self._changed = f"users came to {users.rate_rps:.3g} requests/s, which leaves no room for the next step"
+        return plan
 
-    def _plan_at(self, rate_rps: float, wanted_s: float = 0.0) -> StepPlan | None:
-        return plan_step(self.state, rate_rps, has_model=not self._is_model_free, wanted_s=wanted_s)
+    def _plan_at(self, rate_rps: float, wanted_s: float = 0.0, *, is_bounded: bool = True) -> StepPlan | None:
+        has_model = not self._is_model_free
+        return plan_step(self.state, rate_rps, has_model=has_model, wanted_s=wanted_s, is_bounded=is_bounded)
+
+    def _how_users_changed(self) -> str | None:
+        """Return by how much users have changed since they were watched, if that is more than a verified interval.
+
+        Each load has the users of its own time, but what one of their requests takes is known by the first ones.
+        """
+        state = self.state
+        capacity_rps = state.forecast_rps or (self._guess.rate_rps if self._guess is not None else None)
+        if capacity_rps is None or not state.user_weight:
+            return None
+        if not state.users.has_changed(state.watched, MAX_VERIFIED_HALF * capacity_rps / state.user_weight):
+            return None
+        return f"users went from {state.watched.rate_rps:.3g} to {state.users.rate_rps:.3g} requests/s during the run"
 
     def step_finished(
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
@@ -131,7 +162,8 @@ class Search:
         self._knee = None
 
     def end_reason(self) -> str | None:
-        return None  # the capacity has the reason
+        """Return the word of the guard's reason that ended the search; else the capacity has the reason."""
+        return USERS_CHANGED.word if self._changed is not None else None
 
     def capacity(self, steps: Sequence[StepSummary], stopped: Stopped) -> Capacity:
         """Return the capacity from all data so far."""
@@ -143,11 +175,12 @@ class Search:
             return modelless_capacity(self.state, steps, stopped)
         # The model goes on learning while the search does without it, and may explain the server after all.
         if (doubt := find_doubt(self.state)) is not None:
-            return empirical_capacity(self.state, doubt.words)
-        caveat = self._doubt or unforeseen_overload(self.state, knee) or self._what_would_verify(knee)
+            return self._empirical(doubt.words, stopped)
+        changed = self._changed_words(stopped)
+        caveat = changed or self._doubt or unforeseen_overload(self.state, knee) or self._what_would_verify(knee)
         asked = self.state.model.flags, self.state.model.workload, self.state.objectives
         if caveat is not None and (lacking := unmodelled.why_withheld(*asked)) is not None:
-            return empirical_capacity(self.state, lacking)
+            return self._empirical(lacking, stopped)
         caveat = None if caveat is None else f"{caveat}{unmodelled.caveat(*asked)}"
         late = sum(step.reason == CLIENT_BOUND.word for step in steps)
         if caveat is not None and late:
@@ -155,9 +188,19 @@ class Search:
             caveat = f"{caveat}; {steps_were} not judged: this machine was too late ({CLIENT_BOUND.word})"
         return model_capacity(self.state, knee, caveat)
 
+    def _empirical(self, doubt: str, stopped: Stopped) -> Capacity:
+        found, changed = empirical_capacity(self.state, doubt), self._changed_words(stopped)
+        return found.with_note(changed) if changed is not None else found
+
+    def _changed_words(self, stopped: Stopped) -> str | None:
+        """Return that users changed, if that ended the search."""
+        if self._changed is not None:
+            return f"{self._changed} ({USERS_CHANGED.word})"
+        return USERS_CHANGED.explained if stopped.reason == USERS_CHANGED.word else None
+
     def _what_would_verify(self, knee: KneeEstimate) -> str | None:
         """Return why a knee is not verified, with the command that may verify it; None if it is."""
-        state, plan = self.state, self._plan_at(VERIFYING_SHARE * knee.rate_rps)
+        state, plan = self.state, self._plan_at(VERIFYING_SHARE * knee.rate_rps, is_bounded=False)
         caveat = shortcoming(state, knee)
         if caveat is not None and len(state.steps) >= _USUAL.steps and steps_lacking(state, knee):
             return f"{caveat}; {len(state.steps)} steps, the most of a search, were not enough"
@@ -212,7 +255,7 @@ class Search:
         if not self._may_pulse:
             return 0
         would_run = self._guess.running if self._guess is not None and state.has_pulses else math.inf
-        running = state.model.live_rps * state.unloaded_s
+        running = state.users.rate_rps * state.unloaded_s
         room = Room(running, state.model.kv_tokens, state.model.engines)
         return next_size(state.pulses, state.model.workload, state.objectives, room, would_run)
 
@@ -221,7 +264,7 @@ class Search:
         state = self.state
         if state.steps and state.steps[-1].summary.reason not in _OF_THE_SERVER:
             return self._rate_after_failure(state.steps[-1])
-        held_rps = max((step.load_rps for step in state.steps if step.has_held), default=state.live_equivalent_rps)
+        held_rps = state.highest_held_rps or state.live_rps
         if self._doubt is None and (doubt := find_doubt(state)) is not None:
             if self._tries(doubt.load_rps) == 1:  # the server may have been slow just then
                 return doubt.load_rps
@@ -229,7 +272,7 @@ class Search:
         failed_rps = ceiling(state)
         if self._doubt is not None:
             return self._climb(held_rps, failed_rps)
-        limits = self._limits(held_rps, failed_rps)
+        limits = self._limits(failed_rps)
         if len(state.steps) >= limits.steps or self._broken_steps() >= limits.broken:
             return None
         if state.forecast_rps is not None:
@@ -243,10 +286,10 @@ class Search:
         is_repeated = failed.summary.reason == CLIENT_BOUND.word and late <= _MAX_LATE
         return failed.load_rps if is_repeated else None
 
-    def _limits(self, held_rps: float, failed_rps: float) -> _Limits:
+    def _limits(self, failed_rps: float) -> _Limits:
         if self.state.forecast_rps is not None or failed_rps == math.inf:
             return _USUAL
-        if held_rps > self.state.live_equivalent_rps:
+        if self.state.highest_held_rps:
             return _TO_NARROW
         would_run = failed_rps / 2 * self.state.unloaded_s
         return _AFTER_GUESS if would_run > _MIN_RUNNING else _USUAL

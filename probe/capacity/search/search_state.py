@@ -10,13 +10,16 @@ from functools import partial
 
 from probe.capacity.model.front_end_delay import NONE, candidate_front_ends, most_likely
 from probe.capacity.model.hints import Hints
+from probe.capacity.model.replay import UserArrivals
 from probe.capacity.model.server_model import ModelFit, ServerModel
 from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, find_capacity, predict
 from probe.capacity.model.windows import join_windows, windows
 from probe.capacity.search.infer_limits import infer_chunk_tokens, infer_front_end, infer_pair_s
+from probe.capacity.search.live_users import LiveUsers, counted, users_of_now
 from probe.capacity.search.pulses import Pulse, guess_cost, measure_pulse
 from probe.capacity.search.search_step import (
     SearchStep,
+    arrivals_between,
     find_user_arrivals,
     is_steady,
     measure_delay,
@@ -24,9 +27,9 @@ from probe.capacity.search.search_step import (
 )
 from probe.capacity.search.step_replay import StepReplays, estimate_correction, with_front_end
 from probe.core.objectives import Objectives
-from probe.core.reasons import CLIENT_BOUND, TOO_FEW
-from probe.core.snapshot import ServerSnapshot
-from probe.core.step import StepRun, StepSummary, TrafficBeside
+from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, TOO_FEW, is_overload
+from probe.core.snapshot import ServerSnapshot, UserLoad
+from probe.core.step import StepRun, StepSummary, TrafficBeside, total_rps
 from probe.core.workload import Workload
 from probe.simulator.simulated_request import SimulatedRequest
 
@@ -37,6 +40,7 @@ _NEGLIGIBLE_SHARE = 0.02  # of the TTFT objective: delays below it are noise
 QUICK_REQUESTS = 1200  # of a simulation for a ratio or a spread, in which chance cancels
 _PLANNING_REQUESTS = 2000  # simulated requests to plan the next step: a rate that is 5 % off is good enough
 _GUESS_REQUESTS = 400  # simulated requests for a first guess: pulses are rougher
+_LEAST_S = 1.0  # to know a rate of users by
 _PAIR_STEPS = 3  # the highest steps, from which the cost of attention is inferred: lower ones have few long prompts
 
 
@@ -61,7 +65,9 @@ class SearchState:
         self.correction: dict[str, float] = {}  # factors for the twin's latencies
         # Of all traffic, converted to the workload's requests; None without a twin, and if no rate holds on it.
         self.forecast_rps: float | None = None
-        self.live_equivalent_rps = 0.0  # the rate of workload requests that takes as much capacity as live users do
+        self.watched = LiveUsers()  # before any load
+        self.users = LiveUsers()  # the latest that is known of them
+        self.user_weight = 1.0  # how many of the workload's requests take as much capacity as one of theirs
         self.front_end_estimate = NONE
         self.unloaded_s = 1.0  # E2E of the unloaded baseline
         self._guessed_rps = 0.0  # by the pulses
@@ -73,7 +79,11 @@ class SearchState:
         if (first := measure_pulse(baseline)) is not None:
             self.pulses = [first]
         self.model.learn_live(snapshots, beside)
-        self.live_equivalent_rps = self.model.live_rps
+        if beside.users.requests_per_second is not None and snapshots:
+            begin_ns, end_ns = snapshots[0].at_ns, snapshots[-1].at_ns
+            mean = LiveUsers(beside.users.requests_per_second, (end_ns - begin_ns) * 1e-9)
+            arrived = arrivals_between(snapshots, beside.probes, beside.users, (begin_ns, end_ns))
+            self.watched = self.users = users_of_now(mean, arrived)
         self._is_stale = True
 
     def add_pulse(self, step: StepSummary, snapshots: Sequence[ServerSnapshot]) -> None:
@@ -81,6 +91,16 @@ class SearchState:
         self.model.learn_limits(snapshots)
         if step.reason != CLIENT_BOUND.word and (pulse := measure_pulse(step)) is not None:
             self.pulses.append(pulse)
+
+    @property
+    def live_rps(self) -> float:
+        """Return the latest rate of live users, in the workload's requests."""
+        return self.user_weight * self.users.rate_rps
+
+    @property
+    def highest_held_rps(self) -> float:
+        """Return the highest load of a step that held; 0 without any."""
+        return max((step.load_rps for step in self.steps if step.has_held), default=0.0)
 
     @property
     def has_pulses(self) -> bool:
@@ -107,24 +127,29 @@ class SearchState:
         self, step: StepSummary, run: StepRun, snapshots: Sequence[ServerSnapshot], tripped: str | None
     ) -> None:
         """Add a step; `tripped`: why the guard stopped it, if it did."""
-        self.model.learn(snapshots, of_load=True, overloaded=tripped is not None)
+        self.model.learn(snapshots, of_load=True, overloaded=is_overload(tripped))
         begin, end = run.window_ns
         in_window = windows([snapshot for snapshot in snapshots if begin <= snapshot.at_ns <= end])
-        if step.users.requests_per_second is not None and snapshots:
-            seconds = (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9
-            self.model.update_live_rate(step.users.requests_per_second, seconds)
+        arrived = find_user_arrivals(run, snapshots, step.users)
+        users = step.users if step.reason != CUT_SHORT.word else _users_of_cut(run, arrived)
+        if users.requests_per_second is not None and snapshots:
+            self.model.update_live_rate(users.requests_per_second, (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9)
+            self.users = users_of_now(LiveUsers(users.requests_per_second, step.seconds), arrived)
+        own_rps = _offered_rps(step, run, tripped)
         self.steps.append(
             SearchStep(
-                _offered_rps(step, run, tripped) + self.live_equivalent_rps,
+                total_rps(own_rps, users, self.user_weight),
                 step,
                 run,
                 tripped,
                 is_steady(in_window),
+                own_rps=own_rps,
+                users=users,
                 # This machine was late: its own stamps show nothing.
                 delay=measure_delay(run, step, join_windows(in_window)) if in_window and not step.is_late else None,
                 tails=tail_latencies(run, self.objectives),
                 part=self.model.parts - 1,
-                user_arrivals=find_user_arrivals(run, snapshots, step.users),
+                user_arrivals=arrived,
             )
         )
         self._is_stale = True
@@ -156,10 +181,21 @@ class SearchState:
         self.correction = estimate_correction(self.steps, self.objectives)
         near_rps = self._near_rps()
         self.forecast_rps = self.capacity(twin, near_rps, _PLANNING_REQUESTS) or None
-        self.live_equivalent_rps = self.model.live_rps
-        if self.model.has_other_live_lengths and self.forecast_rps is not None:
-            room_rps = self.capacity(replace(twin, live=self.model.live), near_rps, _PLANNING_REQUESTS)
-            self.live_equivalent_rps = max(self.forecast_rps - room_rps, 0.0)
+        self._weigh_users(twin, near_rps)
+
+    def _weigh_users(self, twin: Twin, near_rps: float) -> None:
+        """Find how much capacity a user's request takes by the present twin, and with it the load of each step."""
+        rate_rps = self.model.live_rps
+        if not self.model.has_other_live_lengths or self.forecast_rps is None or not rate_rps:
+            return
+        room_rps = self.capacity(replace(twin, live=self.model.live), near_rps, _PLANNING_REQUESTS)
+        self.user_weight = max(self.forecast_rps - room_rps, 0.0) / rate_rps
+        self.steps = [
+            replace(step, load_rps=total_rps(step.own_rps, step.users, self.user_weight))
+            if step.users.requests_per_second
+            else step
+            for step in self.steps
+        ]
 
     def residence_s(self, rate_rps: float) -> float:
         """Return how long a request takes on average at that rate, in seconds."""
@@ -219,6 +255,17 @@ class SearchState:
             self.model.chunk_tokens = infer_chunk_tokens(self.model, self.fit, stalled[-1], requests)
         if steps and self.front_end_estimate.front_end == NO_FRONT:  # a tokenizer too takes longer for a long prompt
             self.model.pair_s = infer_pair_s(self.model, self.fit, steps[-_PAIR_STEPS:], requests)
+
+
+def _users_of_cut(run: StepRun, arrived: Sequence[UserArrivals]) -> UserLoad:
+    """Return the users of a step that was cut short, of whose cancelled requests a run does not know the tokens.
+
+    Of what it judges, or of all of it where it ended before that.
+    """
+    warm_up_s = (run.window_ns[0] - min((r.scheduled_ns for r in run.records), default=0)) * 1e-9
+    found = counted(arrived, warm_up_s)
+    found = found if found.seconds >= _LEAST_S else counted(arrived)
+    return UserLoad(found.rate_rps) if found.seconds >= _LEAST_S else UserLoad()
 
 
 def _offered_rps(step: StepSummary, run: StepRun, tripped: str | None) -> float:

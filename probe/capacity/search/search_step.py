@@ -13,7 +13,7 @@ from probe.capacity.model.windows import MetricsWindow
 from probe.core import latency
 from probe.core.objectives import LATENCIES, Objectives
 from probe.core.percentiles import percentile
-from probe.core.reasons import TOO_FEW, is_precaution
+from probe.core.reasons import TOO_FEW, is_overload, is_precaution
 from probe.core.request import Outcome, RequestRecord
 from probe.core.snapshot import ServerSnapshot, UserLoad
 from probe.core.step import StepRun, StepSummary
@@ -27,7 +27,10 @@ _MOST_REPORT = 0.9  # a server that reports times does so for this share of requ
 
 @dataclass(frozen=True, slots=True)
 class SearchStep:
-    """One load and its result. `load_rps`: requests/s of all traffic, converted to the workload's requests."""
+    """One load and its result. `load_rps`: requests/s of all traffic, converted to the workload's requests.
+
+    `own_rps`: its own; `users`: those in it, also where it was cut short.
+    """
 
     load_rps: float
     summary: StepSummary
@@ -40,6 +43,8 @@ class SearchStep:
     part: int = -1  # index of the server model's part with this step's snapshots
     user_arrivals: Sequence[UserArrivals] = ()
     would_stop_twin: bool = False  # the guard may stop the twin too, with the same requests
+    own_rps: float = 0.0
+    users: UserLoad = field(default_factory=UserLoad)
 
     @property
     def has_held(self) -> bool:
@@ -48,8 +53,8 @@ class SearchStep:
 
     @property
     def has_broken(self) -> bool:
-        """Return whether an objective broke or the guard stopped it. An end by budget or by a person is neither."""
-        return self.tripped is not None or bool(self.summary.broken)
+        """Return whether an objective broke or the guard stopped an overload. Another end is neither."""
+        return is_overload(self.tripped) or bool(self.summary.broken)
 
     @property
     def is_precaution(self) -> bool:
@@ -115,32 +120,51 @@ def _sent_ns(record: RequestRecord) -> int:
 
 
 def find_user_arrivals(run: StepRun, snapshots: Sequence[ServerSnapshot], users: UserLoad) -> tuple[UserArrivals, ...]:
-    """Return when live users' requests arrived during a step, by the server's counters; as many as `users` says.
+    """Return when live users' requests arrived during a step, in seconds after its first request was due.
 
-    First tokens that are no probe request's belong to users; their requests arrived a mean TTFT earlier.
+    In what is judged they are as many as `users` says.
     """
     if not run.records:
         return ()
-    sent = [*run.records, *run.other_probes]
-    firsts = sorted(r.events.at_ns[0] for r in sent if r.events)
+    zero_ns = min(r.scheduled_ns for r in run.records)
+    return arrivals_between(snapshots, [*run.records, *run.other_probes], users, run.window_ns, zero_ns)
+
+
+def arrivals_between(
+    snapshots: Sequence[ServerSnapshot],
+    sent: Sequence[RequestRecord],
+    users: UserLoad,
+    known_ns: tuple[int, int],
+    zero_ns: int = 0,
+) -> tuple[UserArrivals, ...]:
+    """Return when live users' requests arrived, by the server's counters; between `known_ns` as many as `users` says.
+
+    First tokens that are no probe request's (`sent`) belong to users; their requests arrived a mean TTFT earlier.
+    """
     counted = [(r.at_ns, r.histograms["ttft"]) for r in snapshots if "ttft" in r.histograms]
     if not counted or not all(math.isfinite(value) for _, ttft in counted for value in (ttft.count, ttft.sum)):
         return ()
     (_, first), (_, last) = counted[0], counted[-1]
-    late_s = (last.sum - first.sum) / (last.count - first.count) if last.count > first.count else 0.0
+    late_ns = round((last.sum - first.sum) / (last.count - first.count) * 1e9) if last.count > first.count else 0
+    # A cancelled request has no times. Where its answer had begun, the server has counted it.
+    begun = (r.events.at_ns[0] if r.events else r.scheduled_ns + late_ns for r in sent if r.events or r.reads)
+    firsts = sorted(begun)
     # A canary in flight at the last snapshot is not known yet, and may have been counted.
-    most = math.inf
+    begin_ns, end_ns = max(known_ns[0], counted[0][0]), min(known_ns[1], counted[-1][0])
+    left = math.inf
     if users.requests_per_second is not None:
-        most = round(users.requests_per_second * (counted[-1][0] - counted[0][0]) * 1e-9)
-    zero_ns = min(r.scheduled_ns for r in run.records) + round(late_s * 1e9)
+        left = round(users.requests_per_second * (end_ns - begin_ns) * 1e-9)
+    zero_ns += late_ns
     found: list[UserArrivals] = []
-    unknown = placed = 0.0
+    unknown = 0.0
     for (from_ns, before), (to_ns, after) in pairwise(counted):
         if after.count < before.count:
             return ()  # the server was restarted
         unknown += after.count - before.count - (bisect_right(firsts, to_ns) - bisect_right(firsts, from_ns))
-        count = max(round(min(unknown, most) - placed), 0)
-        placed += count
+        is_known = begin_ns <= from_ns and to_ns <= end_ns
+        count = max(round(min(unknown, left) if is_known else unknown), 0)
+        unknown -= count
+        left -= count if is_known else 0
         found.append(UserArrivals((from_ns - zero_ns) * 1e-9, (to_ns - zero_ns) * 1e-9, count))
     return tuple(found)
 

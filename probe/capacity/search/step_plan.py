@@ -23,6 +23,8 @@ _UNPULSED_SHARE = 1 / 3
 # is two steps away.
 _MAX_GROWTH = 1.45
 _MAX_EARLY_GROWTH = 1.7  # the same far below the forecast
+# And by which its load may exceed it with more users than were expected: the guard ends the step there, a moment later.
+_MOST_GROWTH = 1.65
 _EARLY_SHARE = 0.4  # of the forecast: below it is early
 _MORE_RUNNING = 0.7  # requests at a time by which a climb without any guess rises at least: few steps from one to many
 _MIN_GROWTH = 1.2  # the least: a step nearer to it shows little new
@@ -76,21 +78,33 @@ _TOP_STEP_FACTOR = 1.3  # a step near the knee is longer by this: its queue take
 _MAX_RARE_S = 90.0  # the longest step, if requests are rare: three of them fit in the usual budget
 
 
-def plan_step(state: SearchState, rate_rps: float, *, has_model: bool, wanted_s: float = 0.0) -> StepPlan | None:
+def plan_step(
+    state: SearchState, rate_rps: float, *, has_model: bool, wanted_s: float = 0.0, is_bounded: bool = True
+) -> StepPlan | None:
     """Plan a step at this rate of all traffic; None where live traffic has grown to it by itself.
 
     `has_model`: whether the forecast says how near the knee is; without it every step may be near. `wanted_s`: how
-    long it should last with its warm-up, up to the longest step.
+    long it should last with its warm-up, up to the longest step. `is_bounded`: send less where users of now, with the
+    most that chance adds to them, would bring the load to its bound.
     """
-    own = rate_rps - state.live_equivalent_rps
+    own = rate_rps - state.live_rps
     if own <= 0:
         return None
     residence_s, forecast_rps = state.residence_s(rate_rps), state.forecast_rps
     is_near_knee = not has_model or bool(forecast_rps and rate_rps > VERIFYING_SHARE * forecast_rps)
-    seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_STEP_FACTOR if is_near_knee else 1.0)
-    seconds = max(seconds, min(1.2 * (ENOUGH_REQUESTS if is_near_knee else MIN_REQUESTS) / own, _MAX_RARE_S))
     warm_up_s = min(max(_WARM_RESIDENCES * residence_s, _MIN_WARM_S), _MAX_WARM_S)
-    seconds = max(seconds, min(wanted_s - warm_up_s, _MAX_S))
+
+    def seconds_at(own_rps: float) -> float:
+        seconds = min(max(_RESIDENCES * residence_s, _MIN_S), _MAX_S) * (_TOP_STEP_FACTOR if is_near_knee else 1.0)
+        seconds = max(seconds, min(1.2 * (ENOUGH_REQUESTS if is_near_knee else MIN_REQUESTS) / own_rps, _MAX_RARE_S))
+        return max(seconds, min(wanted_s - warm_up_s, _MAX_S))
+
+    most_users_rps = None
+    if is_bounded:
+        own, most_users_rps = _bounded(state, rate_rps, own, seconds_at(own))
+    if own <= 0:
+        return None
+    seconds = seconds_at(own)
     return StepPlan(
         concurrency=math.ceil(3 * own * residence_s + 8),
         seconds=seconds,
@@ -99,7 +113,19 @@ def plan_step(state: SearchState, rate_rps: float, *, has_model: bool, wanted_s:
         # If chance sent a fifth more requests than planned, users would wait longer than intended. A step with too
         # few requests is extended.
         arrivals=Arrivals(Pattern.POISSON, own, counted_s=(warm_up_s, seconds, *[seconds] * (1 + MAX_EXTENSION))),
+        most_users_rps=most_users_rps,
     )
+
+
+def _bounded(state: SearchState, rate_rps: float, own_rps: float, seconds: float) -> tuple[float, float | None]:
+    """Return the rate to send, and the rate of users at which the load of the step leaves its bound; None: unknown."""
+    held_rps = state.highest_held_rps
+    if not state.users.seconds or not state.user_weight:
+        return min(own_rps, held_rps * _MAX_EARLY_GROWTH or math.inf), None
+    # Nothing has held yet: what is tried first is chosen by a guess, or by a forecast from users alone.
+    bound_rps = held_rps * _MOST_GROWTH or rate_rps * _MAX_GROWTH
+    own_rps = min(own_rps, bound_rps - state.user_weight * state.users.most_in(seconds) / seconds)
+    return own_rps, (bound_rps - own_rps) / state.user_weight
 
 
 def cost_of(plan: StepPlan, workload: Workload) -> Spending:

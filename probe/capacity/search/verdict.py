@@ -191,14 +191,17 @@ def modelless_capacity(state: SearchState, steps: Sequence[StepSummary], stopped
         return no_capacity(FORECAST, Cause(none_holds, reasons.SLOW_UNLOADED.advice))
     if any(step.has_held for step in state.steps) and overloaded_steps(state):
         return empirical_capacity(state, "the server's metrics do not show what one more request costs")
-    tripped = [step for step in state.steps if step.tripped is not None]
+    tripped = [step for step in state.steps if step.tripped is not None and step.has_broken]
     if tripped and not any(step.has_held for step in state.steps):
         lowest = min(tripped, key=_load)
         words = f"the guard stopped every load that was tried, also {lowest.load_rps:.3g} requests/s ({lowest.tripped})"
         return no_capacity(FORECAST, Cause(words, reasons.ENDED_BY_GUARD.advice), lowest.tripped)
-    if reasons.find_end(stopped).kind in (ReasonKind.FAILURE, ReasonKind.BLIND):
-        return no_capacity(FORECAST, guarded(steps, stopped.reason))
-    highest_rps = max((step.load_rps for step in state.steps), default=state.model.live_rps)
+    ended = reasons.find_end(stopped)
+    if ended.kind in (ReasonKind.FAILURE, ReasonKind.BLIND, ReasonKind.TRAFFIC):
+        has_changed = ended.kind is ReasonKind.TRAFFIC
+        cause = Cause(ended.explained, ended.advice) if has_changed else guarded(steps, stopped.reason)
+        return no_capacity(FORECAST, cause)
+    highest_rps = max((step.load_rps for step in state.steps), default=state.live_rps)
     words = f"at up to {highest_rps:.3g} requests/s too few requests ran at a time to learn what one more costs"
     return Capacity(mode=FORECAST, reason=f"not enough evidence: {words}")
 

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pytest
@@ -195,6 +195,50 @@ def test_the_canaries_beside_each_step_reach_the_course_and_are_no_users() -> No
     assert [each.users.requests_per_second for each in load_plan.beside] == [0.0, 0.0]
     idle, beside = (each.probes for each in load_plan.beside)
     assert len(idle) - len(beside) == 10, "of the 20 s before the step"
+
+
+def _counting(server: FakeServer, users: Callable[[float], float]) -> Values:
+    """A page that counts what the server answers, and so many requests of users so many seconds after the first one."""
+
+    def values(_: float) -> dict[str, Any]:
+        now_s = asyncio.get_running_loop().time()
+        own = sum(at + 0.1 <= now_s for at in server.sent_s)
+        count = own + int(users(now_s - server.sent_s[0])) if server.sent_s else 0
+        return {"histograms": {"ttft": Histogram(((INF, float(count)),), 0.0)}}
+
+    return values
+
+
+def test_the_users_of_a_step_are_those_while_it_is_judged() -> None:
+    """Ten a second until the warm-up ends: at 15 s."""
+    load_plan, server = Scripted([replace(_open(20, seconds=10.0), warm_up_s=15.0)]), FakeServer()
+    _run(load_plan, _counting(server, lambda s: 10 * min(s, 15.0)), server=server)
+    assert load_plan.beside[-1].users.requests_per_second == pytest.approx(0.0, abs=0.6)
+
+
+@pytest.mark.fault(
+    "LO68",
+    "Users surge in a step of a search",
+    area="Load",
+    users_see="the step ends within seconds, and is neither held nor broken",
+    stays="the search goes on, with the users of now",
+)
+def test_users_who_bring_a_step_to_its_bound_end_it_and_not_the_run() -> None:
+    plan, server = replace(_open(20, seconds=30.0), most_users_rps=2.0), FakeServer()
+    load_plan = Scripted([plan, _open(5, seconds=5.0)])
+    ran = _run(load_plan, _counting(server, lambda s: s + 20 * max(s - 10.0, 0.0)), server=server)
+    assert load_plan.trips == ["users_changed", None]
+    assert ran.result.steps[0].tripped == "users_changed"
+    assert 10.0 < ran.result.steps[0].seconds < 14.0
+    assert ran.result.stopped == Stopped("done", "that is all")
+
+
+def test_a_plan_that_ends_for_a_reason_of_the_guard_ends_the_run_with_it() -> None:
+    class Changed(Scripted):
+        def end_reason(self) -> str | None:
+            return "users_changed"
+
+    assert _run(Changed([])).result.stopped == Stopped("guard", "users_changed")
 
 
 # An overload.

@@ -528,3 +528,12 @@ def test_a_timed_step_is_at_least_as_long_as_an_answer() -> None:
         rising, seconds=60.0, warm_up_s=12.0, arrivals=Arrivals(Pattern.RISING, 2.0, ramp_s=12.0)
     )
     assert [plans.next_step() for _ in range(3)] == [replayed, counted, long]
+
+
+def test_a_load_that_broke_with_fewer_users_than_in_the_step_that_held_is_no_upper_bound() -> None:
+    """Together they were 20 requests/s in the step that held, and 12 in the one that broke."""
+    held = replace(_at(10.0, 10.0), users=UserLoad(10.0))
+    broke = replace(_at(12.0, 12.0, ["ttft"]), users=UserLoad(0.0))
+    found = find_knee([held, broke], Stopped("done"))
+    assert (found.lower, found.upper) == (20.0, None)
+    assert "not monotone: 12 requests/s broke an objective" in str(found.reason)

@@ -17,6 +17,7 @@ from probe.capacity.model.hints import Hints
 from probe.capacity.model.twin import Twin
 from probe.capacity.model.windows import MetricsWindow
 from probe.capacity.search.knee_estimate import KneeEstimate
+from probe.capacity.search.live_users import LiveUsers
 from probe.capacity.search.pulses import pulse_plan
 from probe.capacity.search.search import Search
 from probe.capacity.search.search_state import Guess
@@ -121,7 +122,7 @@ def test_users_who_come_meanwhile_and_leave_no_room_end_it() -> None:
     search = _search(10.0)
     assert search.next_step() is not None
     _run(search, step())
-    search.state.live_equivalent_rps = 100.0
+    search.state.users = LiveUsers(100.0, 10.0)
     assert search.next_step() is None
 
 

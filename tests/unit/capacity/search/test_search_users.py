@@ -9,11 +9,16 @@ from simulated_servers import CHAT as _LENGTHS
 
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.windows import join_windows, windows
+from probe.capacity.search.knee import find_knee
+from probe.capacity.search.live_users import LiveUsers
+from probe.capacity.search.search import Search
 from probe.capacity.search.search_state import SearchState
 from probe.capacity.search.search_step import SearchStep, measure_delay, sent_requests
-from probe.core.request import RequestRecord, ServerTimes, Traffic
+from probe.capacity.search.step_plan import plan_step
+from probe.core.request import Outcome, RequestRecord, ServerTimes, TokenEvents, Traffic
+from probe.core.result import Stopped
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
-from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, TrafficBeside
+from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, TrafficBeside, total_rps
 from probe.load.step_summary import summarize
 
 NO_USERS = UserLoad(0.0, 0.0)
@@ -58,7 +63,7 @@ def _step(users: UserLoad, *, canaries: bool) -> tuple[SearchState, SearchStep]:
 
 def test_canaries_are_no_users_of_a_search() -> None:
     state, step = _step(NO_USERS, canaries=True)
-    assert (state.model.live_rps, state.live_equivalent_rps) == (0.0, 0.0)
+    assert (state.model.live_rps, state.live_rps) == (0.0, 0.0)
     assert sum(each.count for each in step.user_arrivals) == 0
     assert not state.model.has_other_live_lengths
 
@@ -132,3 +137,119 @@ def test_the_delay_of_the_front_end_is_each_request_s_where_the_server_reports_i
     assert found.seconds == pytest.approx(0.045)
     assert found.error_s == pytest.approx(0.005 / math.sqrt(19), rel=0.01)
     assert (found.rate_rps, found.requests) == (5.0, 20)
+
+
+# Users who come and go.
+
+
+def _state(watched_rps: float) -> SearchState:
+    """A state after a minute without load and this many users."""
+    state = SearchState(_LENGTHS, CHAT, Hints())
+    users = tuple(record(start_s=i / watched_rps) for i in range(round(60 * watched_rps)))
+    state.observe_live(_counted(users, 0, 60), step(), TrafficBeside(UserLoad(watched_rps, 0.0)))
+    return state
+
+
+def _add(state: SearchState, own_rps: float, users_rps: float, *, aborted: int = 0, late: float = 0.0) -> SearchStep:
+    """Add 30 s of load with so many users. Where it was cut, `aborted` answers had begun and are never seen."""
+    begin = 100 + 40 * len(state.steps)
+    own = tuple(record(start_s=begin + i / own_rps) for i in range(round(30 * own_rps)))
+    beside = tuple(record(start_s=begin + late + i / users_rps) for i in range(round((30 - late) * users_rps)))
+    counted = _counted((*own, *beside), begin, begin + 31)
+    cut = (
+        [replace(one, outcome=Outcome.ABORTED, events=TokenEvents(), reads=1) for one in own[-aborted:]]
+        if aborted
+        else []
+    )
+    plan = StepPlan(50, 30.0, loop="open", arrivals=Arrivals(Pattern.POISSON, own_rps, counted_s=(30.0,)))
+    sent = (*own[: len(own) - aborted], *cut)
+    run = StepRun(plan, sent, (begin * 10**9, (begin + 30) * 10**9), (), is_cut_short=bool(aborted))
+    seen = replace(step(reason="cut_short" if aborted else None), plan=plan, seconds=30.0)
+    users = UserLoad() if aborted else UserLoad(users_rps)
+    state.add_step(replace(seen, users=users), run, counted, "queue" if aborted else None)
+    return state.steps[-1]
+
+
+@pytest.mark.fault(
+    "LO66",
+    "Users leave between the minute in which a search watches them and its first step",
+    area="Load",
+    users_see="the step counts as the load that it was, and the next one is no jump",
+    stays="-",
+)
+def test_a_step_has_the_users_of_its_own_time_and_the_next_one_those_of_now() -> None:
+    state = _state(5.0)
+    assert state.live_rps == pytest.approx(5.0, rel=0.02)
+    assert _add(state, 3.6, 0.2).load_rps == pytest.approx(3.8)
+    assert state.live_rps == pytest.approx(0.2)
+    plan = plan_step(state, 20.0, has_model=True)
+    assert plan is not None
+    assert 3.8 < plan.load < 1.65 * 3.8 - 0.2, "1.65 times what held, and the users of now are in it"
+    assert plan.most_users_rps == pytest.approx(1.65 * 3.8 - plan.load)
+
+
+def test_users_who_come_at_the_end_of_a_step_are_those_of_now() -> None:
+    state = _state(1.0)
+    _add(state, 2.0, 6.0, late=20.0)
+    assert state.live_rps == pytest.approx(6.0, rel=0.1)
+
+
+def test_of_a_step_that_was_cut_short_the_answers_that_had_begun_are_no_users() -> None:
+    cut = _add(_state(1.0), 2.0, 4.0, aborted=12)
+    assert cut.load_rps == pytest.approx(6.0, rel=0.05)
+    assert sum(each.count for each in cut.user_arrivals) == pytest.approx(120, abs=2)
+
+
+def test_a_step_whose_users_are_unknown_counts_as_what_it_sent() -> None:
+    state = _state(1.0)
+    _add(state, 2.0, 1.0)
+    unknown = replace(state.steps[0].summary, users=UserLoad())
+    state.add_step(unknown, state.steps[0].run, (), None)
+    assert state.steps[-1].load_rps == pytest.approx(2.0), "no more than is certain has held"
+    assert state.live_rps == pytest.approx(1.0), "and the next one still allows for those that were known"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "has_changed"),
+    [
+        (LiveUsers(5.0, 60.0), LiveUsers(0.2, 30.0), True),
+        (LiveUsers(0.2, 60.0), LiveUsers(5.0, 30.0), True),
+        (LiveUsers(5.0, 60.0), LiveUsers(5.9, 30.0), False),
+        (LiveUsers(2.0, 60.0), LiveUsers(3.0, 10.0), False),
+        (LiveUsers(200.0, 60.0), LiveUsers(203.0, 30.0), False),
+    ],
+    ids=["left", "came", "within-the-interval", "by-chance", "by-less-than-the-interval"],
+)
+def test_users_change_by_more_than_an_interval_and_than_chance(
+    before: LiveUsers,
+    now: LiveUsers,
+    has_changed: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    assert now.has_changed(before, 0.8) is has_changed
+
+
+@pytest.mark.fault(
+    "LO67",
+    "Users change during a search by more than its interval",
+    area="Load",
+    users_see="the run ends with `users_changed` and their rates, and a forecast at best",
+    stays="-",
+)
+def test_users_who_change_by_more_than_the_interval_end_the_search_with_that_reason() -> None:
+    search = Search(_LENGTHS, CHAT, explain=False)
+    search.state = _state(5.0)
+    search.state.forecast_rps = 10.0
+    _add(search.state, 3.6, 0.2)
+    assert search.next_step() is None
+    assert search.end_reason() == "users_changed"
+    found = search.capacity([search.state.steps[0].summary], Stopped("guard", "users_changed"))
+    assert found.mode != "verified"
+    assert found.requests_per_second is None
+    assert "users_changed" in str(found.reason)
+
+
+def test_fixed_steps_label_a_load_as_a_search_does() -> None:
+    users = UserLoad(2.0)
+    plan = StepPlan(50, 200.0, loop="open", arrivals=Arrivals(Pattern.POISSON, 4.0))
+    held = replace(step(rps=4.0), plan=plan, users=users, seconds=200.0)
+    assert find_knee([held], Stopped("done")).lower == total_rps(4.0, users) == 6.0
