@@ -43,7 +43,7 @@ async def preflight(
     """
     server: ServerSnapshot | None = None
     try:
-        server = await read_server()
+        server = await _read_twice(read_server)
         verdict = may_start(server, limits)
     except TargetError as error:
         verdict = denied(reasons.NO_SERVER_METRICS, str(error))
@@ -55,6 +55,19 @@ async def preflight(
     except TargetError as error:
         verdict = denied(reasons.NO_PROMETHEUS, str(error))
     return verdict, server
+
+
+async def _read_twice(read_server: Callable[[], Awaitable[ServerSnapshot]]) -> ServerSnapshot:
+    """Return the server's state, asked for again if it was late: the first page after a start often is.
+
+    Raises TargetError.
+    """
+    try:
+        return await read_server()
+    except TargetError as error:
+        if error.reason != "timeout":
+            raise
+    return await read_server()
 
 
 def firing_pages(config: Config, target: str) -> Callable[[], Awaitable[list[str]]] | None:

@@ -102,6 +102,20 @@ def test_a_calm_server_without_alerts_may_be_loaded_and_is_returned_as_it_was() 
     assert server is calm
 
 
+@pytest.mark.parametrize(("reason", "asked"), [("timeout", 2), ("unreachable", 1)])
+def test_a_first_page_that_is_late_is_asked_for_again(reason: str, asked: int) -> None:
+    answers = [TargetError("http://a/metrics: no metrics of a server", Outcome.UNREACHABLE, reason), snapshot()]
+
+    async def read() -> ServerSnapshot:
+        answer = answers.pop(0)
+        if isinstance(answer, TargetError):
+            raise answer
+        return answer
+
+    verdict, _ = asyncio.run(preflight(read, GuardLimits()))
+    assert (2 - len(answers), verdict.allows_load) == (asked, asked == 2)
+
+
 def test_prometheus_is_not_asked_about_a_server_that_is_refused_anyway() -> None:
     asked = 0
 
