@@ -35,7 +35,8 @@ from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import Workload
 from probe.observe.user_mix import users_workload
 from probe.simulator.cost import Profile
-from probe.simulator.virtual_server import SimulatedRequest, VirtualServer
+from probe.simulator.simulated_request import SimulatedRequest
+from probe.simulator.virtual_server import VirtualServer
 
 Pairs = Callable[[Random], tuple[int, int]]
 _CASE = "8b-a100"

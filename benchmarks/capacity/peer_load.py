@@ -15,7 +15,7 @@ from probe.capacity.run.runner import covered_seconds
 from probe.core.objectives import Objective, Objectives
 from probe.core.percentiles import percentile
 from probe.core.workload import lengths
-from probe.simulator.virtual_server import SimulatedRequest
+from probe.simulator.simulated_request import SimulatedRequest
 
 # Live users send for this long before a run, and are followed for this long after it; the same as in play.py, where the
 # loop's time begins at 100 s.

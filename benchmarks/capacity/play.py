@@ -17,7 +17,7 @@ from probe.core.clock import Clock
 from probe.core.objectives import Objectives
 from probe.core.result import CapacityResult, RunContext
 from probe.core.snapshot import ServerSnapshot
-from probe.simulator.virtual_server import SimulatedRequest
+from probe.simulator.simulated_request import SimulatedRequest
 from tests.virtual_time import VirtualClock, virtually
 
 _T = TypeVar("_T")

@@ -10,7 +10,8 @@ from probe.core.reasons import MIN_REQUESTS
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, TokenEvents, Traffic
 from probe.core.step import StepPlan, StepRun
 from probe.core.workload import Workload, lengths
-from probe.simulator.virtual_server import SimulatedRequest, VirtualServer
+from probe.simulator.simulated_request import SimulatedRequest
+from probe.simulator.virtual_server import VirtualServer
 
 _SLICE_S = 0.05  # how often ended requests are collected and `stop` is checked
 _EXTENSION = 2

@@ -25,10 +25,11 @@ from benchmarks.timed.cases import ALL, HYBRIDS, Case
 from benchmarks.timed.live_forecasts import snapshots
 from probe.core.snapshot import KV_SIZES, ServerSnapshot
 from probe.simulator import replica
-from probe.simulator.cost import Batch, Profile
+from probe.simulator.cost import Profile
 from probe.simulator.engine import SimulatedEngine
-from probe.simulator.engine_step import ScheduledStep, StepOutcome
+from probe.simulator.engine_step import Step
 from probe.simulator.metrics_model import SimulatedMetrics
+from probe.simulator.simulated_request import SimulatedRequest
 
 
 class VllmEngine:
@@ -44,7 +45,9 @@ class VllmEngine:
         self._open: set[int] = set()
         self._decoding: set[int] = set()
         self._known: set[int] = set()  # scheduled before
-        self._count = self._in_queue = 0
+        self._requests: list[SimulatedRequest] = []
+        self.in_flight = Step()
+        self._in_queue = 0
         self._planned: dict[str, Any] = {}
         self.running, self.kv_usage = 0, 0.0
 
@@ -56,14 +59,19 @@ class VllmEngine:
     def has_work(self) -> bool:
         return bool(self._open)
 
-    is_occupied = has_work
+    def is_occupied(self) -> bool:
+        return self.has_work
 
-    def submit(self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> int:
-        assert not shared_tokens
-        self._submitted.append((self._count, prompt_tokens, output_tokens))
-        self._open.add(self._count)
-        self._count += 1
-        return self._count - 1
+    def enter(self, request: SimulatedRequest) -> int:
+        assert not request.shared_tokens
+        request.number = len(self._requests)
+        self._submitted.append((request.number, request.prompt_tokens, request.steps))
+        self._open.add(request.number)
+        self._requests.append(request)
+        return request.number
+
+    def holds(self, request: SimulatedRequest) -> bool:
+        return request.number in self._open
 
     def abort(self, number: int) -> bool:
         self._aborted.append(number)
@@ -74,29 +82,35 @@ class VllmEngine:
     def decode_only_steps(self) -> int:
         return 0
 
-    def plan_step(self) -> ScheduledStep | None:
+    def plan(self) -> bool:
         if not self._open and not self._aborted:
-            return None
+            return False
         said = self._planned = self._ask({"submit": self._submitted, "abort": self._aborted})
         self._submitted, self._aborted = [], []
         tokens = dict(said["tokens"])
-        decoding = tuple(number for number in tokens if number in self._decoding)
-        prefills = tuple((number, count) for number, count in tokens.items() if number not in self._decoding)
-        admitted = tuple(number for number in tokens if number not in self._known)
-        self._known.update(admitted)
+        step = self.in_flight
+        step.clear()
+        step.sequences, step.tokens = len(tokens), sum(tokens.values())
+        step.kv_tokens, step.pairs = said["cached"], said["pairs"]
+        step.started += [self._requests[number] for number in tokens if number not in self._known]
+        step.preempted += [self._requests[number] for number in said["preempted"]]
+        for request in step.preempted:
+            request.preemptions += 1
+        self._known.update(tokens)
         self._decoding -= set(said["preempted"])
-        batch = Batch(len(tokens), sum(tokens.values()), said["cached"], said["pairs"])
-        return ScheduledStep(decoding, prefills, batch, admitted, (), tuple(said["preempted"]))
+        return True
 
-    def complete_step(self) -> StepOutcome:
+    def complete(self) -> None:
+        step = self.in_flight
         sampled = [number for number in self._planned["sampling"] if number in self._open]
-        decoded = tuple(number for number in sampled if number in self._decoding)
-        prefilled = tuple(number for number in sampled if number not in self._decoding)
+        prefilled = [number for number in sampled if number not in self._decoding]
         self._decoding.update(prefilled)
-        ended = tuple(number for number in self._ask({})["ended"] if number in self._open)
+        ended = [number for number in self._ask({})["ended"] if number in self._open]
         self._open.difference_update(ended)
         self._decoding.difference_update(ended)
-        return StepOutcome(decoded, prefilled, ended)
+        step.decoded = len(sampled) - len(prefilled)
+        step.prefilled[:] = [self._requests[number] for number in prefilled]
+        step.finished[:] = [self._requests[number] for number in ended]
 
     def _ask(self, asked: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from probe.mock_server.metrics import Metrics, RequestTimes
-from probe.simulator.cost import FrontEndThread, Profile
+from probe.simulator.cost import FrontEndThread, Profile, StepClock
 from probe.simulator.engine import SimulatedEngine
 from probe.simulator.engine_step import ScheduledStep, StepOutcome
 
@@ -73,7 +73,7 @@ class Driver:
         self.worst_lag_s = 0.0  # behind the schedule, at most: shows whether this process was the bottleneck
         self._profile = profile
         self._metrics = metrics
-        self._random = Random(seed)
+        self._clock = StepClock(profile.cost, profile.jitter, Random(seed))
         self._front = FrontEndThread(profile.front_end)
         self._entering: dict[Generation, asyncio.TimerHandle] = {}
         self._open: dict[int, Generation] = {}  # until their last token has left
@@ -197,8 +197,7 @@ class Driver:
             self._hand_out(self.engine.complete_step(), len(plan.preempted), now_s)
 
     def _step_seconds(self, plan: ScheduledStep, now_s: float) -> float:
-        seconds = self._profile.cost.step_seconds(plan.batch)
-        return self._profile.jitter.seconds(seconds, now_s, self._random) + self._faults.extra_step_s
+        return self._clock.taken_s(self._clock.cost_s(*plan.batch), now_s) + self._faults.extra_step_s
 
     def _note_start(self, plan: ScheduledStep, now_s: float) -> None:
         for number in plan.admitted:
@@ -212,7 +211,8 @@ class Driver:
             self._open[number].preemptions += 1
 
     def _hand_out(self, outcome: StepOutcome, preempted: int, now_s: float) -> None:
-        turned_s, out_s = self._front.hand_out(now_s, len(outcome.emitted))
+        out_s = self._front.hand_out(now_s, len(outcome.emitted))
+        turned_s = self._front.begun_s
         waits_s: list[float] = []
         gaps_s: list[float] = []
         prompt_tokens = found_tokens = 0

@@ -23,11 +23,14 @@ With a prefix cache (kv_blocks.py), a request gets what the cache holds of its p
 requests computed the common prefix at once, each but one frees its copy at the end of its prompt; in vLLM it keeps it.
 """
 
-from collections import defaultdict, deque
+import heapq
 
-from probe.simulator.cost import Batch, Profile
-from probe.simulator.engine_step import EngineRequest, ScheduledStep, StepOutcome, step_content
+from probe.simulator.cost import Profile
+from probe.simulator.engine_step import ScheduledStep, Step, StepOutcome, scheduled
 from probe.simulator.kv_blocks import KvBlocks
+from probe.simulator.simulated_request import SimulatedRequest
+
+_MANY = 1 << 30  # more than requests of one engine
 
 
 class DecodingBatch:
@@ -38,82 +41,92 @@ class DecodingBatch:
     `requests` by number, in order of admission; `kv_tokens`: their tokens in the cache; `step`: completed ones.
     """
 
-    __slots__ = ("_blocks", "_crossing", "_ending", "_is_planned", "_size", "kv_tokens", "requests", "step")
-
     def __init__(self, blocks: KvBlocks) -> None:
-        self.requests: dict[int, EngineRequest] = {}
+        self.requests: dict[int, SimulatedRequest] = {}
+        self.size = 0  # of the batch
         self.kv_tokens = 0
         self.step = 0
         self._blocks = blocks
-        self._size = blocks.size
+        self._block_size = blocks.size
         self._crossing = [0] * blocks.size  # requests that need a block, by step number modulo block size
-        self._ending: defaultdict[int, list[EngineRequest]] = defaultdict(list)  # by the step that ends them
+        self._ending: dict[int, SimulatedRequest] = {}  # by the step that ends them, and the order of admission
+        self._ends: list[int] = []  # these keys, the next one first, and those of removed requests
+        self._next_end = _MANY  # the first one's step
+        self._started = 0
         self._is_planned = False  # the blocks of the step in flight are taken
 
     def take_blocks(self) -> bool:
         """Take the blocks for one token each. Return False, and take none, if too few are free."""
-        blocks, needed = self._blocks, self._crossing[self.step % self._size]
-        if needed > blocks.free:
+        needed = self._crossing[self.step % self._block_size]
+        if needed > self._blocks.free:
             return False
-        blocks.free -= needed
+        self._blocks.free -= needed
         self._is_planned = True
         return True
 
-    def advance(self, tokens: int) -> list[EngineRequest]:
-        """Complete a step in which that many requests got a token. Stop and return those that got their last.
+    def advance(self, ended: list[SimulatedRequest]) -> None:
+        """Complete a step in which each request got a token. Stop those that got their last, and add them to `ended`.
 
         As after `remove`, their blocks are the caller's to release.
         """
         self._is_planned = False
-        ended = self._ending.pop(self.step, [])  # in order of admission, as they began to decode
+        self.kv_tokens += self.size
         self.step += 1
-        self.kv_tokens += tokens
-        for request in ended:
-            self._stop(request)
-        return ended
+        while self._next_end < self.step:
+            request = self._ending.pop(heapq.heappop(self._ends), None)
+            self._next_end = self._ends[0] // _MANY if self._ends else _MANY
+            if request is not None:
+                self._stop(request)
+                ended.append(request)
 
-    def start(self, request: EngineRequest) -> None:
+    def start(self, request: SimulatedRequest) -> None:
         """Let a request decode from the next step on; its prompt has been computed."""
         request.since = self.step
         self.requests[request.number] = request
+        self.size += 1
         self.kv_tokens += request.computed
-        self._crossing[(self.step - request.computed) % self._size] += 1
-        self._ending[request.last_step].append(request)
+        self._crossing[(self.step - request.computed) % self._block_size] += 1
+        self._started += 1
+        request.end = request.last_step() * _MANY + self._started
+        self._ending[request.end] = request
+        heapq.heappush(self._ends, request.end)
+        self._next_end = self._ends[0] // _MANY
 
-    def remove(self, request: EngineRequest) -> None:
+    def remove(self, request: SimulatedRequest) -> None:
         """Stop a request before its end: it is aborted or preempted."""
-        self._ending[request.last_step].remove(request)
+        del self._ending[request.end]
         self._stop(request)
 
     def certain_steps(self) -> int:
         """Return how many steps are certain to end or preempt no request, if none is admitted. There must be one."""
-        cycles = self._blocks.free // len(self.requests)  # in block_size steps, each request takes one block
-        return min(min(self._ending) - self.step, cycles * self._size)
+        cycles = self._blocks.free // self.size  # in block_size steps, each request takes one block
+        return min(self._next_end - self.step, cycles * self._block_size)
 
-    def mean_batch(self, steps: int) -> Batch:
-        """Return the mean content of the next `steps` steps."""
-        decoding = len(self.requests)
-        return Batch(decoding, decoding, self.kv_tokens + decoding * (steps - 1) // 2)
+    def mean_kv_tokens(self, steps: int) -> int:
+        """Return the mean tokens in the cache in the next `steps` steps."""
+        return self.kv_tokens + self.size * (steps - 1) // 2
 
     def skip(self, steps: int) -> None:
         """Run that many steps at once."""
-        decoding = len(self.requests)
-        cycles, rest = divmod(steps, self._size)
-        phases = ((self.step + i) % self._size for i in range(rest))
-        self._blocks.free -= cycles * decoding + sum(self._crossing[phase] for phase in phases)
-        self.kv_tokens += steps * decoding
+        cycles = steps // self._block_size
+        taken = cycles * self.size
+        for step in range(self.step + cycles * self._block_size, self.step + steps):
+            taken += self._crossing[step % self._block_size]
+        self._blocks.free -= taken
+        self.kv_tokens += steps * self.size
         self.step += steps
 
-    def blocks_of(self, request: EngineRequest) -> int:
+    def blocks_of(self, request: SimulatedRequest) -> int:
         """Return a request's own blocks, in a planned step with that step's token."""
         tokens = request.computed + self.step - request.since + self._is_planned
-        return -(-tokens // self._size) + self._blocks.of_request - request.shared_blocks
+        return self._blocks.needed_for(tokens) - request.shared_blocks
 
-    def _stop(self, request: EngineRequest) -> None:
+    def _stop(self, request: SimulatedRequest) -> None:
         """Bring the counts of a request that holds its blocks alone from now on up to date."""
         del self.requests[request.number]
+        self.size -= 1
         request.blocks = self.blocks_of(request)
-        self._crossing[(request.since - request.computed) % self._size] -= 1
+        self._crossing[(request.since - request.computed) % self._block_size] -= 1
         moved = self.step - request.since
         request.generated += moved
         request.computed += moved
@@ -121,23 +134,29 @@ class DecodingBatch:
 
 
 class SimulatedEngine:
-    """Queue, batch and KV blocks of one server. Requests are the integers that `submit` returns."""
+    """Queue, batch and KV blocks of one server. Requests have the numbers that `submit` returns.
+
+    A step is planned and completed with `plan` and `complete`, which fill `in_flight`, or with `plan_step` and
+    `complete_step`, which tell it by numbers.
+    """
 
     def __init__(self, profile: Profile) -> None:
+        self.in_flight = Step()
         self._profile = profile
+        self._max_seqs, self._max_tokens = profile.max_num_seqs, profile.max_num_batched_tokens
+        self._is_caching, self._plans_ahead = profile.prefix_caching, profile.plans_ahead
         self._blocks = KvBlocks(profile)
-        self._requests: dict[int, EngineRequest] = {}
-        self._waiting: deque[EngineRequest] = deque()
-        self._prompts: list[EngineRequest] = []  # admitted, their prompts not fully computed
+        self._requests: dict[int, SimulatedRequest] = {}
+        self._waiting: list[SimulatedRequest] = []
+        self._prompts: list[SimulatedRequest] = []  # admitted, their prompts not fully computed
         self._decoding = DecodingBatch(self._blocks)  # the last one admitted is preempted first
-        self._in_flight: ScheduledStep | None = None
-        self._has_aborted = False  # a decoding request, in the step in flight
-        self._leaving: list[EngineRequest] = []  # ended, with their places while the next step is planned
+        self._is_planned = False
+        self._leaving = 0  # of `in_flight.finished`, with their places while the next step is planned
         self._submitted = 0
 
     @property
     def running(self) -> int:
-        return len(self._decoding.requests) + len(self._prompts)
+        return self._decoding.size + len(self._prompts)
 
     @property
     def waiting(self) -> int:
@@ -150,20 +169,22 @@ class SimulatedEngine:
     @property
     def kv_usage(self) -> float:
         """Return the share of the usable KV blocks in use, 0 to 1."""
-        return self._blocks.usage
+        return self._blocks.usage()
 
     @property
     def shared_blocks(self) -> int:
         """Return the blocks of the common prefix in use."""
         return self._blocks.prefix.in_use
 
-    @property
     def is_occupied(self) -> bool:
-        return bool(self.running or self._leaving)
+        return self._decoding.size > 0 or len(self._prompts) > 0 or self._leaving > 0
 
     @property
     def has_work(self) -> bool:
-        return bool(self._decoding.requests or self._waiting or self._prompts)
+        return self._has_work()
+
+    def _has_work(self) -> bool:
+        return self._decoding.size > 0 or len(self._waiting) > 0 or len(self._prompts) > 0
 
     def submit(self, *, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> int:
         """Queue a request and return its number. ValueError if it is empty or longer than max_model_len.
@@ -171,7 +192,11 @@ class SimulatedEngine:
         All prompts begin with the same tokens, `shared_tokens` of them; a prefix cache finds them.
         """
         self._profile.check_lengths(prompt_tokens, output_tokens)
-        request = EngineRequest(self._submitted, prompt_tokens, output_tokens, min(shared_tokens, prompt_tokens))
+        return self.enter(SimulatedRequest(0.0, prompt_tokens, output_tokens, shared_tokens=shared_tokens))
+
+    def enter(self, request: SimulatedRequest) -> int:
+        """Queue a request of allowed length, and return its number."""
+        request.number = self._submitted
         self._submitted += 1
         self._requests[request.number] = request
         self._waiting.append(request)
@@ -183,79 +208,76 @@ class SimulatedEngine:
         if request is None:
             return False
         if number in self._decoding.requests:
-            self._has_aborted = True
             self._decoding.remove(request)
+        elif request in self._prompts:
+            self._prompts.remove(request)
         else:
-            (self._prompts if request in self._prompts else self._waiting).remove(request)
+            self._waiting.remove(request)
         self._blocks.release(request)
         return True
+
+    def holds(self, request: SimulatedRequest) -> bool:
+        """Return whether the request is here."""
+        return self._requests.get(request.number) is request
 
     def cached_tokens(self, prompt_tokens: int, shared_tokens: int) -> int:
         """Return how many tokens of such a prompt the prefix cache holds; never all, its last has to be computed."""
         return self._blocks.cached_tokens(prompt_tokens, shared_tokens)
 
-    def plan_step(self) -> ScheduledStep | None:
-        """Schedule the next step, taking its blocks; None when there is no work.
+    def plan(self) -> bool:
+        """Schedule the next step, taking its blocks; False when there is no work.
 
         RuntimeError if the step before has not been completed.
         """
-        if self._in_flight is not None:
+        if self._is_planned:
             raise RuntimeError("complete_step() must come before the next plan_step()")
-        if not self.has_work:
+        if not self._has_work():
             self._leave()
-            return None
-        preempted: list[int] = []  # the last one admitted first
-        batch = self._decoding
+            return False
+        step, batch = self.in_flight, self._decoding
+        step.clear()
         while not batch.take_blocks():
-            preempted.append(self._preempt_last())
-        decoding, kv_tokens = tuple(batch.requests), batch.kv_tokens
-        budget = self._profile.max_num_batched_tokens - len(decoding)
-        prefills: list[tuple[EngineRequest, int]] = []
-        if self._prompts and budget and not self._go_on_prefilling(budget, prefills):
-            preempted.append(self._preempt_last())
+            self._preempt_last()
+        step.decode(batch.size, batch.kv_tokens)
+        budget = self._max_tokens - batch.size
+        if self._prompts and budget:
+            budget -= self._go_on_prefilling(self._prompts[0], budget)
         self._blocks.evict()
-        admitted: list[int] = []
-        resumed: list[int] = []
-        if self._waiting and not preempted:
-            for request in self._admit(budget - sum(tokens for _, tokens in prefills), prefills):
-                (resumed if request.preemptions else admitted).append(request.number)
+        if self._waiting and not step.preempted:
+            self._admit(budget)
         self._leave()
-        self._in_flight = ScheduledStep(
-            decoding,
-            tuple((request.number, tokens) for request, tokens in prefills),
-            step_content(len(decoding), kv_tokens, prefills),
-            tuple(admitted),
-            tuple(resumed),
-            tuple(preempted),
-        )
-        return self._in_flight
+        self._is_planned = True
+        return True
+
+    def complete(self) -> None:
+        """End the planned step: give out its tokens, free finished requests. RuntimeError without a plan."""
+        if not self._is_planned:
+            raise RuntimeError("plan_step() must come before complete_step()")
+        self._is_planned = False
+        step = self.in_flight
+        step.decoded = self._decoding.size  # without those that were aborted during the step
+        step.finished.clear()
+        self._decoding.advance(step.finished)
+        step.prefilled.clear()
+        for request in step.prefills:
+            if self._advance(request):
+                step.prefilled.append(request)
+        for request in step.finished:
+            del self._requests[request.number]
+        self._leaving = len(step.finished)
+        if not self._plans_ahead:
+            self._leave()
+
+    def plan_step(self) -> ScheduledStep | None:
+        """As `plan`; None when there is no work."""
+        return scheduled(tuple(self._decoding.requests), self.in_flight) if self.plan() else None
 
     def complete_step(self) -> StepOutcome:
-        """End the planned step: give out its tokens, free finished requests. RuntimeError without a plan."""
-        plan = self._in_flight
-        if plan is None:
-            raise RuntimeError("plan_step() must come before complete_step()")
-        self._in_flight = None
-        decoded = plan.decoding
-        if self._has_aborted:
-            decoded = tuple(number for number in decoded if number in self._decoding.requests)
-            self._has_aborted = False
-        self._leaving = self._decoding.advance(len(decoded))
-        prefilled: list[int] = []
-        for number, tokens in plan.prefills:
-            request = self._requests.get(number)
-            if request is not None and self._advance(request, tokens):  # it may have been aborted during the step
-                prefilled.append(number)
-                if request.generated == request.output_tokens:
-                    self._leaving.append(request)
-                else:
-                    self._decoding.start(request)
-        finished = tuple(request.number for request in self._leaving)
-        for number in finished:
-            del self._requests[number]
-        if not self._profile.plans_ahead:
-            self._leave()
-        return StepOutcome(decoded, tuple(prefilled), finished)
+        """As `complete`."""
+        decoded = tuple(self._decoding.requests)
+        self.complete()
+        prefilled, finished = self.in_flight.prefilled, self.in_flight.finished
+        return StepOutcome(decoded, tuple(r.number for r in prefilled), tuple(r.number for r in finished))
 
     def step(self) -> StepOutcome | None:
         """Plan and complete a step at once; None when there is no work."""
@@ -263,68 +285,74 @@ class SimulatedEngine:
 
     def decode_only_steps(self) -> int:
         """Return how many steps are certain to only decode, with no request ending or preempted."""
-        if self._waiting or self._prompts or not self._decoding.requests or self._in_flight is not None:
+        if self._waiting or self._prompts or not self._decoding.size or self._is_planned:
             return 0
         return self._decoding.certain_steps()
 
-    def decode_only_batch(self, steps: int) -> Batch:
-        """Return the mean content of the next `steps` decode-only steps."""
-        return self._decoding.mean_batch(steps)
+    def mean_kv_tokens(self, steps: int) -> int:
+        """Return the mean tokens in the cache in the next `steps` decode-only steps."""
+        return self._decoding.mean_kv_tokens(steps)
 
-    def skip(self, steps: int) -> tuple[int, ...]:
-        """Run that many decode-only steps at once. Return the requests that got a token in each."""
+    def skip(self, steps: int) -> int:
+        """Run that many decode-only steps at once. Return how many requests got a token in each."""
         self._leave()  # nothing waits, so freeing their slots early changes nothing
         self._decoding.skip(steps)
         self._blocks.evict()
-        return tuple(self._decoding.requests)
+        return self._decoding.size
 
     def held_blocks(self) -> dict[int, int]:
         """Return how many blocks each request holds, shared ones left out."""
         batch = self._decoding
         return {n: batch.blocks_of(r) if n in batch.requests else r.blocks for n, r in self._requests.items()}
 
-    def _go_on_prefilling(self, budget: int, prefills: list[tuple[EngineRequest, int]]) -> bool:
-        request = self._prompts[0]
-        tokens = min(request.known - request.computed, budget)
+    def _go_on_prefilling(self, request: SimulatedRequest, budget: int) -> int:
+        """Plan a chunk of the prompt that is not fully computed, or preempt it. Return the chunk's tokens."""
+        tokens = min(request.known() - request.computed, budget)
         if not self._blocks.take(request, tokens):
-            return False
-        prefills.append((request, tokens))
-        return True
+            self._preempt_last()
+            return 0
+        self.in_flight.prefill(request, tokens)
+        return tokens
 
-    def _admit(self, budget: int, prefills: list[tuple[EngineRequest, int]]) -> list[EngineRequest]:
-        """Start waiting requests within the limits, and append their first chunks to `prefills`."""
-        started: list[EngineRequest] = []
-        while budget and self._waiting and self.running + len(self._leaving) < self._profile.max_num_seqs:
+    def _admit(self, budget: int) -> None:
+        """Start waiting requests within the limits, with their first chunks."""
+        while budget and self._waiting and self._decoding.size + len(self._prompts) + self._leaving < self._max_seqs:
             request = self._waiting[0]
             if not self._blocks.admit(request):
-                break
-            self._waiting.popleft()
-            tokens = min(request.known - request.computed, budget)
+                return
+            self._waiting.pop(0)
+            tokens = min(request.known() - request.computed, budget)
             self._blocks.take(request, tokens)
             self._blocks.evict()
             self._prompts.append(request)
-            prefills.append((request, tokens))
-            started.append(request)
+            self.in_flight.prefill(request, tokens)
+            self.in_flight.started.append(request)
             budget -= tokens
-        return started
 
-    def _advance(self, request: EngineRequest, tokens: int) -> bool:
+    def _advance(self, request: SimulatedRequest) -> bool:
         """Count a chunk as computed. Return whether it was the last, which produces a token."""
-        request.computed += tokens
-        if request.computed < request.known:
+        if request.number not in self._requests:  # aborted during the step
             return False
-        self._prompts.remove(request)
+        request.computed += request.chunk
+        if request.computed < request.known():
+            return False
+        self._prompts.pop(0)  # it is the first: those before it are done
         request.generated += 1
-        if self._profile.prefix_caching:
+        if self._is_caching:
             self._blocks.publish(request)
+        if request.generated == request.steps:
+            self.in_flight.finished.append(request)
+        else:
+            self._decoding.start(request)
         return True
 
     def _leave(self) -> None:
-        for request in self._leaving:
-            self._blocks.release(request)
-        self._leaving = []
+        if self._leaving:
+            for request in self.in_flight.finished:
+                self._blocks.release(request)
+            self._leaving = 0
 
-    def _preempt_last(self) -> int:
+    def _preempt_last(self) -> None:
         if self._prompts:
             request = self._prompts.pop()
         else:
@@ -333,5 +361,5 @@ class SimulatedEngine:
         self._blocks.release(request)
         request.computed = 0
         request.preemptions += 1
-        self._waiting.appendleft(request)
-        return request.number
+        self._waiting.insert(0, request)
+        self.in_flight.preempted.append(request)

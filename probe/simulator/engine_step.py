@@ -1,38 +1,51 @@
-"""Requests inside the simulated engine, and one of its steps: the planned work, and its outcome."""
+"""A step of the simulated engine: the one in flight, and what is told of it by requests' numbers."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from probe.simulator.cost import Batch
+from probe.simulator.simulated_request import SimulatedRequest
 
 
-@dataclass(slots=True, eq=False)
-class EngineRequest:
-    """A request in the engine.
+class Step:
+    """The step in flight and, when it is over, its outcome. Requests are in order of admission.
 
-    `generated` and `computed` are as they were before step `since`; a request that decodes has moved on.
+    An engine has one and fills it again for each step: most of them hold requests that decode, and nothing else.
     """
 
-    number: int
-    prompt_tokens: int
-    output_tokens: int
-    shared_tokens: int
-    generated: int = 0
-    computed: int = 0  # tokens with keys and values in the cache
-    since: int = 0
-    blocks: int = 0  # of its own, kept while it is not decoding
-    shared_blocks: int = 0  # of the common prefix
-    preemptions: int = 0
+    def __init__(self) -> None:
+        self.prefills: list[SimulatedRequest] = []  # with a chunk of their prompts
+        self.started: list[SimulatedRequest] = []  # for the first time, or again after a preemption
+        self.preempted: list[SimulatedRequest] = []  # the last one admitted first
+        self.prefilled: list[SimulatedRequest] = []  # got their first token, or the first since a preemption
+        self.finished: list[SimulatedRequest] = []
+        self.decoded = 0  # requests that got a token beside `prefilled`
+        self.clear()
 
-    @property
-    def known(self) -> int:
-        """Return the tokens so far, prompt and output; computing the last of them produces the next."""
-        return self.prompt_tokens + self.generated
+    def clear(self) -> None:
+        """Begin to plan the next step."""
+        self.sequences = self.tokens = self.kv_tokens = 0  # as in Batch
+        self.pairs = 0.0
+        self.prefills.clear()
+        self.started.clear()
+        self.preempted.clear()
 
-    @property
-    def last_step(self) -> int:
-        """Return the step in which the request gets its last token, if it decodes until then."""
-        return self.since + self.output_tokens - self.generated - 1
+    def decode(self, sequences: int, kv_tokens: int) -> None:
+        """Add a token each of requests with `kv_tokens` in the cache."""
+        self.sequences = self.tokens = sequences
+        self.kv_tokens = kv_tokens
+
+    def prefill(self, request: SimulatedRequest, tokens: int) -> None:
+        """Add a chunk of a prompt."""
+        request.chunk = tokens
+        self.prefills.append(request)
+        self.sequences += 1
+        self.tokens += tokens
+        self.kv_tokens += request.computed
+        self.pairs += tokens * (request.computed + tokens / 2)
+
+    def batch(self) -> Batch:
+        """Return what the step computes."""
+        return Batch(self.sequences, self.tokens, self.kv_tokens, self.pairs)
 
 
 class ScheduledStep(NamedTuple):
@@ -64,13 +77,13 @@ class StepOutcome(NamedTuple):
         return self.decoded + self.prefilled
 
 
-def step_content(decoding: int, kv_tokens: int, prefills: list[tuple[EngineRequest, int]]) -> Batch:
-    """Return what a step holds: a token each of `decoding` requests with `kv_tokens` in the cache, and the chunks."""
-    if not prefills:  # most steps
-        return Batch(decoding, decoding, kv_tokens)
-    return Batch(
-        sequences=decoding + len(prefills),
-        tokens=decoding + sum(tokens for _, tokens in prefills),
-        kv_tokens=kv_tokens + sum(request.computed for request, _ in prefills),
-        pairs=sum(tokens * (request.computed + tokens / 2) for request, tokens in prefills),
+def scheduled(decoding: tuple[int, ...], step: Step) -> ScheduledStep:
+    """Return the planned step by numbers."""
+    return ScheduledStep(
+        decoding,
+        tuple((request.number, request.chunk) for request in step.prefills),
+        step.batch(),
+        tuple(request.number for request in step.started if not request.preemptions),
+        tuple(request.number for request in step.started if request.preemptions),
+        tuple(request.number for request in step.preempted),
     )

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from probe.simulator.cost import Profile
-from probe.simulator.engine_step import EngineRequest
+from probe.simulator.simulated_request import SimulatedRequest
 
 
 class CommonPrefix:
@@ -55,33 +55,34 @@ class KvBlocks:
     `free`: blocks that no request holds; `size`: tokens in a block; `of_request`: blocks of each beside its tokens'.
     """
 
-    __slots__ = ("_profile", "free", "of_request", "prefix", "size")
-
     def __init__(self, profile: Profile) -> None:
         self.size = profile.block_size
         self.free = profile.usable_blocks
         self.of_request = profile.request_blocks
         self.prefix = CommonPrefix()
-        self._profile = profile
+        self._usable = profile.usable_blocks
 
-    @property
+    def needed_for(self, tokens: int) -> int:
+        """Return how many blocks `tokens` tokens of one request occupy."""
+        return -(-tokens // self.size) + self.of_request
+
     def usage(self) -> float:
         """Return the share of the usable blocks in use, 0 to 1."""
-        return 1.0 - self.free / self._profile.usable_blocks
+        return 1.0 - self.free / self._usable
 
     def cached_tokens(self, prompt_tokens: int, shared_tokens: int) -> int:
         """Return how many tokens of such a prompt the prefix cache holds; never all, its last has to be computed."""
         return min(min(shared_tokens, prompt_tokens - 1) // self.size, self.prefix.cached) * self.size
 
-    def admit(self, request: EngineRequest) -> bool:
+    def admit(self, request: SimulatedRequest) -> bool:
         """Give a request the cached part of its prompt. Return False if the rest of the prompt does not fit.
 
         Blocks for the whole prompt must be free, though only the chunk's are taken (vLLM's
         scheduler_reserve_full_isl, on by default): otherwise long prompts would be admitted only to be preempted.
         """
-        cached = self.cached_tokens(request.known, request.shared_tokens)
+        cached = self.cached_tokens(request.known(), request.shared_tokens)
         shared = cached // self.size
-        needed = self._profile.blocks_for(request.known) - shared + self.prefix.would_allocate(shared)
+        needed = self.needed_for(request.known()) - shared + self.prefix.would_allocate(shared)
         if needed > self.free:
             return False
         request.computed = cached
@@ -89,21 +90,21 @@ class KvBlocks:
         self.free -= self.prefix.acquire(shared)
         return True
 
-    def take(self, request: EngineRequest, tokens: int) -> bool:
+    def take(self, request: SimulatedRequest, tokens: int) -> bool:
         """Take the blocks for the next tokens of a prompt. Return False if too few are free."""
-        blocks = self._profile.blocks_for(request.computed + tokens) - request.shared_blocks - request.blocks
+        blocks = self.needed_for(request.computed + tokens) - request.shared_blocks - request.blocks
         if blocks > self.free:
             return False
         request.blocks += blocks
         self.free -= blocks
         return True
 
-    def release(self, request: EngineRequest) -> None:
+    def release(self, request: SimulatedRequest) -> None:
         """Free all blocks of a request."""
         self.free += request.blocks + self.prefix.release(request.shared_blocks)
         request.blocks = request.shared_blocks = 0
 
-    def publish(self, request: EngineRequest) -> None:
+    def publish(self, request: SimulatedRequest) -> None:
         """Put the common prefix that a request computed into the cache, and drop its own copy of cached blocks."""
         whole = request.shared_tokens // self.size
         own = whole - request.shared_blocks

@@ -4,9 +4,9 @@ Input: what happens to requests. Output: a ServerSnapshot, as a scrape would ret
 vLLM counts what.
 """
 
-import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from math import inf
 
 from probe.core.snapshot import EngineSnapshot, Histogram, ServerSnapshot
 from probe.simulator.cost import Profile
@@ -35,42 +35,39 @@ def one_two_five(limit: int) -> tuple[int, ...]:
 
 
 class GrowingHistogram:
-    """A histogram that observations are added to. They are counted when it is read, which most simulations never do."""
+    """A histogram that observations are added to; one that will not be read does not count them."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = bounds
-        self._counts = [0.0] * (len(bounds) + 1)
+    def __init__(self, bounds: Sequence[float], *, is_read: bool = True) -> None:
+        self._bounds, self._is_read = bounds, is_read
+        self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
-        self._added: list[tuple[float, int]] = []
 
     def add(self, value: float, times: int = 1) -> None:
-        self._added.append((value, times))
+        if not self._is_read:
+            return
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
 
     def histogram(self) -> Histogram:
-        for value, times in self._added:
-            self._counts[bisect_left(self._bounds, value)] += times
-            self._sum += value * times
-        self._added.clear()
         total, buckets = 0.0, []
-        for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
+        for bound, count in zip((*self._bounds, inf), self._counts, strict=True):
             total += count
-            buckets.append((bound, total))
+            buckets.append((float(bound), total))
         return Histogram(tuple(buckets), self._sum)
 
 
 class SimulatedMetrics:
     """The counters and histograms of one server, all of its engines together."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, *, has_page: bool = True) -> None:
+        def growing(bounds: Sequence[float]) -> GrowingHistogram:
+            return GrowingHistogram(bounds, is_read=has_page)
+
         lengths_of = one_two_five(profile.max_model_len)
-        self.ttft, self.itl, self.tpot = GrowingHistogram(TTFT_S), GrowingHistogram(TOKEN_S), GrowingHistogram(TOKEN_S)
-        self.e2e, self.queue, self.prefill = (
-            GrowingHistogram(REQUEST_S),
-            GrowingHistogram(REQUEST_S),
-            GrowingHistogram(REQUEST_S),
-        )
-        self.iteration_tokens = GrowingHistogram(STEP_TOKENS)
-        self.prompt_length, self.output_length = GrowingHistogram(lengths_of), GrowingHistogram(lengths_of)
+        self.ttft, self.itl, self.tpot = growing(TTFT_S), growing(TOKEN_S), growing(TOKEN_S)
+        self.e2e, self.queue, self.prefill = growing(REQUEST_S), growing(REQUEST_S), growing(REQUEST_S)
+        self.iteration_tokens = growing(STEP_TOKENS)
+        self.prompt_length, self.output_length = growing(lengths_of), growing(lengths_of)
         self.prompt_tokens = self.generation_tokens = self.finished = self.preemptions = 0.0
         self.prefix_queries = self.prefix_hits = 0.0
         self._profile = profile

@@ -11,19 +11,17 @@ Speculation only shortens answers: they take fewer steps, and a step costs the s
 
 import heapq
 import math
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from probe.core.snapshot import ServerSnapshot
-from probe.core.workload import Workload, lengths
+from probe.core.workload import Workload
+from probe.simulator.arrivals import Arrivals, Draws, draws_of
 from probe.simulator.cost import FrontEndThread, Profile
 from probe.simulator.metrics_model import SimulatedMetrics
-from probe.simulator.replica import Departure, Replica
+from probe.simulator.replica import Departures, Replica
 from probe.simulator.simulated_request import SimulatedRequest
-
-__all__ = ("BackgroundTraffic", "SimulatedRequest", "VirtualServer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +51,46 @@ class VirtualServer:
         shares: Sequence[float] = (1.0,),
         accepted_tokens: float = 0.0,
         version: str = "virtual",
+        has_page: bool = True,
     ) -> None:
         """Take `others`: more live users, with other lengths; `shares`: each engine's share of the requests;
-        `accepted_tokens`: mean tokens that speculation adds to the one of a step.
+        `accepted_tokens`: mean tokens that speculation adds to the one of a step; `has_page`: `snapshot` is called.
         """
         self.profile = profile
         self.now_s = 0.0
-        self.measured = SimulatedMetrics(profile)
+        self.measured = SimulatedMetrics(profile, has_page=has_page)
         self.ended_requests: list[SimulatedRequest] = []  # since the caller last cleared it
         self._version = version
         self._random = Random(f"{seed}/server")
         self._shares, self._accepted = shares, accepted_tokens
+        self._take_turns = len(shares) > 1 and profile.front_end.per_output_token_s > 0
         self._front = FrontEndThread(profile.front_end)
-        self._departures: deque[Departure] = deque()
+        self._departures = Departures()
         self._replicas = [
             Replica(profile, Random(f"{seed}/{i}"), self._front, self.measured, self._departures)
             for i in range(len(shares))
         ]
-        self._arriving: list[tuple[float, int, SimulatedRequest, Iterator[SimulatedRequest] | None]] = []
-        self._submitted = 0
+        self._submitted: list[tuple[float, int, SimulatedRequest]] = []  # not yet arrived
+        self._count = 0
         self._users = users
-        chance = _Mirror(f"{seed - 1}/users") if users and users.is_mirrored else Random(f"{seed}/users")
-        self._schedule_user(_arrivals(users, chance, seed) if users else iter(()))
-        self._schedule_user(_arrivals(others, Random(f"{seed}/others"), seed + 1) if others else iter(()))
+        self._arrivals: list[Arrivals] = []
+        if users is not None:
+            first = seed - 1 if users.is_mirrored else seed
+            drawn = draws_of(users.workload, seed, f"{first}/users", is_mirrored=users.is_mirrored)
+            self._expect(Arrivals(drawn, users.rate_rps, is_probe=users.is_probe))
+        if others is not None:
+            drawn = draws_of(others.workload, seed + 1, f"{seed}/others")
+            self._expect(Arrivals(drawn, others.rate_rps, is_probe=others.is_probe))
 
     def submit(self, at_s: float, prompt_tokens: int, output_tokens: int, shared_tokens: int = 0) -> SimulatedRequest:
         """Submit a probe request that arrives at `at_s`. ValueError if that is in the past, or for too many tokens."""
         if at_s < self.now_s:
             raise ValueError(f"it is {self.now_s:g} s already")
-        return self._schedule(
-            SimulatedRequest(at_s, prompt_tokens, output_tokens, is_probe=True, shared_tokens=shared_tokens)
-        )
+        self.profile.check_lengths(prompt_tokens, output_tokens)
+        request = SimulatedRequest(at_s, prompt_tokens, output_tokens, True, shared_tokens)  # noqa: FBT003
+        self._count += 1
+        heapq.heappush(self._submitted, (at_s, self._count, request))
+        return request
 
     def abort(self, request: SimulatedRequest) -> None:
         """Drop the request of a client that is gone, unless it has ended. As in vLLM 0.32, no counter shows it."""
@@ -97,24 +104,20 @@ class VirtualServer:
             raise ValueError("this server has no users, so it has no rate to set")
         self._users = replace(self._users, rate_rps=rate_rps)
         # A Poisson process has no memory, so the next arrival can be drawn again.
-        self._arriving = [entry for entry in self._arriving if entry[2].is_probe]
-        heapq.heapify(self._arriving)
-        self._schedule_user(_arrivals(self._users, self._random, self._submitted, self.now_s))
+        self._arrivals = []
+        draws = Draws(self._users.workload, self._count, self._random)
+        self._expect(Arrivals(draws, rate_rps, is_probe=self._users.is_probe, start_s=self.now_s, ahead=1))
 
     def advance(self, until_s: float) -> None:
         """Advance the time. ValueError if it would go back."""
         if until_s < self.now_s:
             raise ValueError(f"it is {self.now_s:g} s already")
-        arriving = self._arriving
-        while arriving and arriving[0][0] <= until_s:
-            _, _, request, source = heapq.heappop(arriving)
-            if source is not None:
-                self._schedule_user(source)
+        while (request := self._next(until_s)) is not None:
             if not request.ended:
                 self._run(request.arrival_s)  # earlier tokens may still occupy the front end
                 self._pass_on(request)
         self._run(until_s)
-        self._deliver(until_s)
+        self._departures.deliver(until_s, self.ended_requests)
         self.now_s = until_s
 
     def snapshot(self, wall_s: float = 0.0) -> ServerSnapshot:
@@ -129,11 +132,38 @@ class VirtualServer:
         entering = sum(not request.ended for replica in self._replicas for request in replica.entering)
         return running, entering + sum(replica.engine.waiting for replica in self._replicas)
 
+    def _expect(self, arrivals: Arrivals) -> None:
+        self._arrivals.append(arrivals)
+        self._draw(arrivals)
+
+    def _draw(self, arrivals: Arrivals) -> None:
+        arrivals.advance()
+        if arrivals.next is not None:
+            self.profile.check_lengths(arrivals.next.prompt_tokens, arrivals.next.output_tokens)
+            self._count += 1
+
+    def _next(self, until_s: float) -> SimulatedRequest | None:
+        """Take the request that arrives next, by then."""
+        first, first_s = None, self._submitted[0][0] if self._submitted else math.inf
+        for arrivals in self._arrivals:
+            if arrivals.next is not None and arrivals.next.arrival_s < first_s:
+                first, first_s = arrivals, arrivals.next.arrival_s
+        if first_s > until_s:
+            return None
+        if first is None:
+            return heapq.heappop(self._submitted)[2]
+        request = first.next
+        self._draw(first)
+        return request
+
     def _run(self, until_s: float) -> None:
-        if len(self._replicas) > 1 and self.profile.front_end.per_output_token_s:
-            # All engines send through the same front end, in the order in which their steps end.
-            while (replica := min(self._replicas, key=lambda replica: replica.next_s)).next_s <= until_s:
-                replica.run(replica.next_s)
+        # If sending takes time, all engines send through the same front end, in the order in which their steps end.
+        while self._take_turns:
+            at_s = [replica.next_s() for replica in self._replicas]
+            first_s = min(at_s)
+            if first_s > until_s:
+                break
+            self._replicas[at_s.index(first_s)].run(first_s)
         for replica in self._replicas:
             replica.run(until_s)
 
@@ -143,18 +173,6 @@ class VirtualServer:
         replica = self._choose()
         request.out_s = replica.times_s
         replica.entering.append(request)
-
-    def _deliver(self, until_s: float) -> None:
-        """Give requests the tokens that were sent by now, except where the client is gone."""
-        while self._departures and self._departures[0].at_s <= until_s:
-            departure = self._departures.popleft()
-            for request in departure.started:
-                if not request.ended:
-                    request.first_s = departure.at_s
-            for request in departure.finished:
-                if not request.ended:
-                    request.last_s, request.ended = departure.at_s, True
-                    self.ended_requests.append(request)
 
     def _steps_of(self, output_tokens: int) -> int:
         """Return how many steps an answer takes; fewer than tokens with speculation."""
@@ -167,33 +185,3 @@ class VirtualServer:
         if len(self._replicas) == 1:
             return self._replicas[0]
         return self._random.choices(self._replicas, self._shares)[0]
-
-    def _schedule_user(self, source: Iterator[SimulatedRequest]) -> None:
-        request = next(source, None)
-        if request is not None:
-            self._schedule(request, source)
-
-    def _schedule(
-        self, request: SimulatedRequest, source: Iterator[SimulatedRequest] | None = None
-    ) -> SimulatedRequest:
-        self.profile.check_lengths(request.prompt_tokens, request.output_tokens)
-        self._submitted += 1
-        heapq.heappush(self._arriving, (request.arrival_s, self._submitted, request, source))
-        return request
-
-
-class _Mirror(Random):
-    """The random numbers of a seed, mirrored: 1 - x for each x."""
-
-    def random(self) -> float:
-        return max(1.0 - super().random() - 2**-53, 0.0)  # 1 is no random number
-
-
-def _arrivals(users: BackgroundTraffic, random: Random, seed: int, start_s: float = 0.0) -> Iterator[SimulatedRequest]:
-    at_s = start_s
-    for prompt_tokens, output_tokens, shared_tokens in lengths(users.workload, seed):
-        if users.rate_rps <= 0:
-            return
-        at_s += random.expovariate(users.rate_rps)
-        is_probe = users.is_probe
-        yield SimulatedRequest(at_s, prompt_tokens, output_tokens, is_probe=is_probe, shared_tokens=shared_tokens)

@@ -16,7 +16,7 @@ from benchmarks.capacity.truth_file import read
 from probe.capacity.run.runner import over_objective as over_objective_of_a_record
 from probe.core.objectives import Objective, Objectives
 from probe.core.request import Outcome
-from probe.simulator.virtual_server import SimulatedRequest
+from probe.simulator.simulated_request import SimulatedRequest
 from tests.plain_records import record, spec
 
 CASE = CASES["32b-h100"]

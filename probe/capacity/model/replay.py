@@ -17,7 +17,8 @@ from probe.core.reasons import is_precaution
 from probe.core.snapshot import ServerSnapshot
 from probe.core.workload import lengths
 from probe.observe.guard import GuardLimits, decide
-from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
+from probe.simulator.simulated_request import SimulatedRequest
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 _TIMES = 6
 _DRAIN_S = 120.0
@@ -105,7 +106,9 @@ def would_guard_stop(
     last_s = max(s.at_s for s in sent)
     polls = [i * _POLL_S for i in range(math.ceil(last_s / _POLL_S) + 1)]
     for seed in range(_TIMES):
-        server, begin_s, _ = _loaded_server(twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed)
+        server, begin_s, _ = _loaded_server(
+            twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed, has_page=True
+        )
         snapshots: list[ServerSnapshot] = []
         for at_s in polls:
             server.advance(begin_s + at_s)
@@ -126,7 +129,7 @@ def replay_once(
 ) -> ReplayResult:
     """Replay the requests once; `seed` is for the live users and the noise. ValueError if nothing was sent."""
     server, begin_s, requests = _loaded_server(
-        twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed
+        twin, sent, live, settle_s=settle_s, user_arrivals=user_arrivals, seed=seed, has_page=False
     )
     last = begin_s + max(s.at_s for s in sent)
     server.advance(last)
@@ -145,6 +148,7 @@ def _loaded_server(
     settle_s: float,
     user_arrivals: Sequence[UserArrivals],
     seed: int,
+    has_page: bool,
 ) -> tuple[VirtualServer, float, list[SimulatedRequest]]:
     """Return the twin with all arrivals submitted, the time its step begins at, and the step's requests."""
     if not sent:
@@ -152,7 +156,8 @@ def _loaded_server(
     # The server may count more prompt tokens than were asked for: a chat template adds some.
     longest = max(s.prompt_tokens + s.output_tokens for s in sent)
     begin_s = max(settle_s, -min((c.from_s for c in user_arrivals), default=0.0))
-    server = replace(twin, live=replace(live, rate_rps=0.0) if user_arrivals else live).server(0.0, seed, longest)
+    mine = replace(twin, live=replace(live, rate_rps=0.0) if user_arrivals else live)
+    server = mine.server(0.0, seed, longest, has_page=has_page)
     mix = lengths(live.workload, seed)
     if user_arrivals:
         for at_s in _arrival_times(user_arrivals, begin_s, live.rate_rps, settle_s, Random(f"{seed}/live")):

@@ -14,7 +14,8 @@ from probe.core.objectives import LATENCIES, Objectives
 from probe.core.percentiles import percentile
 from probe.core.workload import Workload, longest_request
 from probe.simulator.cost import FrontEnd, Jitter, Profile, StepCost
-from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
+from probe.simulator.simulated_request import SimulatedRequest
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 NO_FRONT = FrontEnd()
 UNLIMITED_SEQS = 1024  # stands for an unknown max_num_seqs: more than any server allows
@@ -87,10 +88,10 @@ class Twin:
             request_blocks=request_blocks,
         )
 
-    def server(self, rate_rps: float, seed: int, longest: int = 0) -> VirtualServer:
+    def server(self, rate_rps: float, seed: int, longest: int = 0, *, has_page: bool = True) -> VirtualServer:
         """Return the server with the workload at this rate, its live users, and room for `longest` tokens.
 
-        The arrivals of an odd seed mirror the seed before it.
+        The arrivals of an odd seed mirror the seed before it. `has_page`: its metrics will be read.
         """
         return VirtualServer(
             self.profile(longest),
@@ -99,6 +100,7 @@ class Twin:
             others=self.live,
             shares=self.shares or [1.0] * self.engines,
             accepted_tokens=self.accepted_tokens,
+            has_page=has_page,
         )
 
 
@@ -128,7 +130,7 @@ class Prediction:
 
 def predict(twin: Twin, rate_rps: float, objectives: Objectives, *, requests: int = _FINE, seed: int = 0) -> Prediction:
     """Simulate a steady Poisson load and return its latencies at the objectives' percentiles. The rate is above 0."""
-    server = twin.server(rate_rps, seed)
+    server = twin.server(rate_rps, seed, has_page=False)
     until_s, running = 0.0, 0.0
     # Warm up until the batch has filled, and at least for three mean request durations.
     warm_s = requests / 8 / rate_rps

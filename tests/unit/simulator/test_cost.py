@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.mock_server.profiles import PROFILES
-from probe.simulator.cost import Batch, Jitter, Profile, StepCost
+from probe.simulator.cost import Batch, Jitter, Profile, StepClock, StepCost
+
+FREE = StepCost(0.0, 0.0, 0.0)
 
 seconds = st.floats(0, 10)
 counts = st.integers(0, 10_000)
@@ -38,6 +40,14 @@ def test_a_step_costs_its_three_terms() -> None:
     assert StepCost(1.0, 0.1, 0.01).step_seconds(Batch(2, 30)) == pytest.approx(1.5)
 
 
+def test_random_numbers_are_those_of_the_standard_library() -> None:
+    """So a seed gives the same simulation, whoever made the numbers."""
+    clock, generator = StepClock(FREE, Jitter(noise_ratio=0.2), Random(1)), Random(1)
+    for _ in range(1000):
+        assert clock.taken_s(2.0, 0.0) == 2.0 * generator.lognormvariate(-0.2 * 0.2 / 2, 0.2)
+        assert clock.mean_taken_s(2.0, 0.0, 1) == 2.0 * max(1 + generator.gauss(0.0, 0.2), 0.5)
+
+
 @pytest.mark.parametrize("term", [-1.0, float("inf"), float("nan")])
 def test_a_cost_that_is_no_time_is_refused(term: float) -> None:
     with pytest.raises(ValueError, match="cost"):
@@ -45,27 +55,26 @@ def test_a_cost_that_is_no_time_is_refused(term: float) -> None:
 
 
 def test_noise_moves_no_average_and_never_turns_time_back() -> None:
-    generator = Random(1)
-    jitter = Jitter(noise_ratio=0.2)
-    samples = [jitter.seconds(2.0, 0.0, generator) for _ in range(20_000)]
+    clock = StepClock(FREE, Jitter(noise_ratio=0.2), Random(1))
+    samples = [clock.taken_s(2.0, 0.0) for _ in range(20_000)]
     assert min(samples) > 0
     assert sum(samples) / len(samples) == pytest.approx(2.0, rel=0.01)
     assert max(samples) > 2.5
 
 
 def test_without_noise_a_step_takes_exactly_its_cost() -> None:
-    assert Jitter().seconds(0.5, 0.0, Random(1)) == 0.5
+    assert StepClock(FREE).taken_s(0.5, 0.0) == 0.5
 
 
 def test_hiccups_come_as_often_as_they_should() -> None:
-    jitter, generator = Jitter(hiccup_every_s=10, hiccup_s=1), Random(1)
-    paused = sum(jitter.seconds(0.1, 0.0, generator) > 1 for _ in range(20_000))
+    clock = StepClock(FREE, Jitter(hiccup_every_s=10, hiccup_s=1), Random(1))
+    paused = sum(clock.taken_s(0.1, 0.0) > 1 for _ in range(20_000))
     assert paused == pytest.approx(200, rel=0.25)
 
 
 def test_a_drift_goes_up_and_down_and_moves_no_average() -> None:
-    jitter = Jitter(drift_ratio=0.1, drift_period_s=100)
-    seen = [jitter.seconds(1.0, at_s, Random(1)) for at_s in range(100)]
+    clock = StepClock(FREE, Jitter(drift_ratio=0.1, drift_period_s=100))
+    seen = [clock.taken_s(1.0, at_s) for at_s in range(100)]
     assert sum(seen) / 100 == pytest.approx(1.0)
     assert (max(seen), min(seen)) == (pytest.approx(1.1, rel=0.01), pytest.approx(0.9, rel=0.01))
 

@@ -141,9 +141,9 @@ class Audited:
         held = engine.held_blocks()
         assert engine.free_blocks >= 0
         assert all(blocks >= 0 for blocks in held.values())
-        leaving = sum(request.blocks for request in engine._leaving)
+        leaving = sum(request.blocks for request in engine.in_flight.finished)
         assert engine.free_blocks + sum(held.values()) + leaving == profile.usable_blocks
-        assert engine.running + len(engine._leaving) <= profile.max_num_seqs
+        assert engine.running + engine._leaving <= profile.max_num_seqs
         assert all(request.blocks == 0 for request in engine._waiting)
         running = (*engine._decoding.requests.values(), *engine._prompts)
         queued = [request.number for request in (*running, *engine._waiting)]

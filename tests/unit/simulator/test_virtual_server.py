@@ -16,7 +16,8 @@ from probe.core.snapshot import Histogram
 from probe.core.workload import LognormalLength, Workload
 from probe.mock_server.profiles import PROFILES
 from probe.simulator.cost import Batch, FrontEnd, FrontEndThread, Jitter, Profile, StepCost
-from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
+from probe.simulator.simulated_request import SimulatedRequest
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 pytestmark = pytest.mark.slow
 
@@ -207,10 +208,10 @@ def test_users_come_at_their_rate_and_at_the_new_one_at_once() -> None:
     server = VirtualServer(BUSY, users=BackgroundTraffic(0.001, CHAT))
     server.advance(10.0)
     for rate_rps in (8.0, 0.0, 2.0):
-        before, from_s = server._submitted, server.now_s
+        before, from_s = server._count, server.now_s
         server.set_users(rate_rps)
         server.advance(from_s + 500.0)
-        user_arrivals = server._submitted - before - (rate_rps > 0)  # one is always expected
+        user_arrivals = server._count - before - (rate_rps > 0)  # one is always expected
         assert user_arrivals == pytest.approx(500 * rate_rps, abs=4 * math.sqrt(500 * rate_rps))
     server.advance(server.now_s + 30.0)
     arrivals = sorted(request.arrival_s for request in server.ended_requests)
@@ -279,7 +280,7 @@ def test_the_front_end_does_one_thing_after_the_other(given_: list[tuple[float, 
     for wait_s, tokens, request in given_:
         now_s += wait_s
         cost_s = costs.request_seconds(tokens) if request else costs.per_output_token_s * tokens
-        done_s = front.pass_on(now_s, tokens) if request else front.hand_out(now_s, tokens)[1]
+        done_s = front.pass_on(now_s, tokens) if request else front.hand_out(now_s, tokens)
         worked_s += cost_s
         assert done_s >= now_s + cost_s
         assert not cost_s or done_s == pytest.approx(max(now_s, free_s) + cost_s)

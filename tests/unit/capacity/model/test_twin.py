@@ -14,7 +14,8 @@ from probe.capacity.model.twin import Prediction, _root, find_capacity, predict
 from probe.core.objectives import Objective, Objectives
 from probe.core.percentiles import percentile
 from probe.core.workload import lengths
-from probe.simulator.virtual_server import BackgroundTraffic, SimulatedRequest, VirtualServer
+from probe.simulator.simulated_request import SimulatedRequest
+from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
 pytestmark = pytest.mark.slow
 

@@ -25,7 +25,8 @@ from probe.core.objectives import Objective, Objectives
 from probe.core.step import Distribution
 from probe.core.workload import Workload
 from probe.simulator.cost import Profile, StepCost
-from probe.simulator.virtual_server import SimulatedRequest, VirtualServer
+from probe.simulator.simulated_request import SimulatedRequest
+from probe.simulator.virtual_server import VirtualServer
 
 _COSTS = st.builds(
     StepCost,
