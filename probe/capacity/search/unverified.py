@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from probe.capacity.model.hints import SET_MAX_NUM_SEQS
 from probe.capacity.search.knee_estimate import FEWEST_PARTS, KneeEstimate
-from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, SearchState
+from probe.capacity.search.search_state import SAME_RATE, TOP_SHARE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.search_step import SearchStep
 
 # Half of an interval, relative, above which a capacity is not called verified (docs/capacity.md).
@@ -67,10 +67,8 @@ def shortcoming(state: SearchState, knee: KneeEstimate) -> str | None:
     """Return what is missing to verify a knee: a judged load near it that held, or a narrow interval; None: nothing."""
     if (unknown := _unknown(state, knee)) is not None:
         return unknown
-    # Where a step was too short for its queue to fill, it holds on the twin as well.
-    unforeseen = _judged_rps(state, lambda step: state.worst_objective_ratio(step) > 1)
-    if unforeseen > knee.interval[1]:
-        return f"{unforeseen:.3g} requests/s held, more than the model says"
+    if (held_rps := certainly_held_rps(state)) > knee.interval[1]:
+        return f"{held_rps:.3g} requests/s held, more than the model says"
     if _judged_rps(state) < VERIFYING_SHARE * knee.rate_rps:
         return f"no load of {VERIFYING_SHARE * knee.rate_rps:.3g} requests/s or more held"
     # Rounded up: 8.2 % is not 8 %.
@@ -172,6 +170,20 @@ def _judged_rps(state: SearchState, of: Callable[[SearchStep], bool] = lambda _:
     """Return the highest load of such steps that was judged and held."""
     held = (step for step in state.steps if step.has_held and step.summary.valid)
     return max((step.load_rps for step in held if of(step)), default=0.0)
+
+
+def certainly_held_rps(state: SearchState) -> float:
+    """Return the highest load that held twice, or although the twin breaks with the same requests.
+
+    One step that is too short for its queue to fill holds on the twin as well.
+    """
+
+    def is_certain(step: SearchStep) -> bool:
+        again = (each for each in state.steps if each is not step and each.has_held and each.summary.valid)
+        twice = any(each.load_rps >= (1 - SAME_RATE) * step.load_rps for each in again)
+        return twice or state.worst_objective_ratio(step) > 1
+
+    return _judged_rps(state, is_certain)
 
 
 def _rounded(value: float) -> float:

@@ -13,7 +13,7 @@ from probe.capacity.search.knee import Cause, ended_before_load, guarded, is_lon
 from probe.capacity.search.knee_estimate import LEAST_SPREAD, KneeEstimate
 from probe.capacity.search.search_state import QUICK_REQUESTS, TOP_SHARE, SearchState
 from probe.capacity.search.search_step import SearchStep
-from probe.capacity.search.unverified import MAX_VERIFIED_HALF, assumption, is_crowded
+from probe.capacity.search.unverified import MAX_VERIFIED_HALF, assumption, certainly_held_rps, is_crowded
 from probe.core import objectives as slo
 from probe.core import reasons
 from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, REJECTIONS, TOO_FEW, ReasonKind
@@ -219,9 +219,9 @@ def model_capacity(state: SearchState, knee: KneeEstimate, caveat: str | None) -
     rate = min(knee.rate_rps, too_high_rps)
     low, high = knee.interval[0] * rate / knee.rate_rps, knee.interval[1]
     # The server takes what held, whatever the model says, and however little it learnt from steps that were late.
-    held, least_rps = _highest_held(state), _least_capacity_rps(_highest_held(state))
+    least_rps, held_rps = _least_capacity_rps(_highest_held(state)), certainly_held_rps(state)
     low = max(low, min(least_rps, rate))
-    high = max(high, held.load_rps * (1 + LEAST_SPREAD)) if held is not None else high
+    high = held_rps * (1 + LEAST_SPREAD) if held_rps > high else high
     if unforeseen_overload(state, knee) is not None:
         low = min(low, least_rps)
     refuses = queue_limit(state) if too_high_rps <= knee.rate_rps else None

@@ -212,8 +212,14 @@ def test_no_interval_lies_below_a_load_that_held() -> None:
     assert plan is not None
     late = replace(step(), is_late=True, offered_rps=plan.load)
     search.step_finished(late, StepRun(plan, (), (0, 30 * 10**9), (), is_cut_short=False), [], None)
+    search.state.worst_objective_ratio = lambda _: 0.9  # type: ignore[method-assign]
+    _says(search, 0.9 * plan.load)
+    once = search.capacity([step()], DONE)
+    assert once.upper == pytest.approx(0.99 * plan.load), "it may have been too short for its queue to fill"
+    search.step_finished(late, StepRun(plan, (), (0, 30 * 10**9), (), is_cut_short=False), [], None)
     _says(search, 0.9 * plan.load)
     found = search.capacity([step()], DONE)
+    assert found.mode == "forecast"
     assert found.requests_per_second == pytest.approx(0.9 * plan.load)
     assert found.upper == pytest.approx(1.035 * plan.load)
     _says(search, 0.9 * plan.load, half=0.99)
