@@ -123,7 +123,7 @@ def check_address(text: str, option: str, example: str) -> None:
     try:
         _ADDRESS.validate_python(text)
     except ValidationError:
-        written = "(hidden)" if "@" in text else one_line(text.partition("?")[0])
+        written = _address_words(text)
         raise ConfigError(f"{option} {written}: expected an address such as {example}, without credentials") from None
 
 
@@ -220,8 +220,12 @@ def _problems(error: ValidationError, raw: Mapping[str, Any]) -> Iterator[str]:
             continue
         value = value_at(path, raw)
         given = ", ".join(value) if isinstance(value, list | tuple) else str(value)
-        written = "(hidden)" if "@" in given else one_line(given)  # an address may contain a password
-        yield f"{option} {written}: {problem.words}"
+        yield f"{option} {_address_words(given)}: {problem.words}"
+
+
+def _address_words(given: str) -> str:
+    """Return a value that may be an address without what may be secret in it: a password, a query."""
+    return "(hidden)" if "@" in given else one_line(re.split(r"[?#]", given, maxsplit=1)[0])
 
 
 def _set(values: Mapping[str, object], defaults: Mapping[str, object] | None = None) -> dict[str, object]:

@@ -67,7 +67,8 @@ def shown(path: Sequence[str | int], raw: object) -> str:
     text = repr(value)
     if "@" in text or (path[-1] == "proxy_auth_file" and ":" in text):  # credentials, which belong in the file
         return "(hidden)"
-    text = text.partition("?")[0] + "?...'" if "?" in text else text  # a query may contain a token
+    for end in ("?", "#") if "://" in text else ("?",):  # what follows may contain a token
+        text = f"{text.partition(end)[0]}{end}...'" if end in text else text
     return text if len(text) <= 60 else text[:57] + "..."  # noqa: PLR2004 - a line stays readable
 
 

@@ -132,6 +132,8 @@ def test_a_metrics_url_for_each_replica_is_the_page_of_each() -> None:
         ({"header": ("Host: a",)}, "--header Host: expected a header that Kneewatch does not set itself; remove it"),
         ({"header": ("authorization: Bearer sk-not-to-be-shown",)}, "--header authorization: use --api-key-file"),
         ({"header": ("x-a: sk-not-\x00",)}, "--header x-a: expected printable ASCII text of at most 8192 characters"),
+        ({"metrics_url": ("http://a/m?code=sk-not-to-be-shown",)}, "--metrics-url http://a/m: expected an address"),
+        ({"metrics_url": ("http://a/m#sk-not-to-be-shown",)}, "--metrics-url http://a/m: expected an address"),
         ({"header": ("x-a: @/nonexistent",)}, "--header /nonexistent: cannot be read (No such file or directory)"),
     ],
 )
