@@ -34,7 +34,6 @@ _NAMED = (
 _FIRST_ERROR, _LAST_ERROR = 400, 599
 _MOST_ERRORS = 5
 _HEAD_BYTES = 16 * 1024  # of a page; its title is at the begin
-_TITLE = re.compile(rb"<title[^>]*>(.*?)</title", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,13 @@ def not_streamed(body: bytes, hide: Callable[[bytes], bytes]) -> str:
 
 def _title(body: bytes) -> bytes:
     """Return the title of an HTML page; nothing if it has none."""
-    found = _TITLE.search(body[:_HEAD_BYTES])
-    return unescape(found[1].decode("utf-8", "replace")).strip().encode("utf-8", "replace") if found else b""
+    head = body[:_HEAD_BYTES]
+    low = head.lower()
+    begin = low.find(b">", low.find(b"<title")) + 1
+    end = low.find(b"</title", begin)
+    if b"<title" not in low[:begin] or end < 0:
+        return b""
+    return unescape(head[begin:end].decode("utf-8", "replace")).strip().encode("utf-8", "replace")
 
 
 def _json(data: bytes) -> object:

@@ -172,6 +172,7 @@ def test_no_output_of_the_monitor_shows_a_secret(peer: tuple[str, Peer], tmp_pat
     assert shown["the log"].count("(hidden)") >= 4
 
 
+@pytest.mark.fault("SE54")
 @pytest.mark.parametrize("command", ["check", "doctor", "ramp"])
 def test_no_output_of_a_command_shows_a_secret(peer: tuple[str, Peer], tmp_path: Path, command: str) -> None:
     url, answers = peer

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from example_records import spec, token_events
 
+from probe.client.api_json import error_message
 from probe.client.judgement import Transcript, corruption, judge
 from probe.core.request import Outcome
 
@@ -99,3 +100,19 @@ def test_an_answer_that_the_expression_cannot_judge_in_time_accuses_no_server() 
     assert outcome is Outcome.CLIENT_BOUND
     assert words is not None
     assert words.startswith("canary.known_answer.expect has not decided within 20 ms")
+
+
+@pytest.mark.parametrize("text", [" " * 900 + "x", "ab" * 450 + "c", "<title" * 2700, "<title>" * 2300])
+@pytest.mark.fault(
+    "ST23",
+    "An answer or an error page made so that a search in it takes minutes: blanks, repetitions, titles without end",
+    area="Starvation",
+    users_see="what the answer is",
+    stays="the event loop",
+)
+def test_no_words_of_a_server_hold_the_event_loop(text: str) -> None:
+    began_s = time.process_time()
+    for _ in range(4):
+        judged(text * (10_000 // len(text)))
+        error_message(text.encode())
+    assert time.process_time() - began_s < 0.2
