@@ -20,7 +20,7 @@ from probe.capacity.trend.change_detection import CONFIRMED_DROP, MANN_WHITNEY, 
 from probe.capacity.trend.reference import DROP_RATIO
 from probe.core.reasons import REFUSED_ASLEEP
 
-# Verified and empirical samples share a baseline. Which of the two the last run gave must not end an alert.
+# Verified, empirical and unverified samples share a baseline. Which of them the last run gave must not end an alert.
 _LABELS = ("target", "model", "workload")
 # Less than 5 minutes, when a sample becomes stale. Capacity is measured at night, headroom over a quarter of an hour.
 _INTERVAL_S = 240.0
@@ -81,10 +81,14 @@ def _load() -> Recording:
 
 
 def _below_peak(scale: float) -> Recording:
-    """Record a dropped knee while users have sent more within the last week."""
-    knee = f'max {by(*_LABELS)} ({names.CAPACITY_RPS.name}{{mode!="forecast"}})'
+    """Record a dropped knee while users have sent more within the last week.
+
+    The last run's, which is lower than the capacity shown where no load held in it.
+    """
+    shown = f'max {by(*_LABELS)} ({names.CAPACITY_RPS.name}{{mode!="forecast"}})'
+    knee = f"max {by(*_LABELS)} ({names.KNEE_BASELINE.name} * (1 + {names.KNEE_SHIFT.name})) or {shown}"
     peak = f"max_over_time({LOAD}[{duration(_PEAK_S * scale)}])"
-    return Recording(_BELOW, f"({knee} < {peak}) and {on(*_LABELS)} {_shifted(CONFIRMED_DROP)}")
+    return Recording(_BELOW, f"(({knee}) < {peak}) and {on(*_LABELS)} {_shifted(CONFIRMED_DROP)}")
 
 
 def _dropped(scale: float, *, page: bool) -> Alert:
@@ -152,7 +156,7 @@ def _down(scale: float) -> Alert:
 
 
 def _shifted(*methods: str) -> str:
-    """Return the expression for a shift found by `methods`. Forecasts are left out: they are not measurements."""
+    """Return the expression for a shift found by `methods`, in runs with load: forecasts are not measurements."""
     chosen = f'method=~"{"|".join(methods)}"' if len(methods) > 1 else f'method="{methods[0]}"'
     return f'max {by(*_LABELS)} ({names.KNEE_SHIFTED.name}{{{chosen},mode!="forecast"}}) == 1'
 

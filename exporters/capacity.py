@@ -6,19 +6,19 @@ from exporters import names
 from exporters.registry import ByTarget, counter_by_target, gauge_by_target
 from probe.capacity.model.bottleneck import BOTTLENECKS
 from probe.capacity.trend.change_detection import METHODS
-from probe.capacity.trend.fingerprint import as_number, fingerprint, is_comparable
+from probe.capacity.trend.fingerprint import as_number, capacity_sample, fingerprint, is_comparable, measured_mode
 from probe.capacity.trend.headroom import headroom
 from probe.core import reasons
 from probe.core.result import Capacity, CapacityResult
-from probe.core.shift import Shift
+from probe.core.shift import CapacitySample, Shift
 from probe.core.snapshot import REPLICAS, UserLoad
 from probe.core.step import StepSummary
 
 # What `capacity_runs_total` may say besides Stopped.by: a run that a pre-flight check did not let start.
 REFUSED = "refused"
 _FORECAST = "forecast"
-# A target's capacities. Each replaces only its own kind: a run's result, a forecast for the same workload, or a
-# forecast for what users send.
+# A target's capacities. Each replaces only its own kind: a run's result, a forecast without load for the same workload,
+# or one for what users send.
 _MEASURED, _FOR_USERS = "measured", "forecast for users"
 _KINDS = (_MEASURED, _FORECAST, _FOR_USERS)
 OUTCOMES = (*(end.word for end in reasons.ENDS), REFUSED)
@@ -43,6 +43,7 @@ class CapacityExporter:
         self._residual = gauge_by_target(names.MODEL_RESIDUAL, registry)
         self._last_success = gauge_by_target(names.CAPACITY_LAST_SUCCESS, registry)
         self._fingerprint = gauge_by_target(names.CAPACITY_FINGERPRINT, registry)
+        self._knee_upper = gauge_by_target(names.KNEE_UPPER, registry)
         self._baseline = gauge_by_target(names.KNEE_BASELINE, registry)
         self._since = gauge_by_target(names.KNEE_BASELINE_SINCE, registry)
         self._shift = gauge_by_target(names.KNEE_SHIFT, registry)
@@ -55,7 +56,7 @@ class CapacityExporter:
         self._all = [metric for metric in vars(self).values() if isinstance(metric, ByTarget)]
         # The labels of the knee, what was found and with how many replicas, by target and kind.
         self._shown: dict[tuple[str, str], tuple[tuple[str, ...], Capacity, str | None]] = {}
-        self._compared: dict[tuple[str, str], tuple[str, ...]] = {}  # the labels of its shift
+        self._compared: dict[str, tuple[str, ...]] = {}  # the labels of each target's shift
 
     def forget(self, target: str) -> None:
         """Return the target is not watched any more: what is known of its capacity is shown no more."""
@@ -63,7 +64,7 @@ class CapacityExporter:
             metric.forget(target)
         for kind in _KINDS:
             self._shown.pop((target, kind), None)
-            self._compared.pop((target, kind), None)
+        self._compared.pop(target, None)
 
     def start_at_zero(self, target: str, schedule_interval_s: float) -> None:
         """Start the counters of a target with capacity runs at zero, and publish how often a run is due."""
@@ -94,13 +95,20 @@ class CapacityExporter:
         self._refusals.labels(target, reason).inc()
 
     def restore(self, result: CapacityResult) -> None:
-        """Publish the knee of a result, which may be an old one; the timestamp series shows its age.
+        """Publish the knee of a run, which may be an old one; the timestamp series shows its age.
 
         It replaces the target's previous knee, even of another model or mode: two would answer one question twice,
-        and the older one would grow stale. A forecast and a measurement (verified, empirical) do
-        not replace each other: each has an age of its own.
+        and the older one would grow stale. A run that was not verified and found no upper bound replaces none: it says
+        less. A forecast without load and a run do not replace each other: each has an age of its own.
         """
-        self._show(result, _kind(result))
+        capacity = result.capacity
+        if (result.target, _MEASURED) in self._shown and capacity.mode == _FORECAST and capacity.is_lower_bound:
+            return
+        self._show(result, _MEASURED)
+
+    def publish_forecast(self, result: CapacityResult) -> None:
+        """Publish the forecast for the configured workload from live traffic."""
+        self._show(result, _FORECAST)
 
     def publish_for_users(self, result: CapacityResult) -> None:
         """Publish the forecast for what users send, in addition to the capacity for the configured workload."""
@@ -110,18 +118,20 @@ class CapacityExporter:
         capacity = result.capacity
         if capacity.requests_per_second is None:
             return
-        labels = _labels(result)
+        labels = _labels(result, measured_mode(capacity) if kind == _MEASURED else capacity.mode)
         key = (result.target, kind)
         for other in _KINDS:
             shown = self._shown.get((result.target, other))
             if other != kind and shown is not None and shown[0] == labels:
                 del self._shown[result.target, other]  # of users as the configured workload; the series is this one's
         before = self._shown[key][0] if key in self._shown else labels
+        sample = capacity_sample(result) if kind == _MEASURED else None
         for metric, value in (
             (self._rps, capacity.requests_per_second),
             (self._last_success, result.ended_s),
             (self._lower, capacity.lower),
             (self._upper, capacity.upper),
+            (self._knee_upper, sample.upper if sample is not None else None),
             (self._tokens, capacity.output_tokens_per_second),
             (self._prefill, capacity.prefill_tokens_per_second),
             (self._concurrency, capacity.knee_concurrency),
@@ -164,16 +174,15 @@ class CapacityExporter:
         # Where no load broke anything the capacity is a lower bound, and a forecast above it may be right.
         if predicted and found.requests_per_second and found.upper is not None and found.mode != _FORECAST:
             self._residual.forget(result.target)  # it was another model's
-            self._residual.labels(*_labels(result)[:3]).set(predicted / found.requests_per_second - 1)
+            self._residual.labels(*_labels(result, found.mode)[:3]).set(predicted / found.requests_per_second - 1)
 
-    def compare(self, result: CapacityResult, shift: Shift | None) -> None:
-        """Publish how a result's capacity compares with its baseline; `shift` is None without a baseline.
+    def compare(self, target: str, workload: str, sample: CapacitySample, shift: Shift | None) -> None:
+        """Publish how the capacity of a run compares with its baseline; `shift` is None without a baseline.
 
-        Verified and empirical samples are compared with one another, so they replace each other here.
+        Samples of all modes are compared with one another, so they replace each other here.
         """
-        labels = _labels(result)
-        key = (result.target, _kind(result))
-        before = self._compared.pop(key, labels)
+        labels = (target, sample.model, workload, sample.mode)
+        before = self._compared.pop(target, labels)
         for metric in (self._baseline, self._since, self._shift):
             metric.remove(*before)
         for method in METHODS:
@@ -185,7 +194,7 @@ class CapacityExporter:
         self._shift.labels(*labels).set(shift.ratio)
         for method, fired in shift.fired.items():
             self._shifted.labels(*labels, method).set(fired)
-        self._compared[key] = labels
+        self._compared[target] = labels
 
 
 def _trips(result: CapacityResult) -> list[str]:
@@ -203,9 +212,5 @@ def _verdict(step: StepSummary) -> str:
     return (reasons.find(reasons.UNJUDGED, step.reason) or reasons.WORKER_LOST).verdict
 
 
-def _kind(result: CapacityResult) -> str:
-    return _FORECAST if result.capacity.mode == _FORECAST else _MEASURED
-
-
-def _labels(result: CapacityResult) -> tuple[str, ...]:
-    return (result.target, result.model, str(result.context.workload["name"]), result.capacity.mode)
+def _labels(result: CapacityResult, mode: str) -> tuple[str, ...]:
+    return (result.target, result.model, str(result.context.workload["name"]), mode)

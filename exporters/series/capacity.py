@@ -62,6 +62,13 @@ CAPACITY_FINGERPRINT = _declare(
     "Digest of the setup (model, engine, flags, workload, objectives) as a number, for comparison only",
     _KNEE,
 )
+KNEE_UPPER = _declare(
+    "gauge",
+    "knee_upper_requests_per_second",
+    "The most that the knee of the last run may be, as it is compared with the baseline; known also where the load of"
+    " users is not",
+    _KNEE,
+)
 KNEE_BASELINE = _declare(
     "gauge", "knee_baseline_requests_per_second", "Baseline: median of earlier capacities with the same setup", _KNEE
 )

@@ -37,7 +37,12 @@ class RunSink(Protocol):
         """Publish the result of a run that has ended."""
 
     def needs_confirmation(self, result: CapacityResult) -> bool:
-        """Return whether the last result is so far below the target's baseline that another run has to confirm it."""
+        """Return whether the last run, or the one that it repeats, is so far below the target's baseline that another
+        run has to confirm it.
+        """
+
+    def unrepeated_drop(self, target: str) -> str | None:
+        """Return the id of the target's last run if it was such a one, not long ago, and no run has repeated it."""
 
     def refused(self, target: str, reason: str) -> None:
         """Publish that a run was not allowed to start."""
@@ -88,13 +93,16 @@ class CapacityRuns:
     async def capacity(self) -> bool:
         """Run once, and once more where the run ended by itself far below the baseline.
 
-        Return whether it still has to be confirmed, by a run that is not made at once.
+        A run that has to be repeated still, as after a restart, is repeated instead. Return whether a drop still has to
+        be confirmed, by a run that is not made at once: also where the second one was refused or ended early.
         """
-        first = await self._once()
-        if first is None or not self._needs_confirmation(first):
+        first = await self._once(confirms=self._sink.unrepeated_drop(self._target))
+        if first is None or first.stopped.by != "done" or not self._sink.needs_confirmation(first):
             return False
+        if first.confirms is not None:
+            return True
         _log.warning("capacity has dropped, it is measured again", target=self._target)
-        return self._needs_confirmation(await self._once(confirms=first.id) or first)
+        return self._sink.needs_confirmation(await self._once(confirms=first.id) or first)
 
     def inhibit(self, why: str | None) -> None:
         """Let no run begin and stop the one in progress; None: lift that."""
@@ -123,9 +131,6 @@ class CapacityRuns:
         # A forecast that is too low would keep away the runs that show it.
         if result.capacity.requests_per_second is not None and result.capacity.mode != "forecast":
             self.measured = result
-
-    def _needs_confirmation(self, result: CapacityResult) -> bool:
-        return result.stopped.by == "done" and self._sink.needs_confirmation(result)
 
     async def _once(self, confirms: str | None = None) -> CapacityResult | None:
         """Return the result of one run; None where it was refused or lost its lock. `confirms`: see CapacityResult."""

@@ -38,6 +38,13 @@ from probe.scrape.page_scraper import REASONS
 if TYPE_CHECKING:
     from probe.monitor.otlp_export import OtlpExport
 
+# Prometheus has the times of runs as floats, to the microsecond.
+_SAME_S = 0.01
+# A later run repeats none: it is of another night.
+_SAME_NIGHT_S = 2 * 3600.0
+# A baseline, and the runs that are compared with it.
+_WHOLE_HISTORY = 40
+
 
 class _OfTargets(Protocol):
     def forget(self, target: str, /) -> None: ...
@@ -108,7 +115,7 @@ class MetricsSink:
         known = list(self.store.latest_knees(name))
         for result in known:
             self._capacity.restore(result)
-            self._compare(result)
+            self._compare(name, str(result.context.workload["name"]))
         return known
 
     def tokens_since(self, target: str, started_s: float) -> int | None:
@@ -123,13 +130,19 @@ class MetricsSink:
         self._forecasts.pop(target, None)
         self._replicas.pop(target, None)
 
-    def set_history(self, target: str, samples: list[CapacitySample]) -> None:
-        """Take a history of capacity from Prometheus."""
-        self._capacity_samples[target] = samples
+    def add_history(self, target: str, workload: str, samples: Sequence[CapacitySample]) -> None:
+        """Take a history of capacity from Prometheus, for what this process and its store do not have."""
+        known = self._capacity_samples.setdefault(target, [])
+        times_s = [sample.at_s for sample in known]
+        new = [one for one in samples if all(abs(one.at_s - at_s) > _SAME_S for at_s in times_s)]
+        if new:
+            self._capacity_samples[target] = sorted([*known, *new], key=lambda one: one.at_s)
+            self._compare(target, workload)
 
-    def has_history(self, target: str) -> bool:
-        """Return whether any capacity of the target is known."""
-        return bool(self._capacity_samples.get(target))
+    def history_since_s(self, target: str) -> float:
+        """Return from which wall time on Prometheus may know more: 0 where a baseline may be missing as well."""
+        samples = self._capacity_samples.get(target, [])
+        return samples[-1].at_s if len(samples) >= _WHOLE_HISTORY else 0.0
 
     # Sink.
 
@@ -171,14 +184,25 @@ class MetricsSink:
         self._capacity.observe(result)
         if (found := capacity_sample(result)) is not None:
             self._capacity_samples.setdefault(result.target, []).append(found)
-            self._compare(result)
+            self._compare(result.target, str(result.context.workload["name"]))
 
     def _not_stored(self, target: str) -> None:
         if target in self._capacity_samples:  # else it has gone since its run
             self.health.count_failure("capacity", target)
 
+    def unconfirmed_drop(self, target: str) -> CapacitySample | None:
+        """Return the last sample of the target if it is so low that another run has to confirm it, else None."""
+        samples = self._capacity_samples.get(target, [])
+        return samples[-1] if needs_confirmation(samples) else None
+
     def needs_confirmation(self, result: CapacityResult) -> bool:
-        return capacity_sample(result) is not None and needs_confirmation(self._capacity_samples[result.target])
+        drop = self.unconfirmed_drop(result.target)
+        return drop is not None and drop.run in (result.id, result.confirms)
+
+    def unrepeated_drop(self, target: str) -> str | None:
+        drop = self.unconfirmed_drop(target)
+        is_new = drop is not None and drop.confirms is None and self._clock.wall_s() - drop.at_s < _SAME_NIGHT_S
+        return drop.run if drop is not None and is_new else None
 
     def corrected(self, forecast: CapacityResult) -> CapacityResult:
         """Correct a forecast by the errors of earlier forecasts with the same fingerprint, of any target."""
@@ -186,7 +210,7 @@ class MetricsSink:
         return replace(forecast, capacity=correct(forecast.capacity, track_record(errors)))
 
     def forecast(self, result: CapacityResult) -> None:
-        self._capacity.restore(result)
+        self._capacity.publish_forecast(result)
         self._forecasts[result.target] = result
 
     def forecast_for_users(self, result: CapacityResult) -> None:
@@ -195,12 +219,10 @@ class MetricsSink:
     def refused(self, target: str, reason: str) -> None:
         self._capacity.count_refusal(target, reason)
 
-    def _compare(self, result: CapacityResult) -> None:
-        # Compare with results of its kind: a restored measurement and a restored forecast are of different times.
-        is_forecast = result.capacity.mode == "forecast"
-        samples = self._capacity_samples[result.target]
-        of_kind = [each for each in samples if (each.mode == "forecast") == is_forecast]
-        self._capacity.compare(result, detect_shift(of_kind))
+    def _compare(self, target: str, workload: str) -> None:
+        samples = self._capacity_samples[target]
+        if samples:
+            self._capacity.compare(target, workload, samples[-1], detect_shift(samples))
 
 
 def _otlp_export(config: OtlpConfig, clock: Clock, health: HealthExporter) -> "OtlpExport":

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from probe.capacity.trend.fingerprint import capacity_sample
+from probe.capacity.trend.fingerprint import bounding_steps, capacity_sample
 from probe.capacity.trend.track_record import ForecastError
 from probe.core.errors import ConfigError
 from probe.core.result import CapacityResult
@@ -61,7 +61,7 @@ class Store:
             return
         self._unsaved[result.id] = result
         for old in [*self._unsaved][:-_KEEP_STEPS]:
-            self._unsaved[old] = replace(self._unsaved[old], steps=())
+            self._unsaved[old] = replace(self._unsaved[old], steps=bounding_steps(self._unsaved[old]))
         self._has_unsaved.set()
 
     async def keep_saving(self) -> None:
@@ -115,11 +115,7 @@ class Store:
 
     def capacity_samples(self, target: str) -> list[CapacitySample]:
         """Return the capacity samples of a target, oldest first."""
-        rows = self._rows(
-            "SELECT json_set(result, '$.steps', json('[]')) FROM results WHERE target = ? AND json_valid(result)"
-            " ORDER BY started",
-            (target,),
-        )
+        rows = self._rows(_SAMPLES, (target,))
         results = {each.id: each for each in (*_read(rows), *self._unsaved.values()) if each.target == target}
         return [found for result in results.values() if (found := capacity_sample(result)) is not None]
 
@@ -214,6 +210,12 @@ CREATE TABLE IF NOT EXISTS results (
     result TEXT NOT NULL
 ) STRICT;
 CREATE INDEX IF NOT EXISTS results_by_target ON results (target, started);
+"""
+# Steps are most of a result, and take as long to parse. Only the sample of a result without an upper bound needs them.
+_SAMPLES = """
+SELECT CASE WHEN json_extract(result, '$.capacity.upper') IS NULL THEN result
+    ELSE json_set(result, '$.steps', json('[]')) END
+FROM results WHERE target = ? AND json_valid(result) ORDER BY started
 """
 # What the first page of a store has.
 _MAGIC, _TABLE, _PAGE = b"SQLite format 3\0", b"CREATE TABLE results", 4096

@@ -1,6 +1,7 @@
 """The scheduled tasks of each target: canary, scrape, GPU scrape, forecast and capacity run."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -27,6 +28,10 @@ _CANARIES_AT_ONCE = 3 * MAX_CANARIES
 # What disturbs one run often disturbs the next one at once, and hardly one an hour later; a nightly drop still pages
 # before the day's peak.
 _CONFIRMED_IN_S = 3600.0
+# A confirmation that a restart interrupted goes on soon, with time for the first canary, and not in the next morning.
+_GOES_ON_IN_S = 60.0
+_GOES_ON_FOR_S = 3 * 3600.0
+_ASKED_EVERY_S = 600.0
 
 
 class TargetTasks:
@@ -37,7 +42,8 @@ class TargetTasks:
     ) -> None:
         """Take `runs_at_once`: returns how many capacity runs may go on at once."""
         self._schedule, self._sink, self._clock = schedule, sink, clock
-        self._slots, self._one_forecast = RunSlots(runs_at_once), asyncio.Lock()
+        self._slots, self._one_forecast, self._one_question = RunSlots(runs_at_once), asyncio.Lock(), asyncio.Lock()
+        self._recalled: set[str] = set()  # targets whose history Prometheus has told
 
     def plan(self, monitor: TargetMonitor, config: Config, position: float, *, is_found: bool = False) -> None:
         """Schedule a target's tasks. `position`, from 0 to 1, is where in its interval each one first runs.
@@ -61,6 +67,11 @@ class TargetTasks:
             grace_s = target.capacity.schedule.grace
             self._schedule.cron(TaskId("capacity", name), run_times(target, is_found=is_found), run, grace_s=grace_s)
             health.announce_task("capacity", name, None, wall_s)
+            self._go_on(name)
+            if config.prometheus is not None:
+                health.announce_task("history", name, None, wall_s)
+                ask = partial(self.recall, name, monitor.capacity_workload, config.prometheus)
+                self._schedule.every(TaskId("history", name), _ASKED_EVERY_S, ask)
 
     def _plan_canaries(self, monitor: TargetMonitor, config: Config, position: float, wall_s: float) -> None:
         """Schedule each kind of canary. They share their series, with the shortest interval and the longest timeout."""
@@ -80,6 +91,7 @@ class TargetTasks:
     async def drop(self, target: str) -> None:
         """Remove a target's tasks. Cancel those that run, and wait until they have ended."""
         await self._schedule.drop(target)
+        self._recalled.discard(target)
 
     async def capacity_run(self, monitor: TargetMonitor, prometheus: PrometheusConfig | None, due_s: float) -> None:
         """Measure a target's capacity, and once more within an hour where a drop has to be confirmed.
@@ -110,16 +122,31 @@ class TargetTasks:
             monitor.give_up_run(f"it was due at {due:%H:%M} UTC, and for {grace} there were as many runs as may be")
 
     async def recall(self, target: str, workload: str, prometheus: PrometheusConfig | None) -> None:
-        """Load a target's capacity history for its workload from Prometheus if the store has none."""
-        if self._sink.has_history(target) or prometheus is None:
+        """Load what Prometheus knows of a target's capacity and the store does not, unless it has answered before."""
+        if prometheus is None:
             return
         from probe.prometheus.queries import Prometheus  # noqa: PLC0415 - memory that only this option needs
 
-        try:
-            history = await Prometheus(prometheus).capacity_history(target, workload, self._clock.wall_s())
-            self._sink.set_history(target, history)
-        except TargetError as error:
-            _log.warning("no history of capacity", target=target, detail=str(error))
+        async with self._one_question:
+            if target in self._recalled:
+                return
+            since_s, now_s = self._sink.history_since_s(target), self._clock.wall_s()
+            try:
+                history = await Prometheus(prometheus).capacity_history(target, workload, now_s, since_s)
+            except TargetError as error:
+                _log.warning("no history of capacity, it is asked for again", target=target, detail=str(error))
+                return
+            self._recalled.add(target)
+        self._sink.add_history(target, workload, history)
+        self._go_on(target)
+
+    def _go_on(self, target: str) -> None:
+        """Go on with the confirmation of a drop that a restart, a reload or another shard's end interrupted."""
+        drop = self._sink.unconfirmed_drop(target)
+        ago_s = self._clock.wall_s() - drop.at_s if drop is not None else math.inf
+        if drop is not None and 0 <= ago_s < _GOES_ON_FOR_S:
+            due_s = 0.0 if drop.confirms is None else _CONFIRMED_IN_S - ago_s
+            self._schedule.bring_forward(TaskId("capacity", target), max(due_s, _GOES_ON_IN_S))
 
     async def _forecast(self, monitor: TargetMonitor) -> None:
         """Make a forecast. One at a time: each takes a core for some seconds. Retry sooner after too little data."""

@@ -9,6 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from prometheus_api_client import PrometheusConnect
@@ -42,15 +43,17 @@ _NO_TIME_S = 1e11
 _MAX_NAME = 256
 # A peak is the mean of this long. Weeks of samples take seconds.
 _PEAK_OVER = "5m"
+_FORECAST = "forecast"  # the mode of one without load
 _OF, _A_PLACE = "of", "place"  # the label that tells apart what one question asks for
 _PEAK = AnswerLimits(60.0, JsonLimits(2**16, 1000))
-# A year; Prometheus allows 11,000 steps in a query.
-_HISTORY_S, _HISTORY_STEP_S = 365 * 86400, 3600
+# The span of a question and its steps (s): Prometheus allows 11,000. The runs that confirm a drop are minutes apart,
+# and a week reaches to the last run of a weekly schedule.
+_HISTORY = ((365 * 86400.0, 3600), (8 * 86400.0, 120))
 # The most steps that a forecast can use.
 _MOST_STEPS = 1440
-_HISTORY = (
-    names.CAPACITY_RPS, names.CAPACITY_RPS_LOWER, names.CAPACITY_RPS_UPPER, names.CAPACITY_FINGERPRINT,
-    names.CAPACITY_LAST_SUCCESS,
+_OF_RUNS = (
+    names.CAPACITY_RPS, names.CAPACITY_RPS_LOWER, names.CAPACITY_RPS_UPPER, names.KNEE_UPPER,
+    names.CAPACITY_FINGERPRINT, names.CAPACITY_LAST_SUCCESS,
 )  # fmt: skip
 
 
@@ -93,19 +96,25 @@ class Prometheus:
             lambda prometheus: prometheus.custom_query(query), lambda answer: _alerts(self._of_one(answer))
         )
 
-    async def capacity_history(self, target: str, workload: str, now_s: float) -> list[CapacitySample]:
-        """Return a target's capacities for a workload in the year before `now_s` (wall time), oldest first.
+    async def capacity_history(
+        self, target: str, workload: str, now_s: float, since_s: float = 0.0
+    ) -> list[CapacitySample]:
+        """Return what runs found for a target and a workload between two wall times, at most a year, oldest first.
 
-        A run is missed if the next one ended within the hour. Raises TargetError without an answer.
+        Forecasts without load are no runs. A run is missed if the next one ended within the hour, or within two minutes
+        in the last eight days. Raises TargetError without an answer.
         """
-        of = f"target={json.dumps(target)}, workload={json.dumps(workload)}"
-        query = self._series("", f'__name__=~"{"|".join(series.name for series in _HISTORY)}"', of)
-        start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - _HISTORY_S, now_s))
-        return await self._ask(
-            lambda prometheus: prometheus.custom_query_range(query, start, end, str(_HISTORY_STEP_S)),
-            lambda answer: _figures(self._of_one(answer)),
-            _PAST,
-        )
+        of = f'target={json.dumps(target)}, workload={json.dumps(workload)}, mode!="forecast"'
+        query = self._series("", f'__name__=~"{"|".join(series.name for series in _OF_RUNS)}"', of)
+        found: dict[float, CapacitySample] = {}
+        for span_s, step_s in _HISTORY:
+            start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (max(now_s - span_s, since_s), now_s))
+            found |= await self._ask(
+                methodcaller("custom_query_range", query, start, end, str(step_s)),
+                lambda answer: _samples(self._of_one(answer)),
+                _PAST,
+            )
+        return [found[ended_s] for ended_s in sorted(found) if ended_s > since_s]
 
     async def users_peak(self, target: str, seconds: float) -> UserLoad:
         """Return the users' highest requests/s and output tokens/s in any five minutes of the last `seconds`.
@@ -229,21 +238,22 @@ def _alerts(answer: list[dict[str, Any]]) -> list[FiringAlert]:
     return sorted(found, key=lambda one: (one.severity != "page", one.name, one.target or ""))
 
 
-def _figures(answer: list[dict[str, Any]]) -> list[CapacitySample]:
-    """Return one sample per run, identified by when it ended: the series repeat its values until the next one."""
-    read: dict[tuple[str, str, float], dict[str, float]] = defaultdict(dict)
+def _samples(answer: list[dict[str, Any]]) -> dict[float, CapacitySample]:
+    """Return one sample per run, by when it ended: the series repeat its values until the next one."""
+    read: dict[tuple[str, str, str, float], dict[str, float]] = defaultdict(dict)
     for series in answer:
         labels = dict(series["metric"])
-        name, mode = labels.pop("__name__"), labels["mode"]
+        name, mode, model = labels.pop("__name__"), labels["mode"], labels.get("model", "")
         for at_s, value in series["values"]:
             if math.isfinite(number := float(value)):
-                read[json.dumps(labels, sort_keys=True), mode, float(at_s)][name] = number
+                read[json.dumps(labels, sort_keys=True), _name(mode), _name(model), float(at_s)][name] = number
     found: dict[float, CapacitySample] = {}
-    for (_, mode, _), values in read.items():
+    for (_, mode, model, _), values in read.items():
         rps, ended_s = values.get(names.CAPACITY_RPS.name), values.get(names.CAPACITY_LAST_SUCCESS.name)
         what = values.get(names.CAPACITY_FINGERPRINT.name)
-        if rps is None or ended_s is None or what is None:  # older than the fingerprint series
+        if rps is None or ended_s is None or what is None or mode == _FORECAST:  # or older than the fingerprint series
             continue
-        bounds = (values.get(names.CAPACITY_RPS_LOWER.name), values.get(names.CAPACITY_RPS_UPPER.name))
-        found[ended_s] = CapacitySample(ended_s, rps, *bounds, mode=mode, fingerprint=from_number(what))
-    return [found[ended_s] for ended_s in sorted(found)]
+        upper = values.get(names.CAPACITY_RPS_UPPER.name, values.get(names.KNEE_UPPER.name))
+        lower = values.get(names.CAPACITY_RPS_LOWER.name)
+        found[ended_s] = CapacitySample(ended_s, rps, lower, upper, mode, from_number(what), model=model)
+    return found

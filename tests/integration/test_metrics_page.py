@@ -25,6 +25,7 @@ from exporters.probe import ProbeExporter
 from exporters.registry import MetricsPage
 from exporters.server import ServerExporter, UserTrafficExporter
 from probe.capacity.trend.change_detection import METHODS as SHIFT_METHODS
+from probe.capacity.trend.fingerprint import capacity_sample
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.objectives import Objective
@@ -99,7 +100,9 @@ def _whole_page() -> MetricsPage:
     capacity.publish_headroom("a", UserLoad(3.0, 200.0))
     baseline = Baseline(requests_per_second=12.0, count=28, since_s=WALL_S, noise_ratio=0.03)
     fired = dict.fromkeys(SHIFT_METHODS, False) | {"median_of_3": True}
-    capacity.compare(result(), Shift(ratio=-0.125, baseline=baseline, fired=fired, since_s=WALL_S))
+    found = capacity_sample(result())
+    assert found is not None
+    capacity.compare("a", "short", found, Shift(ratio=-0.125, baseline=baseline, fired=fired, since_s=WALL_S))
     health = HealthExporter(registry, "1.2.3")
     health.publish_config("0123456789ab", WALL_S, pages="https://k.example", grafana="https://g.example")
     health.announce_task("canary", "a", 15.0, WALL_S)

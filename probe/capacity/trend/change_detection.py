@@ -40,7 +40,6 @@ from functools import cache
 from statistics import median
 
 from probe.capacity.trend.reference import (
-    DROP_RATIO,
     MAX_BASELINE,
     MIN_BASELINE,
     LogSample,
@@ -48,11 +47,12 @@ from probe.capacity.trend.reference import (
     compute_reference,
     log_sample,
 )
-from probe.core.shift import CapacitySample, Shift
+from probe.core.shift import UNVERIFIED, CapacitySample, Shift
 
 CONFIRMED_DROP, MEDIAN_OF_3, MANN_WHITNEY, RISE = METHODS = ("confirmed_drop", "median_of_3", "mann_whitney", "rise")
 LASTS_RUNS = 14
 _DROPPED_RUNS = 3
+_MOST_UNCLEAR = 3
 _RECENT = 5
 _WITNESS = 1 / 3
 _RANKS_RATIO = 0.05
@@ -89,14 +89,7 @@ def _replay(samples: Sequence[CapacitySample]) -> "ChangeDetector":
 
 def _comparable(history: Sequence[CapacitySample]) -> list[CapacitySample]:
     usable = [sample for sample in history if 0 < sample.requests_per_second < math.inf]
-    if not usable:
-        return []
-    newest = usable[-1]
-    return [s for s in usable if s.fingerprint == newest.fingerprint and _is_forecast(s) == _is_forecast(newest)]
-
-
-def _is_forecast(sample: CapacitySample) -> bool:
-    return sample.mode == "forecast"
+    return [sample for sample in usable if sample.fingerprint == usable[-1].fingerprint]
 
 
 class ChangeDetector:
@@ -110,14 +103,19 @@ class ChangeDetector:
         self._follows_shift = False
         self._not_to_learn = 0  # how many of the recent runs were made before a shift had ended
         self._shifted: list[LogSample] = []  # the runs since the shift began
-        self._dropped = 0  # consecutive runs that had dropped
+        self._dropped = 0  # runs that had dropped, without one between them that had not
+        self._unclear = 0  # runs after the last of them that do not say
+        self._is_asking = False
         # A rise has two tests of its own, so that neither keeps the other firing.
         self._fired = dict.fromkeys((CONFIRMED_DROP, MEDIAN_OF_3, MANN_WHITNEY, "rise of 3", "rise of 5"), False)
 
     @property
     def is_unconfirmed(self) -> bool:
-        """Return whether the newest sample is so far below the baseline that it needs another run."""
-        return self._dropped > 0 and not self._fired[CONFIRMED_DROP]
+        """Return whether the newest sample is so far below the baseline that it needs another run.
+
+        One that repeats such a run and says nothing needs one in its place.
+        """
+        return self._is_asking and self._dropped > 0 and not self._fired[CONFIRMED_DROP]
 
     def fired(self) -> dict[str, bool]:
         """Return for each method whether it reports a shift."""
@@ -127,16 +125,34 @@ class ChangeDetector:
     def add(self, sample: CapacitySample) -> None:
         """Add the next run's sample."""
         latest = log_sample(sample)
-        confirms = sample.confirms and bool(self.recent)
-        if confirms:
-            self.recent.pop()
+        repeated = [one for one in self.recent if sample.confirms is not None and one.run == sample.confirms]
+        is_evidence = not _says_nothing(sample, latest, self.reference)
+        if is_evidence:
+            self._take(latest, repeated)
+        if self.reference is None:
+            return
+        self._count(self.reference, latest, repeats=bool(repeated))
+        if is_evidence:
+            self._test(self.reference)
+            self._follow(self.reference, latest, repeated)
+
+    def _take(self, latest: LogSample, repeated: Sequence[LogSample]) -> None:
+        """Add a run to the recent ones, in the place of the one that it repeats."""
+        if repeated:
+            self.recent.remove(repeated[0])
         elif len(self.recent) == _RECENT:
             self._learn(self.recent[0])
         self.recent.append(latest)
-        if self.reference is None:
+
+    def _count(self, norm: Reference, latest: LogSample, *, repeats: bool) -> None:
+        """Count the drops. A run that does not say whether the capacity has dropped neither adds one nor ends them."""
+        if norm.has_dropped(latest):
+            self._dropped, self._unclear, self._is_asking = self._dropped + 1, 0, True
             return
-        self._test(self.reference)
-        self._follow(self.reference, latest, confirms=confirms)
+        self._unclear += 1
+        self._is_asking = repeats
+        if not norm.may_have_dropped(latest) or self._unclear > _MOST_UNCLEAR:
+            self._dropped = 0
 
     def _learn(self, sample: LogSample) -> None:
         """Add a run that is no longer recent to the baseline, unless it was made during a shift."""
@@ -153,9 +169,9 @@ class ChangeDetector:
     def _test(self, norm: Reference) -> None:
         """Run every method on the recent samples."""
         fired, latest = self._fired, self.recent[-1]
-        self._dropped = self._dropped + 1 if norm.has_dropped(latest) else 0
         if fired[CONFIRMED_DROP]:
-            fired[CONFIRMED_DROP] = latest.high - norm.fall_from <= math.log(1 - DROP_RATIO / 2)
+            fired[CONFIRMED_DROP] = not norm.is_back_half_way(latest)
+            self._dropped *= fired[CONFIRMED_DROP]
             if norm.is_back(latest):
                 self.recent = deque([latest], maxlen=_RECENT)
         else:
@@ -177,7 +193,7 @@ class ChangeDetector:
         first = next((i for i in range(len(away), 0, -1) if away[i - 1] < far), 0)
         return list(self.recent)[first:] or [self.recent[-1]]
 
-    def _follow(self, norm: Reference, latest: LogSample, *, confirms: bool) -> None:
+    def _follow(self, norm: Reference, latest: LogSample, repeated: Sequence[LogSample]) -> None:
         """Record when a shift begins and ends, and start a new baseline from one that lasts."""
         if not any(self._fired.values()):
             if self.since_s is not None:
@@ -187,15 +203,22 @@ class ChangeDetector:
         if self.since_s is None:
             self._shifted = self._first_runs(norm)
             self.since_s = self._shifted[0].at_s
-        elif confirms:
-            self._shifted[-1] = latest
         else:
-            self._shifted.append(latest)
+            self._shifted = [one for one in self._shifted if one not in repeated] + [latest]
         if len(self._shifted) >= LASTS_RUNS:
             self._baseline, self._follows_shift = self._shifted[:-_RECENT], True
             self.since_s, self._shifted, self._dropped = None, [], 0
             self._fired = dict.fromkeys(self._fired, False)
             self._set_reference()
+
+
+def _says_nothing(sample: CapacitySample, latest: LogSample, norm: Reference | None) -> bool:
+    """Return whether a run is no evidence: a bound on one side, and the baseline is on the other side of it."""
+    if sample.is_only_at_most:
+        return norm is None or not norm.has_dropped(latest)
+    if sample.is_only_at_least:
+        return sample.mode == UNVERIFIED if norm is None else not norm.is_back_half_way(latest)
+    return False
 
 
 def _has_median_shifted(away: Sequence[float], stray: float, *, fired: bool) -> bool:

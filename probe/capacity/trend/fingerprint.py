@@ -9,8 +9,10 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 
-from probe.core.result import CapacityResult, RunContext
-from probe.core.shift import CapacitySample
+from probe.core import reasons
+from probe.core.result import Capacity, CapacityResult, RunContext
+from probe.core.shift import UNVERIFIED, CapacitySample
+from probe.core.step import StepSummary
 from probe.core.token_length import stored_length
 
 _DIGITS = 12  # 48 bits: a number that a Prometheus sample holds without loss
@@ -55,23 +57,66 @@ def from_number(value: float) -> str:
     return f"{int(value):0{_DIGITS}x}"
 
 
-def capacity_sample(result: CapacityResult) -> CapacitySample | None:
-    """Return the capacity of a result as one sample of its target's history.
+def measured_mode(capacity: Capacity) -> str:
+    """Return the mode of a run's capacity as series have it. There a forecast is one that no load was sent for."""
+    return UNVERIFIED if capacity.mode == "forecast" else capacity.mode
 
-    None if the run found none, was interrupted or failed: how far it came shows nothing about the server.
+
+def capacity_sample(result: CapacityResult) -> CapacitySample | None:
+    """Return the capacity of a run as one sample of its target's history.
+
+    Where no load held it is at most the lowest one. None if the run shows neither, was interrupted or failed: how far
+    it came shows nothing about the server.
     """
     capacity = result.capacity
-    if capacity.requests_per_second is None or result.stopped.by in _NO_END:
+    if result.stopped.by in _NO_END:
+        return None
+    rps, lower, upper = capacity.requests_per_second, capacity.lower, capacity.upper
+    if rps is None:
+        rps, lower = (upper := _too_much(result)), 0.0
+    elif upper is None:
+        upper = _upper_of_probes(result)
+    if rps is None:
         return None
     return CapacitySample(
-        at_s=result.started.timestamp(),
-        requests_per_second=capacity.requests_per_second,
-        lower=capacity.lower,
-        upper=capacity.upper if capacity.upper is not None else _upper_of_probes(result),
-        mode=capacity.mode,
+        at_s=result.ended_s,
+        requests_per_second=rps,
+        lower=lower,
+        upper=upper,
+        mode=measured_mode(capacity),
         fingerprint=fingerprint(result.model, result.context),
-        confirms=result.confirms is not None,
+        run=result.id,
+        confirms=result.confirms,
+        model=result.model,
     )
+
+
+def bounding_steps(result: CapacityResult) -> tuple[StepSummary, ...]:
+    """Return the steps that a result's sample needs: none where the capacity has an upper bound."""
+    return () if result.capacity.upper is not None else tuple(s for s in result.steps if s.valid or _is_too_much(s))
+
+
+def _too_much(result: CapacityResult) -> float | None:
+    """Return the lowest requests/s of all traffic that were too many where no step held; None: unknown.
+
+    Without the part of users nothing is known: they may have been the most.
+    """
+    judged = [step for step in result.steps if step.valid or _is_too_much(step)]
+    lowest = min(judged, key=lambda step: step.plan.load, default=None)
+    users_rps = lowest.users.requests_per_second if lowest is not None else None
+    if lowest is None or users_rps is None or not all(_is_too_much(step) for step in judged):
+        return None
+    # Of a step that was cut short the measured rates say little.
+    sent_rps = max(lowest.offered_rps, lowest.throughput_rps) if lowest.valid else lowest.plan.load
+    return sent_rps + users_rps or None
+
+
+def _is_too_much(step: StepSummary) -> bool:
+    """Return whether a step broke an objective, or the guard stopped its rate because it did."""
+    if step.valid:
+        return bool(step.broken)
+    trip = reasons.find(reasons.TRIPS, step.tripped)
+    return step.plan.arrivals is not None and trip is not None and trip.kind is reasons.ReasonKind.OVERLOAD
 
 
 def _upper_of_probes(result: CapacityResult) -> float | None:

@@ -15,6 +15,8 @@ DROP_RATIO = 0.2  # a page, once confirmed
 MIN_BASELINE, MAX_BASELINE = 5, 28
 _MEDIAN_RATIO = 0.065
 _COARSE_RATIO = 0.1
+_COARSE = math.log(1 + _COARSE_RATIO)
+_OF_STEPS = "empirical"  # the mode of a capacity without a model: its interval ends at steps
 # The noise of one sample that is assumed at first, and the number of runs that this assumption is worth.
 _USUAL_NOISE = 0.03
 _USUAL_RUNS = 10
@@ -26,24 +28,41 @@ _MEDIAN_OF_3_VARIANCE, _MEDIAN_VARIANCE = 0.449, math.pi / 2
 
 @dataclass(frozen=True, slots=True)
 class LogSample:
-    """A capacity's logarithm, and the values that it counts as when a drop (`high`) or a rise (`low`) is tested.
+    """A capacity's logarithm, and what it counts as in the tests of a shift.
 
-    These are the value itself, unless its interval is coarse (more than 10 % to that side): then the interval's end.
+    `least` and `most` are the value itself, unless the interval is coarse (more than 10 % to that side): then its end.
+    A drop has to hold for `most`. `low` and `high` are what medians and ranks of several runs are of. The ends of steps
+    are the same each night, so they are `least` and `most`. Those of a model differ from night to night as the values
+    do, and count with what exceeds 10 %.
     """
 
     at_s: float
     value: float
+    least: float
+    most: float
     low: float
     high: float
+    run: str | None = None
 
 
 def log_sample(sample: CapacitySample) -> LogSample:
     rps, lower, upper = sample.requests_per_second, sample.lower, sample.upper
-    low = rps if lower is None or lower * (1 + _COARSE_RATIO) >= rps else lower
-    if upper is None and lower is not None:
-        upper = math.inf
-    high = rps if upper is None or upper <= rps * (1 + _COARSE_RATIO) else upper
-    return LogSample(sample.at_s, math.log(rps), math.log(low) if low > 0 else -math.inf, math.log(high))
+    if lower is None:
+        lower = rps
+    if upper is None:
+        upper = math.inf if sample.lower is not None else rps
+    value = math.log(rps)
+    least = _log(lower) if lower * (1 + _COARSE_RATIO) < rps else value
+    most = _log(upper) if upper > rps * (1 + _COARSE_RATIO) else value
+    low, high = least, most
+    if sample.mode != _OF_STEPS:
+        low = min(value, _log(lower) + _COARSE)
+        high = max(value, _log(upper) - _COARSE)
+    return LogSample(sample.at_s, value, least, most, low, high, sample.run)
+
+
+def _log(rps: float) -> float:
+    return math.log(rps) if rps > 0 else -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +70,7 @@ class Reference:
     """A baseline's middle, from which drops and rises are measured, and the largest normal distance of a median."""
 
     baseline: Baseline
+    middle: float
     fall_from: float
     rise_from: float
     lows: tuple[float, ...]  # ascending
@@ -58,10 +78,20 @@ class Reference:
     stray: float  # of the median of three runs
 
     def has_dropped(self, sample: LogSample) -> bool:
-        return sample.high - self.fall_from <= math.log(1 - DROP_RATIO)
+        return sample.most - self.middle <= math.log(1 - DROP_RATIO)
+
+    def may_have_dropped(self, sample: LogSample) -> bool:
+        """Return whether the sample's interval holds a drop; that of one that has dropped does."""
+        return sample.least - self.middle <= math.log(1 - DROP_RATIO)
+
+    def is_back_half_way(self, sample: LogSample) -> bool:
+        """Return whether the sample shows that a drop is over: a lower bound does with its value."""
+        most = sample.value if sample.most == math.inf else sample.most
+        return most - self.middle > math.log(1 - DROP_RATIO / 2)
 
     def is_back(self, sample: LogSample) -> bool:
-        return self.fall_from - sample.high <= self.stray / 2
+        high = sample.value if sample.high == math.inf else sample.high
+        return self.fall_from - high <= self.stray / 2
 
 
 def compute_reference(samples: Sequence[LogSample], *, follows_shift: bool) -> Reference:
@@ -76,6 +106,7 @@ def compute_reference(samples: Sequence[LogSample], *, follows_shift: bool) -> R
     lows, highs = sorted(sample.low for sample in samples), sorted(sample.high for sample in samples)
     return Reference(
         baseline=Baseline(math.exp(middle), count, samples[0].at_s, noise, follows_shift),
+        middle=middle,
         fall_from=median(lows),
         rise_from=median(highs),
         lows=tuple(lows),

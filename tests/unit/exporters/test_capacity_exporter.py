@@ -8,7 +8,7 @@ from exposition import samples, value, values
 from prometheus_client import CollectorRegistry
 
 from exporters.capacity import OUTCOMES, CapacityExporter
-from probe.capacity.trend.fingerprint import fingerprint, from_number
+from probe.capacity.trend.fingerprint import capacity_sample, fingerprint, from_number
 from probe.core import reasons
 from probe.core.result import Capacity, CapacityResult, Stopped
 from probe.core.shift import Baseline, Shift
@@ -118,8 +118,28 @@ def test_a_forecast_stands_beside_a_measurement_and_each_has_its_age() -> None:
     """A forecast is another answer than a measurement, and is labelled as such."""
     registry, exporter = _registry()
     exporter.observe(result())
-    exporter.observe(result(capacity=Capacity(mode="forecast", requests_per_second=20.0)))
+    exporter.publish_forecast(result(capacity=Capacity(mode="forecast", requests_per_second=20.0)))
     assert sorted(values(registry, "kneewatch_capacity_requests_per_second", target="a")) == [10.0, 20.0]
+
+
+@pytest.mark.fault(
+    "TR40",
+    "Runs with load at a lower capacity that are not verified, beside forecasts every half an hour",
+    area="Truth",
+    users_see='the capacity of the last run, with `mode="unverified"`, in all that reads `mode!="forecast"`',
+    stays="the forecast, as a series of its own",
+)
+def test_a_run_that_was_not_verified_takes_the_place_of_one_that_was_and_no_forecast_takes_its() -> None:
+    registry, exporter = _registry()
+    exporter.observe(result())
+    exporter.observe(result(capacity=Capacity("forecast", 6.0, 5.5, 6.5)))
+    exporter.publish_forecast(result(capacity=Capacity("forecast", 11.0, 9.0, 12.0)))
+    name = "kneewatch_capacity_requests_per_second"
+    assert value(registry, name, **LABELS | {"mode": "unverified"}) == 6.0
+    assert value(registry, "kneewatch_knee_upper_requests_per_second", **LABELS | {"mode": "unverified"}) == 6.5
+    assert sorted(values(registry, name, target="a")) == [6.0, 11.0]
+    exporter.observe(result(capacity=Capacity("forecast", 2.0, 2.0, None)))
+    assert value(registry, name, **LABELS | {"mode": "unverified"}) == 6.0, "a lower bound says less"
 
 
 @pytest.mark.parametrize("reason", [row.word for row in reasons.TRIPS])
@@ -163,9 +183,15 @@ SHIFT = Shift(
 )
 
 
+def _compare(exporter: CapacityExporter, of: CapacityResult, shift: Shift | None) -> None:
+    found = capacity_sample(of)
+    assert found is not None
+    exporter.compare(of.target, "short", found, shift)
+
+
 def test_a_shift_is_published_by_method_beside_its_baseline() -> None:
     registry, exporter = _registry()
-    exporter.compare(result(), SHIFT)
+    _compare(exporter, result(), SHIFT)
     assert value(registry, "kneewatch_knee_shift_ratio", **LABELS) == -0.1
     assert value(registry, "kneewatch_knee_baseline_requests_per_second", **LABELS) == 11.1
     assert value(registry, "kneewatch_knee_baseline_since_timestamp_seconds", **LABELS) == WALL_S
@@ -175,22 +201,23 @@ def test_a_shift_is_published_by_method_beside_its_baseline() -> None:
 
 def test_without_a_baseline_nothing_is_said_of_shifts() -> None:
     registry, exporter = _registry()
-    exporter.compare(result(), None)
-    exporter.compare(result(), SHIFT)
-    exporter.compare(result(model="other"), None)
+    _compare(exporter, result(), None)
+    _compare(exporter, result(), SHIFT)
+    _compare(exporter, result(model="other"), None)
     assert not [name for name, _ in samples(registry) if "knee_shift" in name or "baseline" in name]
 
 
 def test_the_next_figure_of_another_kind_takes_the_place_of_the_last_one() -> None:
-    """Verified and empirical are compared with one another; two shifts at once would be two alerts."""
+    """All runs with load are compared with one another; two shifts at once would be two alerts."""
     registry, exporter = _registry()
-    exporter.compare(result(), SHIFT)
-    exporter.compare(result(capacity=Capacity(mode="verified", requests_per_second=9.0)), SHIFT)
+    _compare(exporter, result(), SHIFT)
+    _compare(exporter, result(capacity=Capacity(mode="verified", requests_per_second=9.0)), SHIFT)
     assert len(values(registry, "kneewatch_knee_shift_ratio")) == 1
     assert len(values(registry, "kneewatch_knee_shifted")) == 4
-    exporter.compare(result(capacity=Capacity(mode="forecast", requests_per_second=9.0)), SHIFT)
-    exporter.compare(result(target="b"), SHIFT)
-    assert len(values(registry, "kneewatch_knee_shift_ratio")) == 3
+    _compare(exporter, result(capacity=Capacity(mode="forecast", requests_per_second=9.0)), SHIFT)
+    assert value(registry, "kneewatch_knee_shift_ratio", **LABELS | {"mode": "unverified"}) == -0.1
+    _compare(exporter, result(target="b"), SHIFT)
+    assert len(values(registry, "kneewatch_knee_shift_ratio")) == 2
 
 
 def test_the_fingerprint_is_exported_beside_the_capacity() -> None:
@@ -248,7 +275,7 @@ def test_headroom_is_what_users_leave_of_each_capacity_now() -> None:
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []  # of nothing
     exporter.observe(result())
     forecast = Capacity(mode="forecast", requests_per_second=16.0, output_tokens_per_second=100.0)
-    exporter.restore(result(capacity=forecast))
+    exporter.publish_forecast(result(capacity=forecast))
     exporter.publish_headroom("a", UserLoad(4.0, 90.0))
     assert _headroom(registry, "empirical") == pytest.approx(0.6)
     assert _headroom(registry, "forecast") == pytest.approx(0.1)  # by tokens
@@ -272,7 +299,7 @@ def test_of_another_number_of_replicas_there_is_no_headroom() -> None:
 def test_a_forecast_that_is_a_lower_bound_has_no_headroom() -> None:
     """It is as near to the load of users as the most requests that they had running."""
     registry, exporter = _registry()
-    exporter.restore(result(capacity=Capacity("forecast", 5.0, 4.0, None)))
+    exporter.publish_forecast(result(capacity=Capacity("forecast", 5.0, 4.0, None)))
     exporter.publish_headroom("a", UserLoad(4.0, None))
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
 
@@ -286,14 +313,14 @@ def test_a_forecast_for_users_stands_beside_the_other_capacities_and_replaces_it
     registry, exporter = _registry()
     name = "kneewatch_capacity_requests_per_second"
     exporter.observe(result())
-    exporter.restore(result(capacity=Capacity("forecast", 9.0, 8.0, 10.0)))
+    exporter.publish_forecast(result(capacity=Capacity("forecast", 9.0, 8.0, 10.0)))
     exporter.publish_for_users(_for_users(5.0, 5.5))
     exporter.publish_headroom("a", UserLoad(4.0, None))
     users = {**LABELS, "workload": "users", "mode": "forecast"}
     assert sorted(values(registry, name, target="a")) == [5.0, 9.0, 10.0]
     assert value(registry, "kneewatch_capacity_headroom_ratio", **users) == pytest.approx(0.2)
     exporter.publish_for_users(_for_users(6.0, None))
-    exporter.restore(result(capacity=Capacity("forecast", 8.0, 7.0, 9.0)))
+    exporter.publish_forecast(result(capacity=Capacity("forecast", 8.0, 7.0, 9.0)))
     assert sorted(values(registry, name, target="a")) == [6.0, 8.0, 10.0]
     assert value(registry, name + "_upper", **users) is None
     exporter.publish_for_users(replace(_for_users(7.0, 8.0), capacity=no_knee()))
@@ -305,9 +332,9 @@ def test_a_forecast_for_users_stands_beside_the_other_capacities_and_replaces_it
 def test_a_stored_forecast_for_users_is_replaced_by_the_first_one_of_now() -> None:
     """The workload of the capacity was users before the restart, and is another one now."""
     registry, exporter = _registry()
-    exporter.restore(_for_users(4.0, 5.0))
+    exporter.publish_forecast(_for_users(4.0, 5.0))
     exporter.publish_for_users(_for_users(5.0, 5.5))
-    exporter.restore(result(capacity=Capacity("forecast", 9.0, 8.0, 10.0)))
+    exporter.publish_forecast(result(capacity=Capacity("forecast", 9.0, 8.0, 10.0)))
     assert sorted(values(registry, "kneewatch_capacity_requests_per_second")) == [5.0, 9.0]
 
 

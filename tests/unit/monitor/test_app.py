@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,7 +24,7 @@ from mock_servers import MockServer, mock_server
 from prometheus_client import REGISTRY, generate_latest
 
 from probe.capacity.trend.fingerprint import as_number, capacity_sample
-from probe.config.config import Config
+from probe.config.config import Config, PrometheusConfig
 from probe.config.config_file import config_from, load_config
 from probe.config.targets import TargetConfig
 from probe.core.canary_history import SLOTS
@@ -31,6 +32,7 @@ from probe.core.clock import SystemClock
 from probe.core.errors import ConfigError
 from probe.core.request import Outcome
 from probe.core.result import Capacity, CapacityResult
+from probe.core.shift import CapacitySample
 from probe.monitor.app import App
 from probe.monitor.store import Store
 from probe.monitor.target_monitor import TargetMonitor
@@ -216,8 +218,8 @@ def test_a_knee_is_shown_again_after_a_restart(tmp_path: Path) -> None:
     assert 'kneewatch_capacity_runs_total{target="a",outcome="done"} 0.0' in page
 
 
-def test_after_a_restart_a_forecast_stands_beside_what_was_measured(tmp_path: Path) -> None:
-    """Each with its own age, compared with its own kind; the page shows the newest."""
+def test_after_a_restart_a_run_that_was_not_verified_is_the_last_one(tmp_path: Path) -> None:
+    """It is compared with those that were; the page shows it as well."""
     store = tmp_path / "kneewatch.db"
     first = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
     for day in range(10):
@@ -227,9 +229,8 @@ def test_after_a_restart_a_forecast_stands_beside_what_was_measured(tmp_path: Pa
     first.measurements.store.close()
     again = App(_config("http://127.0.0.1:9", store=store, capacity=VERIFY), SystemClock())
     for app in (first, again):
-        assert sorted(_said(app, "capacity_requests_per_second")) == [20.0, 40.0]
-        assert len(set(_said(app, "capacity_last_success_timestamp_seconds"))) == 2
-        assert _said(app, "knee_shift_ratio") == [pytest.approx(0.0)]
+        assert _said(app, "capacity_requests_per_second") == [20.0]
+        assert _said(app, "knee_shift_ratio") == [pytest.approx(-0.5)]
     shown = again.statuses()[0].capacity
     assert shown is not None
     assert shown.capacity.mode == "forecast"
@@ -288,6 +289,39 @@ def test_a_knee_is_compared_with_its_baseline_also_after_a_restart(tmp_path: Pat
     restarted.measurements.store.close()
 
 
+@pytest.mark.fault(
+    "TR45",
+    "A restart or a reload between the runs that confirm a drop",
+    area="Truth",
+    users_see="the page, an hour and a half after the first of them",
+    stays="the next run is made when it was due, or a minute later, for three hours after the low one",
+)
+@pytest.mark.parametrize(
+    ("runs", "ago_s", "due_in_s"),
+    [(1, 0.0, 60.0), (1, 9000.0, 60.0), (2, 600.0, 3000.0), (2, 9000.0, 60.0), (2, 12_000.0, None), (3, 600.0, None)],
+    ids=["at once", "long down", "when due", "overdue", "too long", "confirmed"],
+)
+def test_a_confirmation_goes_on_after_a_restart(
+    tmp_path: Path, runs: int, ago_s: float, due_in_s: float | None
+) -> None:
+    clock = SystemClock()
+    store, now_s = tmp_path / "kneewatch.db", clock.wall_s()
+    config = _config("http://127.0.0.1:9", store=store, capacity={**VERIFY, "schedule": {"cron": "0 0 1 1 *"}})
+    app = App(config, clock)
+    lasted_s = result().cost.seconds
+    nights = [_night(0, 40.0 if i < 9 else 30.0, id=f"{i}") for i in range(9 + runs)]
+    nights[10:11] = [replace(each, confirms="9") for each in nights[10:11]]
+    for i, night in enumerate(reversed(nights)):
+        ended_s = now_s - ago_s - 86400.0 * max(i + 1 - runs, 0) - i
+        app.measurements.store.add(replace(night, started=datetime.fromtimestamp(ended_s - lasted_s, UTC)))
+    app.measurements.store.close()
+    again = App(config, clock)
+    due = again._schedule._tasks[TaskId("capacity", "a")].due
+    within_s = -due.late_s()
+    assert (within_s if within_s < 7200 else None) == (pytest.approx(due_in_s, abs=5) if due_in_s else None)
+    again.measurements.store.close()
+
+
 def test_a_run_without_a_knee_changes_no_comparison() -> None:
     app = App(_config("http://127.0.0.1:9", capacity=VERIFY), SystemClock())
     for day in range(10):
@@ -295,6 +329,46 @@ def test_a_run_without_a_knee_changes_no_comparison() -> None:
     before = _said(app, "knee_shift_ratio")
     app.measurements.result(result(result_id="none", started_s=WALL_S + 1e6, capacity=no_knee()))
     assert _said(app, "knee_shift_ratio") == before != []
+
+
+@pytest.mark.fault(
+    "TR46",
+    "A store in memory, or of another shard, and a Prometheus that does not answer at first",
+    area="Truth",
+    users_see="a confirmed drop again, within ten minutes after Prometheus answers",
+    stays="Prometheus is asked until it has answered once; runs since then count as well",
+)
+def test_prometheus_is_asked_until_it_has_answered() -> None:
+    lasted_s = result().cost.seconds
+    nights = [_night(day, 40.0 if day < 9 else 30.0) for day in range(12)]
+    found = [capacity_sample(night) for night in nights]
+
+    def series(name: str, values: Callable[[CapacitySample], float | None]) -> dict[str, object]:
+        said = [[one.at_s + 60, str(values(one))] for one in found if one is not None]
+        metric = {"__name__": f"kneewatch_{name}", "target": "a", "model": "m", "mode": "verified"}
+        return {"metric": metric, "values": said}
+
+    matrix = [
+        series("capacity_requests_per_second", lambda one: one.requests_per_second),
+        series("capacity_requests_per_second_lower", lambda one: one.lower),
+        series("knee_upper_requests_per_second", lambda one: one.upper),
+        series("capacity_fingerprint", lambda one: as_number(one.fingerprint)),
+        series("capacity_last_success_timestamp_seconds", lambda one: one.at_s),
+    ]
+    answer = {"status": "success", "data": {"resultType": "matrix", "result": matrix}}
+    with prometheus({"status": "error"}) as (url, _):
+        app = App(_config("http://127.0.0.1:9", capacity=VERIFY, prometheus=url), SystemClock())
+        asyncio.run(app._tasks.recall("a", "short", app.config.prometheus))
+    app.measurements.result(nights[-1])
+    assert _said(app, "knee_shifted") == []
+    with prometheus(answer) as (url, queries):
+        there = PrometheusConfig(url=url)
+        for _ in range(2):
+            asyncio.run(app._tasks.recall("a", "short", there))
+    assert len(queries) == 2
+    assert sorted(_said(app, "knee_shifted")) == [0.0, 0.0, 1.0, 1.0]
+    assert len(app.measurements._capacity_samples["a"]) == 12, "its own run once"
+    assert app.measurements._capacity_samples["a"][-1].at_s == pytest.approx(nights[-1].started.timestamp() + lasted_s)
 
 
 def test_with_an_empty_store_the_history_is_what_prometheus_remembers() -> None:
@@ -316,7 +390,7 @@ def test_with_an_empty_store_the_history_is_what_prometheus_remembers() -> None:
         app.measurements.result(_night(9, 30.0))
         asyncio.run(app._tasks.recall("a", "default", app.config.prometheus))
     assert _said(app, "knee_shift_ratio") == [pytest.approx(-0.25)]
-    assert len(queries) == 1, "what is known is not asked for again"
+    assert len(queries) == 2, "what is known is not asked for again: a year by the hour, and a week by minutes"
 
 
 @pytest.mark.fault(

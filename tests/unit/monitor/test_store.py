@@ -228,8 +228,8 @@ def test_figures_come_oldest_first_without_runs_that_found_none() -> None:
         store.add(result(result_id="other", target="b"))
         for i, text in enumerate(["{}", "not json", "3"]):
             store._db.execute("INSERT INTO results VALUES (?, 'a', ?, ?)", (f"odd{i}", WALL_S, text))
-        assert [found.at_s for found in store.capacity_samples("a")] == [WALL_S + 1, WALL_S + 2]
-        assert store.capacity_samples("a")[0] == capacity_sample(result(started_s=WALL_S + 1))
+        assert [found.run for found in store.capacity_samples("a")] == ["1", "2"]
+        assert store.capacity_samples("a")[0] == capacity_sample(result(result_id="1", started_s=WALL_S + 1))
         assert store.capacity_samples("nobody") == []
 
 

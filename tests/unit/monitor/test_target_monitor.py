@@ -55,6 +55,7 @@ class FakeSink:
     forecasts: list[CapacityResult] = field(default_factory=list)
     for_users: list[CapacityResult] = field(default_factory=list)
     low: bool = False  # what was measured is far below the baseline
+    unrepeated: str | None = None
     client: ProbeExporter | None = None
     server: ServerExporter = field(default_factory=lambda: ServerExporter(("a",), REASONS))
 
@@ -95,6 +96,10 @@ class FakeSink:
     def needs_confirmation(self, result: CapacityResult) -> bool:
         assert result is self.results[-1], "it is asked about what it has just been given"
         return self.low and result.confirms is None
+
+    def unrepeated_drop(self, target: str) -> str | None:
+        assert target == "a"
+        return self.unrepeated
 
     def corrected(self, forecast: CapacityResult) -> CapacityResult:
         return replace(forecast, capacity=replace(forecast.capacity, advice="corrected"))
@@ -829,6 +834,24 @@ def test_a_capacity_far_below_the_baseline_is_measured_again_at_once_and_not_a_t
         assert (first.confirms, second.confirms) == (None, first.id)
         assert watch.status().capacity is second
         assert server.driver.engine.running == 0
+
+    _against(host, work)
+
+
+@pytest.mark.fault(
+    "TR41",
+    "A restart between a low run and the one that repeats it",
+    area="Truth",
+    users_see="-",
+    stays="the next run, a minute later, names the one that it repeats",
+)
+@pytest.mark.slow
+def test_after_a_restart_the_next_run_repeats_the_low_one(host: Host) -> None:
+    async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
+        sink.low, sink.unrepeated = True, "before the restart"
+        await watch.send_canary()
+        await watch.capacity()
+        assert [result.confirms for result in sink.results] == ["before the restart"]
 
     _against(host, work)
 

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from property_examples import examples
 
-from probe.capacity.trend.change_detection import METHODS, detect_shift, largest_u, needs_confirmation, pairs_above
+from probe.capacity.trend.change_detection import (
+    METHODS,
+    _replay,
+    detect_shift,
+    largest_u,
+    needs_confirmation,
+    pairs_above,
+)
 from probe.core.shift import CapacitySample, Shift
 
 NOISE = (1.01, 0.99, 1.02, 1.0, 0.98)  # a month's, over and over
@@ -27,6 +34,7 @@ def figures(rps: Iterable[float], *, width: float | None = 0.05, **other: object
             upper=None if width is None else value * (1 + width),
             mode="verified",
             fingerprint="f",
+            run=f"{day}",
         )
         for day, value in enumerate(rps)
     ]
@@ -151,10 +159,10 @@ def test_a_drop_of_a_fifth_asks_for_a_second_run_and_a_third_before_it_is_a_page
     night = figures([*month(), 31.0])
     assert needs_confirmation(night)
     assert not needs_confirmation(figures([*month(), 33.0]))
-    again = replace(night[-1], at_s=night[-1].at_s + 300, confirms=True)
+    again = replace(night[-1], at_s=night[-1].at_s + 300, run="again", confirms=night[-1].run)
     assert needs_confirmation([*night, again])
     assert fired(detect_shift([*night, again])) == set()
-    later = replace(night[-1], at_s=night[-1].at_s + 3900)
+    later = replace(night[-1], at_s=night[-1].at_s + 3900, run="later")
     assert not needs_confirmation([*night, again, later])
     assert "confirmed_drop" in fired(detect_shift([*night, again, later]))
 
@@ -162,7 +170,7 @@ def test_a_drop_of_a_fifth_asks_for_a_second_run_and_a_third_before_it_is_a_page
 @pytest.mark.parametrize("repeated", [33.0, 40.0])
 def test_a_run_that_contradicts_a_drop_ends_the_questions(repeated: float) -> None:
     night = figures([*month(), 31.0])
-    again = figures([repeated], at_s=night[-1].at_s + 300, confirms=True)
+    again = figures([repeated], at_s=night[-1].at_s + 300, run="again", confirms=night[-1].run)
     assert not needs_confirmation([*night, *again])
     low = figures([31.0], at_s=night[-1].at_s + 86400)
     assert needs_confirmation([*night, *again, *low])
@@ -181,11 +189,12 @@ def test_a_drop_that_is_known_asks_for_no_more_runs() -> None:
 def test_a_night_that_was_measured_twice_counts_once_with_its_second_run() -> None:
     """Else one bad hour would be two bad nights of three."""
     history = figures([*month(), 36.0, 30.0, 36.0])
-    low, second = history[-2], replace(history[-2], requests_per_second=40.0, lower=39.0, upper=41.0, confirms=True)
+    low = history[-2]
+    second = replace(low, requests_per_second=40.0, lower=39.0, upper=41.0, run="second", confirms=low.run)
     assert fired(detect_shift([*history[:-2], low, second, history[-1]])) == set()
     assert fired(detect_shift(history)) == {"median_of_3"}
     twice = figures([*month(), 35.0, 31.0, 33.0])
-    assert fired(detect_shift([*twice[:-1], replace(twice[-1], confirms=True)])) == set()
+    assert fired(detect_shift([*twice[:-1], replace(twice[-1], confirms=twice[-2].run)])) == set()
     assert fired(detect_shift(twice)) == {"median_of_3"}
 
 
@@ -252,16 +261,67 @@ def test_another_fingerprint_starts_a_baseline_and_the_old_one_is_there_after_a_
     assert found.baseline.requests_per_second == pytest.approx(40.0)
 
 
-def test_a_forecast_is_compared_with_forecasts_and_a_measurement_with_measurements() -> None:
-    measured = figures(month())
-    measured[::2] = [replace(f, mode="empirical") for f in measured[::2]]
-    forecasts = [replace(f, mode="forecast", at_s=f.at_s + 60) for f in figures([20.0] * 33)]
-    mixed = sorted([*measured, *forecasts], key=lambda f: f.at_s)
-    found = detect_shift(mixed)
-    assert found is not None
-    assert (found.baseline.requests_per_second, fired(found)) == (pytest.approx(20.0), set())
-    assert detect_shift([*mixed, replace(measured[-1], at_s=1e9)]) is not None
-    assert fired(detect_shift([*mixed, replace(measured[-1], at_s=1e9)])) == set()
+@pytest.mark.fault(
+    "TR43",
+    "Every run at a lower level is unverified",
+    area="Truth",
+    users_see="KneewatchKneeDropped, as from verified runs",
+    stays="an interval that reaches up to the baseline's neighbourhood shows no drop",
+)
+@pytest.mark.parametrize("mode", ["unverified", "empirical"])
+def test_runs_with_load_are_compared_whatever_they_lack_to_be_verified(mode: str) -> None:
+    low = [replace(one, at_s=one.at_s + 33 * 86400, mode=mode) for one in figures([24.0] * 3)]
+    assert needs_confirmation([*figures(month()), *low[:1]])
+    assert "confirmed_drop" in fired(detect_shift([*figures(month()), *low]))
+    wide = [replace(one, lower=12.0, upper=36.0) for one in low]
+    assert not needs_confirmation([*figures(month()), *wide[:1]])
+    assert "confirmed_drop" not in fired(detect_shift([*figures(month()), *wide]))
+
+
+@pytest.mark.fault(
+    "TR44",
+    "A run that repeats another one says nothing, or other runs came between them",
+    area="Truth",
+    users_see="-",
+    stays="it counts in the place of the run that it names; what says nothing ends no confirmation",
+)
+def test_a_repetition_belongs_to_the_run_that_it_names() -> None:
+    night = figures([*month(), 40.0, 30.0, 40.4])
+    again = replace(night[-2], at_s=night[-1].at_s + 300, run="again", confirms=night[-2].run)
+    detector = _replay([*night, replace(again, requests_per_second=39.6, lower=39.0, upper=40.0)])
+    assert [round(math.exp(one.value), 1) for one in detector.recent][-3:] == [40.0, 40.4, 39.6]
+    unknown = _replay([*night, replace(again, confirms="of another store")])
+    assert len(unknown.recent) == 5
+    assert [one.run for one in unknown.recent][-3:] == [night[-2].run, night[-1].run, "again"]
+
+
+def test_what_says_nothing_neither_confirms_a_drop_nor_ends_it() -> None:
+    low = figures([*month(), 30.0])
+    silent = replace(low[-1], mode="unverified", lower=20.0, upper=None, run="silent", confirms=low[-1].run)
+    assert needs_confirmation([*low, silent]), "in its place"
+    assert not needs_confirmation([*low, replace(silent, confirms=None)]), "a night of its own asks for nothing"
+    page = figures([*month(), 30.0, 30.0, 30.0])
+    assert "confirmed_drop" in fired(detect_shift([*page, silent]))
+    assert fired(detect_shift([*page, replace(silent, requests_per_second=39.0, lower=39.0)])) == set()
+    assert "confirmed_drop" in fired(detect_shift([*low, silent, *figures([30.0, 30.0])]))
+    assert "confirmed_drop" not in fired(detect_shift([*low, *[silent] * 4, *figures([30.0, 30.0])])), "long ago"
+
+
+def test_a_wide_interval_that_was_back_ends_a_page_for_good() -> None:
+    page = figures([*month(), 30.0, 30.0, 30.0])
+    wide = replace(page[-1], requests_per_second=38.0, lower=22.0, upper=54.0, mode="unverified", run="wide")
+    assert "confirmed_drop" not in fired(detect_shift([*page, wide]))
+    assert "confirmed_drop" not in fired(detect_shift([*page, wide, wide]))
+
+
+def test_a_collapse_is_a_drop_and_never_in_a_baseline() -> None:
+    none = replace(figures([4.0])[0], lower=0.0, upper=4.0, mode="empirical")
+    assert "confirmed_drop" in fired(detect_shift([*figures(month()), none, none, none]))
+    assert detect_shift([none] * 40) is None
+    above = replace(none, requests_per_second=38.0, upper=38.0)
+    assert _replay([*figures(month()), above]).recent == _replay(figures(month())).recent, (
+        "its lowest load was too high"
+    )
 
 
 # The baseline over time.

@@ -13,7 +13,7 @@ from probe.capacity.search.knee import find_knee
 from probe.capacity.trend.change_detection import detect_shift
 from probe.capacity.trend.fingerprint import as_number, capacity_sample, fingerprint, from_number, parts
 from probe.core.request import Api
-from probe.core.result import CapacityResult, RunContext, Stopped
+from probe.core.result import Capacity, CapacityResult, RunContext, Stopped
 from probe.core.shift import CapacitySample
 from probe.core.snapshot import UserLoad
 from probe.core.step import Arrivals, StepSummary
@@ -97,13 +97,16 @@ def test_it_survives_the_store() -> None:
 def test_a_result_is_a_sample_if_it_found_a_knee() -> None:
     found = capacity_sample(result(started_s=1000.0))
     assert found is not None
-    assert (found.at_s, found.requests_per_second, found.lower, found.upper) == (1000.0, 10.0, 10.0, 12.5)
-    assert (found.mode, found.confirms) == ("empirical", False)
+    assert (found.at_s, found.requests_per_second, found.lower, found.upper) == (1031.5, 10.0, 10.0, 12.5)
+    assert (found.mode, found.run, found.confirms) == ("empirical", result().id, None)
     assert capacity_sample(result(capacity=no_knee())) is None
     assert capacity_sample(result(stopped=Stopped("interrupt"))) is None
     again = capacity_sample(replace(result(), confirms="the one before"))
     assert again is not None
-    assert again.confirms
+    assert again.confirms == "the one before"
+    searched = capacity_sample(result(capacity=Capacity("forecast", 10.0, 9.0, 11.0)))
+    assert searched is not None
+    assert searched.mode == "unverified"
 
 
 def _steps(held: int, *, loop: str, users: UserLoad) -> list[StepSummary]:
@@ -154,3 +157,26 @@ def test_as_a_number_it_is_exact(digest: str) -> None:
 def test_a_number_that_is_none_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="fingerprint"):
         from_number(value)
+
+
+@pytest.mark.fault(
+    "TR42",
+    "The lowest load misses an objective: the capacity has collapsed, and the run finds none",
+    area="Truth",
+    users_see="a drop to less than that load, measured again like any other",
+    stays="a load that the guard stopped counts as well, unless users' part of it is unknown",
+)
+@pytest.mark.parametrize("tripped", [None, "no_first_token"])
+def test_where_no_load_held_the_capacity_is_at_most_the_lowest(tripped: str | None) -> None:
+    (one, *others) = _steps(4, loop="open", users=UserLoad(1.0, 64.0))
+    broken = replace(one, broken=("ttft",), offered_rps=1.2)
+    if tripped is not None:
+        broken = replace(one, valid=False, reason="cut_short", tripped=tripped, offered_rps=9.0)
+    found = result(steps=[broken, *[replace(other, broken=("ttft",)) for other in others]], capacity=no_knee())
+    sample = capacity_sample(found)
+    assert sample is not None
+    most = 2.2 if tripped is None else 2.0
+    assert (sample.requests_per_second, sample.lower, sample.upper) == (pytest.approx(most), 0.0, pytest.approx(most))
+    assert capacity_sample(result(steps=[replace(broken, users=UserLoad())], capacity=no_knee())) is None
+    assert capacity_sample(result(steps=[broken, others[0]], capacity=no_knee())) is None, "a higher one held"
+    assert capacity_sample(result(steps=[replace(one, valid=False, reason="late")], capacity=no_knee())) is None
