@@ -6,8 +6,10 @@ A self-contained page allows its scripts and styles by digest, and its data cann
 import base64
 import hashlib
 import json
+import math
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 _HERE = Path(__file__).parent
 ECHARTS = "6.1.0"
@@ -33,7 +35,23 @@ def values_script() -> str:
 
 def data_text(value: object) -> str:
     """Return JSON for a script element; it cannot contain the element's end or a comment."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=True).replace("<", "\\u003c")
+    return json_text(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def json_text(value: object, separators: tuple[str, str] | None = None) -> str:
+    """Return JSON in ASCII; NaN and infinity become null."""
+    try:
+        return json.dumps(value, separators=separators, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), separators=separators, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def digest(text: str) -> str:

@@ -125,8 +125,9 @@ def _own_result(file: Path, data: Mapping[str, Any], text: bytes) -> CapacityRes
         return loads(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        raise ConfigError(f"{file}: invalid {where}: {one_line(first['msg'])}; write the file again") from None
+        where = ".".join(["", *map(str, first["loc"])]).replace(".", " ", 1)
+        words = one_line(first["msg"].removeprefix("Value error, "))
+        raise ConfigError(f"{file}: invalid{where}: {words}; write the file again") from None
 
 
 def _fits_floats(value: object) -> bool:

@@ -3,10 +3,12 @@
 The records' own shape is the format of results (schema kneewatch.result/1).
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Annotated
 
-from pydantic import TypeAdapter
+from pydantic import AfterValidator, TypeAdapter
 from typing_extensions import TypedDict
 
 from probe.core import latency
@@ -19,6 +21,23 @@ from probe.core.workload import Workload
 from probe.report.figures import iso, percent
 
 _ADAPTER: TypeAdapter[CapacityResult] = TypeAdapter(CapacityResult)
+
+
+def _check_finite(result: CapacityResult) -> CapacityResult:
+    """Raise ValueError for NaN or infinity, which no run writes: reports and pages compute with every number."""
+    values: list[object] = [_ADAPTER.dump_python(result)]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, list | tuple):
+            values += value
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"a number in it is {value}; expected finite numbers")
+    return result
+
+
+_READER: TypeAdapter[CapacityResult] = TypeAdapter(Annotated[CapacityResult, AfterValidator(_check_finite)])
 _WORKLOAD: TypeAdapter[Workload] = TypeAdapter(Workload)
 _OBJECTIVES: TypeAdapter[Objectives] = TypeAdapter(Objectives)
 
@@ -29,8 +48,8 @@ def dumps(result: CapacityResult, indent: int | None = None) -> str:
 
 
 def loads(text: str | bytes) -> CapacityResult:
-    """Return the result from JSON. Raises pydantic's ValidationError."""
-    return _renamed(_ADAPTER.validate_json(text))
+    """Return the result from JSON. Raises pydantic's ValidationError, also for a number that is not finite."""
+    return _renamed(_READER.validate_json(text))
 
 
 def _renamed(result: CapacityResult) -> CapacityResult:

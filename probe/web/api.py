@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from functools import cache
@@ -14,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from probe import __version__
+from probe.charts import json_text
 from probe.core.result import CapacityResult
 from probe.core.target_status import TargetStatus
 from probe.report.result_json import dumps
@@ -70,11 +70,7 @@ class WebApi:
 
 def as_json(content: object, status: int = 200) -> Response:
     """Return a JSON response in ASCII; NaN and infinity become null."""
-    try:
-        text = json.dumps(content, allow_nan=False)
-    except ValueError:
-        text = json.dumps(_finite(content), allow_nan=False)
-    return Response(text, status_code=status, media_type="application/json")
+    return Response(json_text(content), status_code=status, media_type="application/json")
 
 
 def _typed_response(shape: TypeAdapter[Any], content: object) -> Response:
@@ -89,14 +85,6 @@ def _summary(result: CapacityResult) -> dict[str, Any]:
     """Return a run with the number of its steps instead of the steps."""
     whole = json.loads(dumps(result))
     return {key: value for key, value in whole.items() if key != "steps"} | {"steps": len(result.steps)}
-
-
-def _finite(value: Any) -> Any:  # noqa: ANN401 - JSON
-    if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @cache

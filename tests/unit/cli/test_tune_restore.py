@@ -1,6 +1,7 @@
 """Whatever ends a tuning, a server that goes on is left with the setting that was chosen so far."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -89,7 +90,9 @@ def test_a_record_that_cannot_be_written_leaves_the_base(
     users_see="the restore ends first",
     stays="the server has the base again",
 )
-def test_no_signal_interrupts_the_restore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_signal_interrupts_the_restore(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupt(value: str) -> None:
         if value == "8":
             for after_s in (0.05, 0.5, 0.6):
@@ -98,6 +101,31 @@ def test_no_signal_interrupts_the_restore(tmp_path: Path, monkeypatch: pytest.Mo
 
     slow_restore = f'[ "$1" = 32 ] && [ -s {tmp_path}/applied ] && sleep 1'
     assert _tune(tmp_path, monkeypatch, slow_restore, interrupt) == ["32", "8", "32"]
+    said = capsys.readouterr().err
+    assert said.count("Setting the server to max_num_seqs=32, for at most 20 s; nothing interrupts that") > 1
+    assert said.splitlines()[-1] == "The server has max_num_seqs=32."
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ZeroDivisionError(), SystemExit(1)])
+@pytest.mark.fault(
+    "SG4",
+    "A full disk, a bug, or a reader of the output that has gone ends `tune --apply`",
+    area="Signals",
+    users_see="which setting the server has; the record has what ended it",
+    stays="the server has the base again",
+)
+def test_whatever_ends_it_the_server_has_the_base(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException
+) -> None:
+    def broken(value: str) -> None:
+        if value == "8":
+            raise error
+
+    with pytest.raises(type(error)):
+        _tune(tmp_path, monkeypatch, "", broken)
+    assert (tmp_path / "applied").read_text().split() == ["32", "8", "32"]
+    assert "The server has max_num_seqs=32." in capsys.readouterr().err
+    assert type(error).__name__ in json.loads((tmp_path / "out" / "decision.json").read_text())["ended_by"]
 
 
 def test_a_restore_that_fails_is_said_with_the_setting(

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -205,3 +206,10 @@ def test_a_report_has_where_its_numbers_come_from_and_the_gpus_beside_each_level
         assert words in page
     plain = report(result(steps=[step(4)]))
     assert not any(words in plain for words in ("prefix hits", "GPU peak", "GPU memory", "<dt>made by"))
+
+
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_a_number_that_is_not_finite_is_left_out_of_the_charts(number: float) -> None:
+    broken = replace(step(4), throughput_rps=number, goodput_rps=number, ttft_s=Distribution(number))
+    data = [text for tag, text in _Parts(report(result(capacity=no_knee(), steps=[broken]))).raw if tag == "script"]
+    assert any('"charts":' in each and "null" in each for each in data)

@@ -67,6 +67,21 @@ def test_json_that_is_no_result_is_refused(text: str) -> None:
         loads(text)
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", '"inf"', '"NaN"'])
+@pytest.mark.fault(
+    "SG3",
+    "A stored result, or a file of one, has NaN, infinity or 1e999 in any place",
+    area="Disk",
+    users_see="one line where it is read; the monitor leaves it out",
+    stays="the other results; `report.html` and the pages",
+)
+def test_a_number_that_is_not_finite_is_refused(number: str) -> None:
+    text = dumps(replace(result(capacity=no_knee()), cost=Cost(1, 1, 12.5, 0.0)))
+    assert loads(text).cost.seconds == 12.5
+    with pytest.raises(ValidationError, match="expected finite numbers"):
+        loads(text.replace("12.5", number))
+
+
 def test_a_result_from_before_there_was_a_provenance_still_loads() -> None:
     old = json.loads(dumps(result()))
     del old["provenance"]
