@@ -225,7 +225,7 @@ IN_FLIGHT_CAP = Reason(
     kind=ReasonKind.OVERLOAD,
     why="the server does not keep up",
     advice="requests arrive faster than they are answered: add a replica",
-    condition="an open loop reached its limit of requests in flight",
+    condition="an open loop reached its limit of requests in flight, over all workers",
 )
 OBJECTIVE_BROKEN = Reason(
     word="objective_broken",

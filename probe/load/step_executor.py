@@ -146,7 +146,9 @@ class StepExecution:
         self._on_record = on_record
         self._lateness = lateness
         self._is_closed = self._is_failing = False
-        self._limit = InFlightLimit(self._plan.concurrency, clock, holds=plan.holds)
+        # Where it only ends the step it is of all workers together, who report theirs (worker_step.py): the shares of
+        # some fill by chance before. Where requests wait for it, each worker has a share.
+        self._limit = InFlightLimit((self._plan if plan.holds else plan).concurrency, clock, holds=plan.holds)
         self._stock = RequestStock(
             requests, _STOCK if plan.arrivals is not None else self._plan.concurrency, self._requests
         )

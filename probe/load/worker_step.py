@@ -135,6 +135,7 @@ class WorkerStep:
         self._clock = clock
         self._on_record = on_record
         self._give_up = give_up
+        self._is_full = asyncio.Event()  # as many requests are in flight, over all workers, as end the step
 
     def in_flight(self) -> list[RequestRecord]:
         """See protocol.Load."""
@@ -186,6 +187,7 @@ class WorkerStep:
                 return None
             if isinstance(message, Report):
                 worker.note(message)
+                self._check_limit()
                 for record in message.records:
                     self._on_record(record)
                 # Reading buffered messages never yields to the loop, and the other workers need their heartbeats.
@@ -201,6 +203,12 @@ class WorkerStep:
                 self._give_up(worker)
                 return None
 
+    def _check_limit(self) -> None:
+        """End the step where its requests in flight, over all workers by their last reports, are as many as may be."""
+        is_limit = self._plan.arrivals is not None and not self._plan.holds
+        if is_limit and len(self._workers) > 1 and sum(one.sending for one in self._workers) >= self._plan.concurrency:
+            self._is_full.set()
+
     def _begin(self) -> None:
         """Ask all workers to begin at the same time."""
         # A remote worker receives it later: a round trip is twice the error bound of its clock offset.
@@ -210,17 +218,20 @@ class WorkerStep:
             worker.send(start)
 
     async def _stop_when(self, stop: asyncio.Event, following: list[asyncio.Task[StepFinished | None]]) -> None:
-        """Stop every worker when `stop` is set, or when one of them was lost or had to end early.
+        """Stop every worker when `stop` is set, at the limit in flight, or when one was lost or had to end early.
 
         A worker that goes on sending is killed. One that still parses answers does no harm, and may finish.
         """
-        stopped = asyncio.create_task(stop.wait())
+        ends = [asyncio.create_task(one.wait()) for one in (stop, self._is_full)]
         try:
-            pending: set[asyncio.Task[Any]] = {stopped, *following}
-            while not stopped.done() and not any(task.done() and _ends_step(task.result()) for task in following):
+            pending: set[asyncio.Task[Any]] = {*ends, *following}
+            while not any(end.done() for end in ends) and not any(
+                task.done() and _ends_step(task.result()) for task in following
+            ):
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopped.cancel()
+            for end in ends:
+                end.cancel()
         for worker in self._workers:
             worker.send(Stop())
         await asyncio.sleep(_STOP_S)
@@ -249,8 +260,8 @@ class WorkerStep:
             tuple(sorted((r for worker in workers for r in worker.records), key=lambda r: r.done_ns)),
             window,
             tuple(lag for end in ends for lag in end.loop_lag_s),
-            is_cut_short=stop.is_set() or any(end.is_cut_short for end in ends),
-            is_capped=any(end.is_capped for end in ends),
+            is_cut_short=stop.is_set() or self._is_full.is_set() or any(end.is_cut_short for end in ends),
+            is_capped=self._is_full.is_set() or any(end.is_capped for end in ends),
             problem=WORKER_LOST.word if lost else None,
         )
 
