@@ -186,6 +186,8 @@ def test_of_a_pair_the_one_does_not_take_the_others_run_for_users(tiny: Sim, tmp
         result = json.loads((tmp_path / "result.json").read_text())
         assert result["cost"]["requests"] > 100
         eventually(lambda: "another prober's load is over" in monitor.output, within_s=30, what="its end is seen")
+        # Until a scrape has settled what users sent since, there are none to show.
+        eventually(lambda: _users(monitor) is not None, within_s=30, what="users are known again")
         time.sleep(3.0)
         before = _users(monitor)
         assert before is not None
