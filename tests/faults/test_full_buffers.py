@@ -1,7 +1,9 @@
 """Servers that read little or nothing of a ramp's requests, until the kernel's socket buffers are full."""
 
+import fcntl
 import itertools
 import json
+import os
 import select
 import shlex
 import socket
@@ -12,12 +14,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
+import yaml
 from foreign_server import MODELS, stream
 from kneewatch_command import COMMAND, start_kneewatch
-from monitor import Sim
+from monitor import Sim, answers
 from process import eventually
 from process_memory import MIB, peaks_below
+
+from probe.runtime.kept_program import free_port
 
 USERS = 8
 GONE_S = 3.0
@@ -172,3 +178,34 @@ def test_requests_larger_than_the_send_buffers_arrive_whole(tmp_path: Path) -> N
     assert step["requests"]["failed"] == 0, done.stdout + done.stderr
     assert step["requests"]["ok"] >= 20
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.fault("ST20")
+def test_a_monitor_with_a_log_that_nobody_reads_goes_on_and_tells_what_was_lost(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    dead = [
+        {"name": f"dead-{i}", "base_url": f"http://127.0.0.1:{free_port()}", "capacity": {"mode": "off"}}
+        for i in range(40)
+    ]
+    config = tmp_path / "kneewatch.yml"
+    config.write_text(yaml.safe_dump({"listen": address, "targets": dead}))
+
+    def lost() -> float:
+        page = httpx.get(f"http://{address}/metrics", timeout=10).text
+        return float(page.partition("\nkneewatch_log_lines_lost_total ")[2].partition("\n")[0])
+
+    with subprocess.Popen([*COMMAND, "run", "-c", str(config)], stderr=subprocess.PIPE) as monitor:
+        assert monitor.stderr is not None
+        try:
+            fcntl.fcntl(monitor.stderr, fcntl.F_SETPIPE_SZ, 4096)
+            eventually(lambda: answers(f"http://{address}/-/healthy"), within_s=60, what="the pages")
+            eventually(lambda: lost() > 0, within_s=60, what="lost lines")
+            os.set_blocking(monitor.stderr.fileno(), False)
+            log = b""
+            while b"log lines were lost" not in log:
+                eventually(lambda: select.select([monitor.stderr], [], [], 0)[0], within_s=30, what="a line")
+                log += os.read(monitor.stderr.fileno(), 65536)
+        finally:
+            monitor.terminate()
+    for line in filter(None, log.splitlines()):
+        assert json.loads(line)["event"]
