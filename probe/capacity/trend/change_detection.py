@@ -1,11 +1,11 @@
 """Change detection: has the knee shifted? Pure. In: a target's capacity samples, oldest first. Out: a Shift.
 
 Which samples are compared. Those with the fingerprint of the newest one, wherever they lie (after a roll-back the old
-baseline applies again), and of its kind: measured by load (verified, empirical) or forecast, never one with the other.
-Logarithms and medians throughout, so that no single run decides anything. A sample with an interval of more than
-10 % to a side is coarse, as with fixed steps that double: it counts with the end of the interval that is nearer the
-baseline, so a knee that moves by one step is no shift. A sample without an upper bound is never a drop, and a baseline
-without one cannot be exceeded.
+baseline applies again), verified or not: all are runs with load. Logarithms and medians throughout, so that no single
+run decides anything. A sample with an interval of more than 10 % to a side is coarse. A drop has to hold for its upper
+end. With fixed steps, which may double, it counts with the end that is nearer the baseline in every test, so a knee
+that moves by one step is no shift. A sample without an upper bound is never a drop, and below the baseline it says
+nothing; a baseline without one cannot be exceeded.
 
 The baseline is frozen: the first 28 runs of a fingerprint, without the last five, which are being tested. A rolling one
 follows a slow decay: a decay of half a percent a week went unreported for a year in 4 of 10 simulated cases, and with a
@@ -21,6 +21,8 @@ median_of_3     the median of the last three runs is 6.5 % below it, and each of
                 Without the second condition most false shifts come from two bad nights in three; it costs little, since
                 after a shift all three are low. If the baseline is noisier than 3 %, 2.2 of its standard deviations
                 replace the 6.5 %; a short baseline widens the limit as its own median is less certain.
+                Or the last two, each twice that far. A run that low is measured again as a drop is, so that a fifth
+                less is said in the first or second night.
 mann_whitney    the last five against the baseline: p < 0.001, and their median 5 % below it. A daily test has 365
                 chances a year, so 0.005 is not rare. Finds small, lasting changes.
 rise            one of the last two, upwards.
@@ -55,6 +57,7 @@ _DROPPED_RUNS = 3
 _MOST_UNCLEAR = 3
 _RECENT = 5
 _WITNESS = 1 / 3
+_TWO_RUNS = 2.0
 _RANKS_RATIO = 0.05
 _RANKS_P = 0.001
 
@@ -104,6 +107,7 @@ class ChangeDetector:
         self._not_to_learn = 0  # how many of the recent runs were made before a shift had ended
         self._shifted: list[LogSample] = []  # the runs since the shift began
         self._dropped = 0  # runs that had dropped, without one between them that had not
+        self._low = 0  # runs in a row that may be a shift by themselves
         self._unclear = 0  # runs after the last of them that do not say
         self._is_asking = False
         # A rise has two tests of its own, so that neither keeps the other firing.
@@ -115,7 +119,9 @@ class ChangeDetector:
 
         One that repeats such a run and says nothing needs one in its place.
         """
-        return self._is_asking and self._dropped > 0 and not self._fired[CONFIRMED_DROP]
+        if not self._is_asking or self._fired[CONFIRMED_DROP]:
+            return False
+        return self._dropped > 0 or (0 < self._low < _DROPPED_RUNS and not any(map(self._fired.get, METHODS[1:3])))
 
     def fired(self) -> dict[str, bool]:
         """Return for each method whether it reports a shift."""
@@ -146,11 +152,13 @@ class ChangeDetector:
 
     def _count(self, norm: Reference, latest: LogSample, *, repeats: bool) -> None:
         """Count the drops. A run that does not say whether the capacity has dropped neither adds one nor ends them."""
+        is_low = norm.fall_from - latest.high >= _TWO_RUNS * norm.stray
         if norm.has_dropped(latest):
-            self._dropped, self._unclear, self._is_asking = self._dropped + 1, 0, True
+            self._dropped, self._low, self._unclear, self._is_asking = self._dropped + 1, self._low + 1, 0, True
             return
         self._unclear += 1
-        self._is_asking = repeats
+        self._low = self._low + 1 if is_low else self._low if latest.high == math.inf else 0
+        self._is_asking = repeats or is_low
         if not norm.may_have_dropped(latest) or self._unclear > _MOST_UNCLEAR:
             self._dropped = 0
 
@@ -222,11 +230,15 @@ def _says_nothing(sample: CapacitySample, latest: LogSample, norm: Reference | N
 
 
 def _has_median_shifted(away: Sequence[float], stray: float, *, fired: bool) -> bool:
-    """Return whether the last three lie further from the baseline than `stray`; to begin with, each of them has to."""
+    """Return whether the last three lie further from the baseline than `stray`, or the last two by twice that.
+
+    To begin with, each of the three has to lie on that side.
+    """
     last = away[-3:]
     if fired:
         return median(last) > stray / 2
-    return len(last) == 3 and median(last) >= stray and min(last) >= stray * _WITNESS  # noqa: PLR2004 - as it says
+    three = len(last) == 3 and median(last) >= stray and min(last) >= stray * _WITNESS  # noqa: PLR2004 - as it says
+    return three or (len(last) > 1 and min(last[-2:]) >= stray * _TWO_RUNS)
 
 
 def _have_ranks_shifted(away: Sequence[float], pairs: float, count: int, *, fired: bool) -> bool:

@@ -15,7 +15,6 @@ DROP_RATIO = 0.2  # a page, once confirmed
 MIN_BASELINE, MAX_BASELINE = 5, 28
 _MEDIAN_RATIO = 0.065
 _COARSE_RATIO = 0.1
-_COARSE = math.log(1 + _COARSE_RATIO)
 _OF_STEPS = "empirical"  # the mode of a capacity without a model: its interval ends at steps
 # The noise of one sample that is assumed at first, and the number of runs that this assumption is worth.
 _USUAL_NOISE = 0.03
@@ -31,9 +30,9 @@ class LogSample:
     """A capacity's logarithm, and what it counts as in the tests of a shift.
 
     `least` and `most` are the value itself, unless the interval is coarse (more than 10 % to that side): then its end.
-    A drop has to hold for `most`. `low` and `high` are what medians and ranks of several runs are of. The ends of steps
-    are the same each night, so they are `least` and `most`. Those of a model differ from night to night as the values
-    do, and count with what exceeds 10 %.
+    A drop has to hold for `most`. `low` and `high` are what medians and ranks of several runs are of: `least` and
+    `most` where an interval ends at steps, which are the same each night. A model's values count themselves: the noise
+    of the baseline says how they vary.
     """
 
     at_s: float
@@ -56,8 +55,7 @@ def log_sample(sample: CapacitySample) -> LogSample:
     most = _log(upper) if upper > rps * (1 + _COARSE_RATIO) else value
     low, high = least, most
     if sample.mode != _OF_STEPS:
-        low = min(value, _log(lower) + _COARSE)
-        high = max(value, _log(upper) - _COARSE)
+        low, high = value, value if upper < math.inf else math.inf
     return LogSample(sample.at_s, value, least, most, low, high, sample.run)
 
 

@@ -70,9 +70,32 @@ def test_a_quiet_month_is_no_shift() -> None:
     assert found.baseline.requests_per_second == pytest.approx(40.0)
 
 
-@pytest.mark.parametrize("runs", [1, 2])
-def test_a_bad_night_or_two_are_no_shift(runs: int) -> None:
-    assert fired(judged([*month(), *[34.0] * runs])) == set()
+@pytest.mark.parametrize("bad", [[32.5], [35.5, 35.5]])
+def test_a_bad_night_or_two_are_no_shift(bad: list[float]) -> None:
+    assert fired(judged([*month(), *bad])) == set()
+
+
+def test_two_runs_at_fifteen_percent_less_are_one() -> None:
+    assert fired(judged([*month(), 34.0, 34.0])) == {"median_of_3"}
+    assert fired(judged([*month(), 34.0, 40.0, 34.0])) == set()
+
+
+@pytest.mark.fault(
+    "TR47",
+    "A capacity that is lower by a fifth, so that chance decides which runs are 20 % below the baseline",
+    area="Truth",
+    users_see="KneewatchKneeDown in the first or second night",
+    stays="a low run is measured again until three in a row were low, or the shift is said",
+)
+def test_a_run_that_is_low_by_twice_the_limit_is_measured_again() -> None:
+    night = figures([*month(), 33.0])
+    assert needs_confirmation(night)
+    assert not needs_confirmation(figures([*month(), 35.5]))
+    again = replace(night[-1], run="again", confirms=night[-1].run)
+    assert needs_confirmation([*night, again])
+    said = [*night, again, replace(night[-1], run="later")]
+    assert fired(detect_shift(said)) == {"median_of_3"}
+    assert not needs_confirmation(said)
 
 
 def test_three_runs_at_ten_percent_less_are_one() -> None:
@@ -99,7 +122,7 @@ def test_ten_percent_more_is_a_rise_and_nothing_else() -> None:
 
 def test_a_third_less_in_three_runs_in_a_row_is_a_page_and_in_two_is_not() -> None:
     assert fired(judged([*month(), 27.0])) == set()
-    assert fired(judged([*month(), 27.0, 28.0])) == set()
+    assert "confirmed_drop" not in fired(judged([*month(), 27.0, 28.0]))
     assert "confirmed_drop" not in fired(judged([*month(), 27.0, 28.0, 38.0, 27.0, 28.0]))
     assert "confirmed_drop" in fired(judged([*month(), 27.0, 28.0, 27.0]))
 
@@ -158,7 +181,6 @@ def test_outliers_in_the_baseline_do_not_spoil_it() -> None:
 def test_a_drop_of_a_fifth_asks_for_a_second_run_and_a_third_before_it_is_a_page() -> None:
     night = figures([*month(), 31.0])
     assert needs_confirmation(night)
-    assert not needs_confirmation(figures([*month(), 33.0]))
     again = replace(night[-1], at_s=night[-1].at_s + 300, run="again", confirms=night[-1].run)
     assert needs_confirmation([*night, again])
     assert fired(detect_shift([*night, again])) == set()
@@ -167,7 +189,7 @@ def test_a_drop_of_a_fifth_asks_for_a_second_run_and_a_third_before_it_is_a_page
     assert "confirmed_drop" in fired(detect_shift([*night, again, later]))
 
 
-@pytest.mark.parametrize("repeated", [33.0, 40.0])
+@pytest.mark.parametrize("repeated", [36.0, 40.0])
 def test_a_run_that_contradicts_a_drop_ends_the_questions(repeated: float) -> None:
     night = figures([*month(), 31.0])
     again = figures([repeated], at_s=night[-1].at_s + 300, run="again", confirms=night[-1].run)
@@ -274,7 +296,6 @@ def test_runs_with_load_are_compared_whatever_they_lack_to_be_verified(mode: str
     assert needs_confirmation([*figures(month()), *low[:1]])
     assert "confirmed_drop" in fired(detect_shift([*figures(month()), *low]))
     wide = [replace(one, lower=12.0, upper=36.0) for one in low]
-    assert not needs_confirmation([*figures(month()), *wide[:1]])
     assert "confirmed_drop" not in fired(detect_shift([*figures(month()), *wide]))
 
 
@@ -339,11 +360,11 @@ def test_a_shift_that_lasts_two_weeks_is_the_next_baseline_and_says_so() -> None
 
 
 def test_a_week_of_trouble_is_not_learnt() -> None:
-    """The baseline had thirteen runs when it was reported; afterwards it goes on with those and with new ones."""
+    """The baseline had twelve runs when it was reported; afterwards it goes on with those and with new ones."""
     begun = month(days=15)
     during = [judged([*begun, *[30.0] * runs]).baseline for runs in range(3, 14)]
-    assert {baseline.count for baseline in during} == {13}
-    assert {judged([*begun, *[30.0] * 7, *month(days=runs)]).baseline.count for runs in range(1, 7)} == {13}
+    assert {baseline.count for baseline in during} == {12}
+    assert {judged([*begun, *[30.0] * 7, *month(days=runs)]).baseline.count for runs in range(1, 7)} == {12}
     found = judged([*begun, *[30.0] * 7, *month(days=30)])
     assert fired(found) == set()
     assert found.baseline.count == 28
