@@ -186,7 +186,8 @@ class Search:
         if caveat is not None and late:
             steps_were = "1 step was" if late == 1 else f"{late} steps were"
             caveat = f"{caveat}; {steps_were} not judged: this machine was too late ({CLIENT_BOUND.word})"
-        return model_capacity(self.state, knee, caveat)
+        found = model_capacity(self.state, knee, caveat)
+        return found if changed is None or changed in (found.reason or "") else found.with_note(changed)
 
     def _empirical(self, doubt: str, stopped: Stopped) -> Capacity:
         found, changed = empirical_capacity(self.state, doubt), self._changed_words(stopped)

@@ -10,13 +10,15 @@ from simulated_servers import CHAT as _LENGTHS
 from probe.capacity.model.hints import Hints
 from probe.capacity.model.windows import join_windows, windows
 from probe.capacity.search.knee import find_knee
+from probe.capacity.search.knee_estimate import KneeEstimate
 from probe.capacity.search.live_users import LiveUsers
 from probe.capacity.search.search import Search
 from probe.capacity.search.search_state import SearchState
 from probe.capacity.search.search_step import SearchStep, measure_delay, sent_requests
 from probe.capacity.search.step_plan import plan_step
+from probe.core.reasons import USERS_CHANGED
 from probe.core.request import Outcome, RequestRecord, ServerTimes, TokenEvents, Traffic
-from probe.core.result import Stopped
+from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
 from probe.core.step import Arrivals, Pattern, StepPlan, StepRun, TrafficBeside, total_rps
 from probe.load.step_summary import summarize
@@ -246,6 +248,16 @@ def test_users_who_change_by_more_than_the_interval_end_the_search_with_that_rea
     assert found.mode != "verified"
     assert found.requests_per_second is None
     assert "users_changed" in str(found.reason)
+
+
+def test_a_lower_bound_says_too_that_users_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where max_num_seqs is not known, the reason of the lower bound was the only one."""
+    search = Search(_LENGTHS, CHAT, explain=False)
+    search._knee = KneeEstimate(10.0, (9.0, 11.0), "ttft", 4.0, None)
+    bound = Capacity(mode="forecast", requests_per_second=5.0, reason="a lower bound")
+    monkeypatch.setattr("probe.capacity.search.search.model_capacity", lambda *_: bound)
+    found = search.capacity([], Stopped("guard", "users_changed"))
+    assert found.reason == f"{USERS_CHANGED.explained}; a lower bound"
 
 
 def test_fixed_steps_label_a_load_as_a_search_does() -> None:
