@@ -25,6 +25,8 @@ pytestmark = pytest.mark.alone
 
 WITHIN_S = 4.0  # 2 s, and the rest for a busy machine
 _AT_ONCE = 4
+# The first row is `run`, which reloads at a SIGHUP.
+OTHERS = ((signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT), (signal.SIGHUP,), (signal.SIGINT,))
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9999\r\n\r\n{"
 _WRITE = {"1": "0x1", "64": "0x1"}  # write(2) to standard output, on x86-64 and arm64
 # What a command waits for: a server or Prometheus that hangs, one that sends a byte at times, the end of a pipe that it
@@ -178,13 +180,14 @@ class _Running:
                 self._process.send_signal(number)
             time.sleep(0.05 if len(numbers) > 1 else 0)
 
-    def check_end(self, number: signal.Signals) -> None:
-        """Assert that it has ended as it must, with all its processes."""
+    def check_end(self, numbers: Sequence[signal.Signals]) -> None:
+        """Assert that it has ended as it must after these signals, with all its processes."""
         while self._process.poll() is None or self._left():
             late_s = time.monotonic() - self._began_s
             assert late_s < WITHIN_S, f"{self.row}: {self._process.poll()}, {self._left()}"
             time.sleep(0.02)
-        expected = {128 + number, -number} if self.row.status is None else {self.row.status}
+        by_signal = {status for one in numbers for status in (128 + one, -one)}
+        expected = by_signal if self.row.status is None else {self.row.status}
         assert self._process.returncode in expected, f"{self.row}: {self.errors}"
         assert "Traceback" not in self.errors
         assert [*(self._folder / "tmp").iterdir()] == []
@@ -208,16 +211,6 @@ class _Running:
         self._process.wait()
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        pytest.param([signal.SIGTERM], marks=pytest.mark.slow),
-        pytest.param([signal.SIGINT, signal.SIGINT], marks=pytest.mark.long),
-        pytest.param([signal.SIGHUP], marks=pytest.mark.long),
-        pytest.param([signal.SIGTERM, signal.SIGINT], marks=pytest.mark.long),
-    ],
-    ids=lambda numbers: "-".join(one.name for one in numbers),
-)
 @pytest.mark.fault(
     "SG2",
     "SIGTERM, SIGHUP or Ctrl-C, once or twice, to any command that waits: for a server or a Prometheus that hangs or"
@@ -226,18 +219,21 @@ class _Running:
     users_see="no traceback; status 129, 130 or 143, or its own",
     stays="within 2 s no process and no temporary file",
 )
-def test_a_signal_ends_it_within_two_seconds(tmp_path: Path, numbers: list[signal.Signals]) -> None:
-    rows = [one for one in WAITING if one.command != "run" or signal.SIGHUP not in numbers]  # it reloads
+@pytest.mark.parametrize("others", [False, True], ids=["SIGTERM", "others"])
+@pytest.mark.long
+def test_a_signal_ends_it_within_two_seconds(tmp_path: Path, *, others: bool) -> None:
+    rows = [(row, OTHERS[n % len(OTHERS)] if others else (signal.SIGTERM,)) for n, row in enumerate(WAITING)]
     for first in range(0, len(rows), _AT_ONCE):
         with ExitStack() as held:
             starting = [
-                _Running(row, tmp_path / str(first + n), held) for n, row in enumerate(rows[first : first + _AT_ONCE])
+                (_Running(row, tmp_path / str(first + n), held), numbers)
+                for n, (row, numbers) in enumerate(rows[first : first + _AT_ONCE])
             ]
             end_s = time.monotonic() + 60
             while starting:
-                assert time.monotonic() < end_s, [one.row for one in starting]
-                for one in [one for one in starting if one.waits]:
+                assert time.monotonic() < end_s, [one.row for one, _ in starting]
+                for one, numbers in [each for each in starting if each[0].waits]:
                     one.send(numbers)
-                    one.check_end(numbers[0])
-                    starting.remove(one)
+                    one.check_end(numbers)
+                    starting.remove((one, numbers))
                 time.sleep(0.05)

@@ -28,7 +28,8 @@ class PromptMix:
     def __init__(self, lengths: Floats, means: Floats, room: Floats) -> None:
         """Take `lengths`, equally likely; `means`: of each window's prompts; `room`: for prompts in its steps."""
         mean, variance = lengths.mean(), lengths.var()
-        tilt = (lengths - mean) / variance if variance > 0 else np.zeros_like(lengths)
+        is_one = variance <= 1e-12 * mean**2  # equal lengths may have a variance, of rounding errors
+        tilt = np.zeros_like(lengths) if is_one else (lengths - mean) / variance
         self.shares = np.maximum(1 + tilt[:, None] * (means - mean), 0.0)
         self.shares /= self.shares.sum(axis=0)
         own = lengths[:, None] * means / (self.shares * lengths[:, None]).sum(axis=0)

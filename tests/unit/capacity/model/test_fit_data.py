@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from probe.capacity.model.fit_data import PromptMix
@@ -43,6 +43,7 @@ def test_prompts_that_were_all_cached_have_no_tokens() -> None:
     st.floats(16.0, 9000.0),
     st.floats(0.001, 0.5),
 )
+@example([10923.506] * 3, 9000.0, 2048.0, 0.1)  # their variance is not 0, but of rounding errors
 def test_no_token_and_no_pair_is_lost(lengths: list[float], mean: float, room: float, begun: float) -> None:
     found = mix(lengths, mean, room)
     assert (found.counts * found.tokens).sum() == pytest.approx(mean)
