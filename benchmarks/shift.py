@@ -52,16 +52,16 @@ class Target:
         self.detector = ChangeDetector()
         self._rng = random.Random(seed)
         self._noise = noise
-        self._nights = 0
+        self._nights = self._runs = 0
 
     def night(self, level: float = 0.0) -> Counter[str]:
         """Run one night at `level` (log of true over usual capacity). Return the methods that began to fire."""
         before = self.detector.fired()
-        self._run(level, confirms=False)
+        first = self._run(level)
         if self.detector.is_unconfirmed:
-            self._run(level, confirms=True)
+            self._run(level, confirms=first)
             if self.detector.is_unconfirmed:
-                self._run(level, confirms=False)
+                self._run(level)
         self._nights += 1
         return Counter(name for name, fired in self.detector.fired().items() if fired and not before[name])
 
@@ -73,11 +73,13 @@ class Target:
         while self.detector.reference is None or self.detector.reference.baseline.count < runs:
             self.night()
 
-    def _run(self, level: float, *, confirms: bool) -> None:
-        rps = _USUAL_RPS * math.exp(level + self._noise(self._rng))
+    def _run(self, level: float, confirms: str | None = None) -> str:
+        self._runs += 1
+        run, rps = f"{self._runs}", _USUAL_RPS * math.exp(level + self._noise(self._rng))
         self.detector.add(
-            CapacitySample(self._nights * 86400.0, rps, rps / 1.05, rps * 1.05, "verified", "f", confirms)
+            CapacitySample(self._nights * 86400.0, rps, rps / 1.05, rps * 1.05, "verified", "f", run, confirms)
         )
+        return run
 
 
 def false_shifts(years: int, noise: Noise, *, baseline: int, nights: int = _YEAR) -> dict[str, float]:

@@ -58,12 +58,12 @@ def runs(rng: np.random.Generator, at: Sequence[float], rps: Callable[[float], f
         if luck < _NOT_RUN + _GUARDED:
             found.append(Run(start_s, start_s + _TAKES_S / 3, "refused" if luck < _NOT_RUN else "guard"))
             continue
-        one = _run(rng, start_s, rps, history, confirms=False)
+        one = _run(rng, start_s, rps, history)
         found.append(one)
         if needs_confirmation(history):
-            found.append(_run(rng, one.end_s + 30, rps, history, confirms=True))
+            found.append(_run(rng, one.end_s + 30, rps, history, confirms=f"{start_s}"))
             if needs_confirmation(history):
-                found.append(_run(rng, found[-1].end_s + _CONFIRMED_IN_S, rps, history, confirms=False))
+                found.append(_run(rng, found[-1].end_s + _CONFIRMED_IN_S, rps, history))
     return found
 
 
@@ -72,13 +72,12 @@ def _run(
     start_s: float,
     rps: Callable[[float], float],
     history: list[CapacitySample],
-    *,
-    confirms: bool,
+    confirms: str | None = None,
 ) -> Run:
     end_s = start_s + _TAKES_S * float(rng.uniform(0.8, 1.2))
     bad = float(rng.uniform(0.7, 0.9)) if rng.random() < _BAD_NIGHT else 1.0
     measured = rps(start_s) * bad * float(np.exp(rng.normal(0, NOISE)))
     mode = "empirical" if rng.random() < _EMPIRICAL else "verified"
-    figure = CapacitySample(end_s, measured, measured / 1.05, measured * 1.05, mode, "the same", confirms)
+    figure = CapacitySample(end_s, measured, measured / 1.05, measured * 1.05, mode, "the same", f"{start_s}", confirms)
     history.append(figure)
     return Run(start_s, end_s, "done", figure, detect_shift(history))
