@@ -56,18 +56,23 @@ help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
 	    || sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1: \2/p' Makefile
 
-.venv: .venv/.installed ## create or update the environment all the others use
+.venv: .venv/.compiled ## create or update the environment all the others use
 
 .venv/.created:
 	$(call new_venv,.venv,python3.13 python3.12 python3.11 python3)
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/.created
 	@echo ".venv: installing Kneewatch and its tools (a quarter of a minute; up to two where pip has to do it)"
-	@{ $(BIN)/python $(PIP_INSTALL) $(UV) && $(BIN)/uv pip install -q --python $(BIN)/python $(INSTALLED); } 2>/dev/null \
+	@export KNEEWATCH_COMPILE=no; { $(BIN)/python $(PIP_INSTALL) $(UV) && $(BIN)/uv pip install -q --python $(BIN)/python $(INSTALLED); } 2>/dev/null \
 	    || $(BIN)/python $(PIP_INSTALL) $(INSTALLED)
 	@touch $@
 
-demo: .venv/.installed ## a mock server, the monitor and its pages, for a minute; no GPU, no configuration
+# A quarter of a minute for new sources, no time for those in the user's cache.
+.venv/.compiled: hatch_build.py $(wildcard probe/simulator/*.py) .venv/.installed
+	@$(BIN)/python hatch_build.py
+	@touch $@
+
+demo: .venv/.compiled ## a mock server, the monitor and its pages, for a minute; no GPU, no configuration
 	@$(BIN)/kneewatch demo --seconds $(DEMO_SECONDS) --port $(DEMO_PORT)
 
 # $(call run_tests,MARKS,PROFILE): first what only computes, then programs side by side, then what must be alone.
@@ -79,13 +84,13 @@ define run_tests
 	exit $$status
 endef
 
-test: .venv/.installed ## the tests, with the real programs that are installed; about ten minutes on two cores
+test: .venv/.compiled ## the tests, with the real programs that are installed; about ten minutes on two cores
 	$(call run_tests,not long,check)
 
-test-long: .venv/.installed ## what `make test` leaves out: long tests, and every example of the property tests
+test-long: .venv/.compiled ## what `make test` leaves out: long tests, and every example of the property tests
 	$(call run_tests,long or hypothesis,ci)
 
-test-faults: .venv/.installed ## faults injected from outside, the table of docs/reliability.md; under ten minutes on two cores
+test-faults: .venv/.compiled ## faults injected from outside, the table of docs/reliability.md; under ten minutes on two cores
 	@status=0; \
 	$(BIN)/python -m pytest --durations 15 $(WAITING) -m 'not long and not alone' tests/faults || status=$$?; \
 	$(BIN)/python -m pytest --durations 15 -m 'not long and alone' tests/faults || status=$$?; \
@@ -94,13 +99,13 @@ test-faults: .venv/.installed ## faults injected from outside, the table of docs
 test-all: test test-long test-faults ## every test; about an hour on two cores
 
 # Side by side: mypy keeps one core busy while the tests share what is left.
-check: .venv/.installed ## style, types, import rules and the quick unit tests; under a minute
+check: .venv/.compiled ## style, types, import rules and the quick unit tests; under a minute
 	@$(MAKE) --no-print-directory -j2 lint quick-tests
 
-quick-tests: .venv/.installed
+quick-tests: .venv/.compiled
 	@$(BIN)/python -m pytest -q $(SIDE_BY_SIDE) --hypothesis-profile check -m 'not slow and not long' tests/unit
 
-lint: .venv/.installed ## style, types and import rules
+lint: .venv/.compiled ## style, types and import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -123,25 +128,25 @@ vllm: .vllm/.installed ## a real vLLM on the CPU in .vllm, for the tests that wa
 	@.vllm/bin/python -c 'import vllm' >/dev/null
 	@touch $@
 
-bench-client: .venv/.installed ## Kneewatch and its peers against a server of known timings (ARGS=--install makes the peers)
+bench-client: .venv/.compiled ## Kneewatch and its peers against a server of known timings (ARGS=--install makes the peers)
 	@$(BIN)/python -m benchmarks.client $(ARGS)
 
-bench-capacity: .venv/.installed ## how well capacity is found, here and by others' patterns, in virtual time (ARGS=--quick: a minute)
+bench-capacity: .venv/.compiled ## how well capacity is found, here and by others' patterns, in virtual time (ARGS=--quick: a minute)
 	@$(BIN)/python -m benchmarks.capacity $(ARGS)
 
-bench-timed: .venv/.installed vllm ## capacity of real vLLM servers whose steps last as long as a law says (ARGS=small-kv; hours for all)
+bench-timed: .venv/.compiled vllm ## capacity of real vLLM servers whose steps last as long as a law says (ARGS=small-kv; hours for all)
 	@PYTHONPATH=tests/integration $(BIN)/python -m benchmarks.timed $(ARGS)
 
-bench-alerts: .venv/.installed ## a synthetic month with 20 faults: which are found, how soon, and what is false (ARGS="--seeds 10")
+bench-alerts: .venv/.compiled ## a synthetic month with 20 faults: which are found, how soon, and what is false (ARGS="--seeds 10")
 	@$(BIN)/python -m benchmarks.alerts $(ARGS)
 
-bench-dashboards: .venv/.installed ## every query of the dashboards on 30 days of 50 targets (ARGS=--quick: a week)
+bench-dashboards: .venv/.compiled ## every query of the dashboards on 30 days of 50 targets (ARGS=--quick: a week)
 	@$(BIN)/python -m benchmarks.dashboards $(ARGS)
 
-pictures: .venv/.installed ## draw docs/pictures again (needs prometheus and chromium; three minutes)
+pictures: .venv/.compiled ## draw docs/pictures again (needs prometheus and chromium; three minutes)
 	@PYTHONPATH=.:tests:tests/integration $(BIN)/python benchmarks/pictures.py --out docs/pictures
 
-generate: .venv/.installed ## write dashboards, rules, deploy/kustomize, the tables of docs/ and of the chart's values, and docs/pictures/layers.svg
+generate: .venv/.compiled ## write dashboards, rules, deploy/kustomize, the tables of docs/ and of the chart's values, and docs/pictures/layers.svg
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated
 	@$(BIN)/kneewatch alerts -o alerts/generated
 	@$(BIN)/python -m benchmarks.kustomizations
@@ -151,7 +156,7 @@ generate: .venv/.installed ## write dashboards, rules, deploy/kustomize, the tab
 	@$(BIN)/python benchmarks/chart_readme.py
 	@$(BIN)/python benchmarks/layers.py
 
-lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin them in constraints.txt
+lock: .venv/.compiled ## take the newest versions pyproject.toml allows and pin them in constraints.txt
 	@$(BIN)/python $(PIP_INSTALL) --upgrade --upgrade-strategy eager -e '.[dev]'
 	@{ echo '# The versions the tests ran with. Written by `make lock`.'; \
 	    $(BIN)/python -m pip freeze --exclude-editable; } > constraints.txt
@@ -164,17 +169,17 @@ lock: .venv/.installed ## take the newest versions pyproject.toml allows and pin
 
 # Each in an environment of its own: minutes to install them, 7 GB, of which 5 are torch, and two minutes to run each.
 # The production stack's router is on GitHub only, and needs a Python 3.12.
-systems: .venv/.installed vllm ## install gateways and servers of others in .systems, run each, and write the table in docs/systems.md
+systems: .venv/.compiled vllm ## install gateways and servers of others in .systems, run each, and write the table in docs/systems.md
 	@PYTHONPATH=tests/integration:. $(BIN)/python -m benchmarks.systems --install
 
 # VERSION, where it is given, must be the version of the code: the one that a tag names.
-dist: .venv/.installed sbom ## write dist/: wheel, sdist, chart, kustomizations, dashboards, rules, mixin and the SBOM of a release
+dist: .venv/.compiled sbom ## write dist/: wheel (for any machine), sdist, chart, kustomizations, dashboards, rules, mixin and the SBOM of a release
 	@version=$$($(BIN)/python -c 'import probe; print(probe.__version__)'); \
 	if [ "$(or $(VERSION),$$version)" != "$$version" ]; then \
 	    echo "make dist: VERSION=$(VERSION), and the code is $$version: set __version__ in probe/__init__.py or tag v$$version" >&2; \
 	    exit 1; \
 	fi; \
-	rm -f dist/*.whl dist/*gz && $(BIN)/uv build -q --python $(BIN)/python -o dist && rm -f dist/.gitignore \
+	rm -f dist/*.whl dist/*gz && KNEEWATCH_COMPILE=no $(BIN)/uv build -q --python $(BIN)/python -o dist && rm -f dist/.gitignore \
 	    && $(BIN)/python -c "import helm_python; helm_python.package('deploy/helm/kneewatch', destination='dist')" \
 	    && tar -czf dist/kneewatch-dashboards-$$version.tar.gz -C dashboards/generated . \
 	    && tar -czf dist/kneewatch-kustomize-$$version.tar.gz deploy/kustomize deploy/helm/values dashboards/generated \
@@ -182,16 +187,16 @@ dist: .venv/.installed sbom ## write dist/: wheel, sdist, chart, kustomizations,
 	    && $(BIN)/kneewatch alerts -o dist --format operator \
 	    && cp alerts/generated/kneewatch.rules.yml dist/ && ls -l dist
 
-site: .venv/.installed ## write dist/site/site, the documentation with its search; building it needs no network
+site: .venv/.compiled ## write dist/site/site, the documentation with its search; building it needs no network
 	@$(BIN)/python benchmarks/site.py prepare dist/site
 	@$(BIN)/python $(PIP_INSTALL) $(UV)
 	@$(BIN)/uv tool run -q --from $(ZENSICAL) zensical build --strict --config-file dist/site/zensical.toml
 	@$(BIN)/python benchmarks/site.py check dist/site/site
 
-sbom: .venv/.installed ## write dist/kneewatch.cdx.json, a CycloneDX list of what .venv contains
+sbom: .venv/.compiled ## write dist/kneewatch.cdx.json, a CycloneDX list of what .venv contains
 	@mkdir -p dist && $(BIN)/python $(PIP_INSTALL) $(UV)
 	@$(BIN)/uv tool run -q --from $(CYCLONEDX) cyclonedx-py environment --output-reproducible -o dist/kneewatch.cdx.json $(BIN)/python
 
 clean: ## remove what these commands made, .venv and .vllm included
-	@rm -rf .venv .vllm .demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .vllm .demo dist probe/simulator/compiled .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

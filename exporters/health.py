@@ -9,6 +9,7 @@ from exporters import names
 from exporters.names import Series
 from exporters.registry import counter, counter_by_target, gauge, gauge_by_target, histogram
 from exporters.rendered_samples import family_name
+from probe import simulator
 from probe.runtime.loop_watch import CAUSES
 
 _PREFIXED = {series.name.removeprefix(names.PREFIX): series for series in (names.CPU, names.MEMORY, names.STARTED)}
@@ -18,7 +19,7 @@ class HealthExporter:
     """Series on Kneewatch itself. A canary that fails because its server is down is a task that succeeded."""
 
     def __init__(self, registry: CollectorRegistry, version: str) -> None:
-        gauge(names.BUILD_INFO, registry).labels(version).set(1)
+        gauge(names.BUILD_INFO, registry).labels(version, simulator.KIND).set(1)
         registry.register(_Process())
         self._config_hash = gauge(names.CONFIG_HASH, registry)
         self._links = gauge(names.LINKS, registry)

@@ -120,7 +120,7 @@ def monitor(page: Page, rng: np.random.Generator, watch: Watch) -> Iterator[Line
     yield from page.gauge(names.SHARD, {}, 0.0)
     yield from page.gauge(names.SHARDS, {}, 1.0)
     yield from page.gauge(names.CONFIG_HASH, {"hash": "0011223344556677"}, 1.0)
-    yield from page.gauge(names.BUILD_INFO, {"version": "0.1.0"}, 1.0)
+    yield from page.gauge(names.BUILD_INFO, {"version": "0.1.0", "simulator": "compiled"}, 1.0)
     begun = np.concatenate(([0], watch.restarts)).astype(int)
     since = watch.times[begun[np.searchsorted(begun, np.arange(len(watch.times)), "right") - 1]]
     yield from page.gauge(names.STARTED, {}, since)

@@ -61,6 +61,7 @@ LABELS: Mapping[str, str] = {
     "source": "histogram: the server's own; counters: only sum and count are known",
     "engine": f"{', '.join(engines.NAMES[:-1])} or {engines.NAMES[-1]}",
     "version": "version of the server, or of Kneewatch",
+    "simulator": "`compiled` or `interpreted`",
     "engine_index": "the server's number for a data-parallel engine",
     "adapter": "a LoRA adapter's name",
     "role": "prefill or decode",

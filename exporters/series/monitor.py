@@ -7,7 +7,12 @@ from exporters.series.declaration import LAG_BUCKETS, Series, declare
 _LATENESS_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _declare = partial(declare, "monitor")
 
-BUILD_INFO = _declare("gauge", "build_info", "1, labelled with Kneewatch's version", ("version",))
+BUILD_INFO = _declare(
+    "gauge",
+    "build_info",
+    "1, labelled with Kneewatch's version, and with `simulator`: `compiled`, or `interpreted`: slower forecasts",
+    ("version", "simulator"),
+)
 CONFIG_HASH = _declare("gauge", "config_hash_info", "1, labelled with a digest of the configuration", ("hash",))
 LINKS = _declare(
     "gauge",

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.main import get_command
 
-from probe import __version__
+from probe import __version__, simulator
 from probe.cli import (
     config_commands,
     demo_commands,
@@ -130,7 +130,8 @@ def _run(given: list[str]) -> None:
 def kneewatch(
     context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and its commit.", is_eager=True)
+        bool,
+        typer.Option("--version", help="Print the version, and whether the simulator is compiled.", is_eager=True),
     ] = False,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
@@ -147,6 +148,7 @@ def kneewatch(
     if version:
         known = _commit()
         typer.echo(f"{NAME} {__version__}{f' ({known})' if known else ''}")
+        typer.echo(f"simulator: {simulator.KIND}")
         raise typer.Exit
     # runtime/logs.py reads them, as do the processes that this one starts.
     chosen = {"KNEEWATCH_LOG_LEVEL": log_level, "KNEEWATCH_LOG_FORMAT": log_format}

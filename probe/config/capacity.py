@@ -185,7 +185,7 @@ class CapacityConfig(ConfigSection):
     mode: Annotated[Literal["off", "forecast", "verify"], SwitchedOff] = "forecast"
     """`forecast` adds no load; `verify` also runs step-up load on schedule; with `off` only commands measure."""
     forecast_every: AtLeastAMinute = default_duration("30m")
-    """Interval of forecasts, at least `1m`; each takes some seconds of one core, in a separate process. While there is
+    """Interval of forecasts, at least `1m`; each takes 1 to 4 s of one core, in a separate process. While there is
     too little evidence, a forecast is also made each time the evidence has doubled. Every fourth time, [what users
     send](capacity.md#capacity-for-what-users-send) is forecast too, if it is known and is not the workload.
     """

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from probe.mock_server.metrics import Metrics, RequestTimes
-from probe.simulator.cost import FrontEndThread, Profile, StepClock
+from probe.simulator.clocks import FrontEndThread, StepClock
+from probe.simulator.cost import Profile
 from probe.simulator.engine import SimulatedEngine
 from probe.simulator.engine_step import ScheduledStep, StepOutcome
 

@@ -12,7 +12,8 @@ import math
 from math import inf
 from random import Random
 
-from probe.simulator.cost import FrontEndThread, Profile, StepClock
+from probe.simulator.clocks import FrontEndThread, StepClock
+from probe.simulator.cost import Profile
 from probe.simulator.engine import SimulatedEngine
 from probe.simulator.metrics_model import SimulatedMetrics
 from probe.simulator.simulated_request import SimulatedRequest

@@ -12,30 +12,19 @@ Speculation only shortens answers: they take fewer steps, and a step costs the s
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 from probe.core.snapshot import ServerSnapshot
-from probe.core.workload import Workload
 from probe.simulator.arrivals import Arrivals, Draws, draws_of
-from probe.simulator.cost import FrontEndThread, Profile
+from probe.simulator.clocks import FrontEndThread
+from probe.simulator.cost import Profile
 from probe.simulator.metrics_model import SimulatedMetrics
 from probe.simulator.replica import Departures, Replica
 from probe.simulator.simulated_request import SimulatedRequest
+from probe.simulator.traffic import BackgroundTraffic
 
-
-@dataclass(frozen=True, slots=True)
-class BackgroundTraffic:
-    """Requests that arrive as a Poisson process, with a workload's lengths. `is_probe`: marks them as the probe's.
-
-    `is_mirrored`: where requests of an even seed come one soon after the other, the next seed's come late, and
-    the other way round. The mean of both varies less (antithetic variates: Hammersley and Morton, 1956).
-    """
-
-    rate_rps: float
-    workload: Workload
-    is_probe: bool = False
-    is_mirrored: bool = False
+__all__ = ("BackgroundTraffic", "VirtualServer")
 
 
 class VirtualServer:

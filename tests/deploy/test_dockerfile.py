@@ -88,12 +88,17 @@ def _normal(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower() + equals + version
 
 
-def test_nothing_is_compiled_from_source_and_no_compiler_is_there(instructions: list[tuple[str, str]]) -> None:
+def test_of_others_wheels_are_installed_and_no_compiler_is_left(
+    instructions: list[tuple[str, str]], final: list[tuple[str, str]]
+) -> None:
     runs = [arguments for name, arguments in instructions if name == "RUN"]
     installs = [one for run in runs for one in run.split("&&") if "pip --python" in one]
     assert installs
     assert all("--only-binary :all:" in one for one in installs)
-    assert not any(re.search(r"\b(gcc|g\+\+|clang|build-essential|cargo)\b", run) for run in runs)
+    assert ["KNEEWATCH_COMPILE=require" in one for one in installs] == [
+        "requirements.txt" not in one for one in installs
+    ]
+    assert not any(re.search(r"\b(gcc|g\+\+|clang|build-essential|cargo)\b", words) for _, words in final)
 
 
 def test_the_extras_that_the_shapes_need_are_in_it(instructions: list[tuple[str, str]], deploy: Path) -> None:

@@ -115,7 +115,7 @@ def test_the_health_check_of_docker_succeeds(container: Container, image: Image,
 
 
 def test_it_tells_what_it_is(container: Container, image: Image) -> None:
-    assert container.exec("kneewatch", "--version") == f"kneewatch {__version__} ({COMMIT})\n"
+    assert container.exec("kneewatch", "--version") == f"kneewatch {__version__} ({COMMIT})\nsimulator: compiled\n"
     config = image.config()
     assert config["User"] == "65532:65532"
     assert config["Labels"]["org.opencontainers.image.revision"] == COMMIT

@@ -87,7 +87,10 @@ def test_help_is_quick_because_it_imports_little() -> None:
 def test_the_version_from_the_module() -> None:
     command = [sys.executable, "-m", "probe", "--version"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert re.fullmatch(rf"kneewatch {re.escape(__version__)}( \([0-9a-f]{{7,40}}(-dirty)?\))?\n", done.stdout)
+    assert re.fullmatch(
+        rf"kneewatch {re.escape(__version__)}( \([0-9a-f]{{7,40}}(-dirty)?\))?\nsimulator: (compiled|interpreted)\n",
+        done.stdout,
+    )
     assert done.stderr == ""
     if (ROOT / ".git").exists():
         head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, check=False, capture_output=True, text=True)

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from exporters import names
 from exporters.health import HealthExporter
+from probe import simulator
 
 CANARY = {"task": "canary", "target": "a"}
 
@@ -20,7 +21,7 @@ def _registry() -> tuple[CollectorRegistry, HealthExporter]:
 
 def test_version_and_configuration_are_exported() -> None:
     registry, _ = _registry()
-    assert value(registry, "kneewatch_build_info", version="1.2.3") == 1
+    assert value(registry, "kneewatch_build_info", version="1.2.3", simulator=simulator.KIND) == 1
     assert value(registry, "kneewatch_config_hash_info", hash="abc") == 1
 
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.mock_server.profiles import PROFILES
-from probe.simulator.cost import Batch, Jitter, Profile, StepClock, StepCost
+from probe.simulator.clocks import StepClock
+from probe.simulator.cost import Batch, Jitter, Profile, StepCost
 
 FREE = StepCost(0.0, 0.0, 0.0)
 

@@ -15,7 +15,8 @@ from probe.core.request import Api
 from probe.core.snapshot import Histogram
 from probe.core.workload import LognormalLength, Workload
 from probe.mock_server.profiles import PROFILES
-from probe.simulator.cost import Batch, FrontEnd, FrontEndThread, Jitter, Profile, StepCost
+from probe.simulator.clocks import FrontEndThread
+from probe.simulator.cost import Batch, FrontEnd, Jitter, Profile, StepCost
 from probe.simulator.simulated_request import SimulatedRequest
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
