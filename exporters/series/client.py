@@ -2,18 +2,21 @@
 
 from functools import partial
 
-from exporters.series.declaration import LAG_BUCKETS, OBJECTIVES, declare
+from exporters.series.declaration import OBJECTIVES, declare
 
 # From 1 ms to 1 minute in factors of about 1.5 to 2.5; the objectives' thresholds are added (with_bounds).
 _LATENCY_BUCKETS = (
     0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0, 1.5, 2.5, 4.0, 6.0, 10.0,
     20.0, 60.0,
 )  # fmt: skip
+# No objective is judged by these.
+_COARSE_BUCKETS = (0.01, 0.03, 0.075, 0.15, 0.4, 1.0, 2.5, 6.0, 20.0, 60.0)
 # Gaps between tokens are shorter. vLLM's own histogram starts at 10 ms, which all samples of a fast server are below.
 _TOKEN_BUCKETS = (
     0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0,
     2.5, 10.0,
 )  # fmt: skip
+_LAG_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 1.0)
 _REQUEST = ("target", "model", "workload", "traffic")
 _declare = partial(declare, "client")
 
@@ -38,14 +41,14 @@ FIRST_ANSWER = _declare(
     "first_answer_seconds",
     "Time from the scheduled send to the first token of the answer, of streams that begin with reasoning",
     _REQUEST,
-    _LATENCY_BUCKETS,
+    _COARSE_BUCKETS,
 )
 FIRST_VISIBLE = _declare(
     "histogram",
     "first_visible_seconds",
     "Time from the scheduled send to the first token with text, of streams that begin with tokens without",
     _REQUEST,
-    _LATENCY_BUCKETS,
+    _COARSE_BUCKETS,
 )
 ITL = _declare(
     "histogram",
@@ -69,7 +72,11 @@ E2E = _declare(
     _LATENCY_BUCKETS,
 )
 SCHEDULE_LAG = _declare(
-    "histogram", "schedule_lag_seconds", "How much later than scheduled Kneewatch sent a request", _REQUEST, LAG_BUCKETS
+    "histogram",
+    "schedule_lag_seconds",
+    "How much later than scheduled Kneewatch sent a request",
+    _REQUEST,
+    _LAG_BUCKETS,
 )
 TOKENS = _declare(
     "counter",
