@@ -246,11 +246,13 @@ def _baseline() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "Capacity and its baseline",
-            "The last measured capacity, and the median of earlier ones with the same setup. Good: on the baseline. A"
-            " new baseline follows a change of model, engine, flags, workload or objectives.",
+            "The last measured capacity, the most that it may be, and the median of earlier ones with the same setup."
+            " Good: on the baseline; where it is at most well below, capacity was lost. A new baseline follows a change"
+            " of model, engine, flags, workload or objectives.",
             unit="reqps",
             queries=[
                 Query(capacity(names.CAPACITY_RPS, MEASURED), "capacity {{mode}} {{workload}}"),
+                Query(capacity(names.KNEE_UPPER, MEASURED), "at most {{mode}} {{workload}}"),
                 Query(capacity(names.KNEE_BASELINE, MEASURED), "baseline {{mode}} {{workload}}"),
             ],
             width=12,

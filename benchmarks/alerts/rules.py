@@ -102,12 +102,12 @@ def needed(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def ordered(recordings: Iterable[Rule]) -> list[Rule]:
-    """Return recording rules, each after those that it needs. Raises ValueError if some need each other."""
+    """Return recording rules, each after the others that it needs. Raises ValueError if some need each other."""
     waiting = list(recordings)
     found: list[Rule] = []
     while waiting:
         unwritten = {rule.record for rule in waiting}
-        ready = [rule for rule in waiting if not rule.needs & unwritten]
+        ready = [rule for rule in waiting if not rule.needs & (unwritten - {rule.record})]  # it may follow itself
         if not ready:
             raise ValueError(f"recording rules that need each other: {', '.join(sorted(unwritten))}")
         found += ready
