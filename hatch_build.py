@@ -3,7 +3,7 @@
 Wheel and sdist contain the commit that they are built from, for `kneewatch --version`. It is that of the checkout, or
 KNEEWATCH_COMMIT where there is no .git (deploy/Dockerfile). A wheel that is built from an sdist takes over the sdist's.
 
-A wheel contains the simulator compiled by mypyc beside its sources (docs/adr/0035), and is then for one Python and
+A wheel contains the simulator compiled by mypyc beside its sources (docs/adr/0036), and is then for one Python and
 machine, if there is a C compiler and Python's headers. Otherwise it is for all, and says so. KNEEWATCH_COMPILE: `no`
 builds the wheel for all, `require` makes it an error that nothing can be compiled.
 

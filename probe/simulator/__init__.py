@@ -1,7 +1,7 @@
 """vLLM's scheduler in virtual time.
 
 The modules are Python, and may lie compiled in `compiled/` too (hatch_build.py), which is eight times as fast and
-gives the same results to the last bit (docs/adr/0035). The compiled ones are used where they are of exactly these
+gives the same results to the last bit (docs/adr/0036). The compiled ones are used where they are of exactly these
 sources, for this Python and machine; KNEEWATCH_SIMULATOR=interpreted leaves them alone.
 """
 
