@@ -4,12 +4,13 @@ import math
 from functools import lru_cache
 from random import Random
 from threading import Lock
+from typing import Final
 
 from probe.core.workload import Workload, lengths
 from probe.simulator.simulated_request import SimulatedRequest
 
-_SMALLEST = 2.0**-53  # difference of two random numbers
-_MANY = 64  # drawn at a time
+_SMALLEST: Final = 2.0**-53  # difference of two random numbers
+_MANY: Final = 64  # drawn at a time
 
 
 class Draws:

@@ -3,14 +3,15 @@
 import math
 from math import nan
 from random import Random
+from typing import Final
 
 from probe.simulator.cost import NO_JITTER, Batch, FrontEnd, Jitter, StepCost
 
 # Memory traffic and compute overlap, so a step takes about the longer of the two, and a bit more where they are close.
 # The p-norm with this exponent is 19 % higher where they are equal.
-_OVERLAP = 4.0
-_DEVIATIONS = 3.0  # of the noise that steps simulated at once have room for, or slow ones would end too late
-_WIDTH = 4 * math.exp(-0.5) / math.sqrt(2.0)
+_OVERLAP: Final = 4.0
+_DEVIATIONS: Final = 3.0  # of the noise that steps simulated at once have room for, or slow ones would end too late
+_WIDTH: Final = 4 * math.exp(-0.5) / math.sqrt(2.0)
 
 
 class StepClock:

@@ -24,13 +24,15 @@ requests computed the common prefix at once, each but one frees its copy at the 
 """
 
 import heapq
+from typing import Final
 
 from probe.simulator.cost import Profile
 from probe.simulator.engine_step import ScheduledStep, Step, StepOutcome, scheduled
 from probe.simulator.kv_blocks import KvBlocks
 from probe.simulator.simulated_request import SimulatedRequest
 
-_MANY = 1 << 30  # more than requests of one engine
+_BITS: Final = 30  # requests of one engine are fewer than 2 to this power
+_NEVER: Final = 1 << _BITS
 
 
 class DecodingBatch:
@@ -51,7 +53,7 @@ class DecodingBatch:
         self._crossing = [0] * blocks.size  # requests that need a block, by step number modulo block size
         self._ending: dict[int, SimulatedRequest] = {}  # by the step that ends them, and the order of admission
         self._ends: list[int] = []  # these keys, the next one first, and those of removed requests
-        self._next_end = _MANY  # the first one's step
+        self._next_end = _NEVER  # the first one's step
         self._started = 0
         self._is_planned = False  # the blocks of the step in flight are taken
 
@@ -74,7 +76,7 @@ class DecodingBatch:
         self.step += 1
         while self._next_end < self.step:
             request = self._ending.pop(heapq.heappop(self._ends), None)
-            self._next_end = self._ends[0] // _MANY if self._ends else _MANY
+            self._next_end = self._ends[0] >> _BITS if self._ends else _NEVER
             if request is not None:
                 self._stop(request)
                 ended.append(request)
@@ -87,10 +89,10 @@ class DecodingBatch:
         self.kv_tokens += request.computed
         self._crossing[(self.step - request.computed) % self._block_size] += 1
         self._started += 1
-        request.end = request.last_step() * _MANY + self._started
+        request.end = (request.last_step() << _BITS) + self._started
         self._ending[request.end] = request
         heapq.heappush(self._ends, request.end)
-        self._next_end = self._ends[0] // _MANY
+        self._next_end = self._ends[0] >> _BITS
 
     def remove(self, request: SimulatedRequest) -> None:
         """Stop a request before its end: it is aborted or preempted."""
@@ -256,9 +258,11 @@ class SimulatedEngine:
         self._is_planned = False
         step = self.in_flight
         step.decoded = self._decoding.size  # without those that were aborted during the step
-        step.finished.clear()
+        if step.finished:
+            step.finished.clear()
         self._decoding.advance(step.finished)
-        step.prefilled.clear()
+        if step.prefilled:
+            step.prefilled.clear()
         for request in step.prefills:
             if self._advance(request):
                 step.prefilled.append(request)

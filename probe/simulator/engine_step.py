@@ -25,9 +25,11 @@ class Step:
         """Begin to plan the next step."""
         self.sequences = self.tokens = self.kv_tokens = 0  # as in Batch
         self.pairs = 0.0
-        self.prefills.clear()
-        self.started.clear()
-        self.preempted.clear()
+        if self.prefills:
+            self.prefills.clear()
+            self.started.clear()
+        if self.preempted:
+            self.preempted.clear()
 
     def decode(self, sequences: int, kv_tokens: int) -> None:
         """Add a token each of requests with `kv_tokens` in the cache."""

@@ -11,6 +11,7 @@ Where steps are planned ahead, a request that finds the engine busy enters the s
 import math
 from math import inf
 from random import Random
+from typing import Final
 
 from probe.simulator.clocks import FrontEndThread, StepClock
 from probe.simulator.cost import Profile
@@ -18,7 +19,7 @@ from probe.simulator.engine import SimulatedEngine
 from probe.simulator.metrics_model import SimulatedMetrics
 from probe.simulator.simulated_request import SimulatedRequest
 
-_WORTH_SKIPPING = 3  # steps
+_WORTH_SKIPPING: Final = 3  # steps
 
 
 class Departures:

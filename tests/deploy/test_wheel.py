@@ -36,9 +36,20 @@ def wheel(folder: Path) -> Path:
         str(folder / "dist"),
         str(ROOT),
     ]
-    subprocess.run(build, check=True, timeout=200)
+    subprocess.run(build, check=True, timeout=400)
     (made,) = (folder / "dist").glob("*.whl")
     return made
+
+
+def test_without_a_compiler_it_is_for_any_machine_and_says_so(tmp_path: Path) -> None:
+    build = [UV, "build", "--wheel", "--python", sys.executable, "--out-dir", str(tmp_path), str(ROOT)]
+    done = subprocess.run(
+        build, env=os.environ | {"CC": "no-such-compiler"}, capture_output=True, text=True, timeout=200, check=True
+    )
+    assert "simulator: interpreted" in done.stdout + done.stderr
+    (made,) = tmp_path.glob("*.whl")
+    assert made.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(made).namelist() if name.endswith(".so")]
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +102,7 @@ def test_it_runs_as_a_command_and_as_a_module(site: Path, workplace: Path, comma
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     assert told.startswith(f"kneewatch {__version__}")
     assert not head or f"({head[:12]}" in told, "the commit of the build"
+    assert told.endswith("simulator: compiled\n"), "there is a compiler, and Python.h"
     assert '"$defs"' in run(site, workplace, *command, "config", "schema")
 
 
