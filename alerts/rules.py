@@ -4,6 +4,7 @@ In: groups of recording rules and alerts. Out: the YAML that Prometheus 2.42 and
 Prometheus Operator reads.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
@@ -17,8 +18,10 @@ from alerts.links import Links
 from alerts.windows import duration
 
 _MANIFEST = "kneewatch"
-# `kubectl apply` keeps a copy of each object in an annotation of at most 256 KiB, which all rules in one nearly fill.
-_BUDGETS, _BUDGET_GROUPS = f"{_MANIFEST}-budgets", "kneewatch-slo-"
+# `kubectl apply` and Argo CD keep a copy of each object, as JSON, in an annotation, and Kubernetes allows 262,144 bytes
+# for all annotations of an object (apimachinery's TotalAnnotationSizeLimitB). This leaves a quarter to others. The chart
+# has the same figure and divides rules alike: deploy/helm/kneewatch/templates/prometheus-operator.yaml.
+MOST_BYTES = 196_608
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,10 +141,13 @@ class Manifest:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def wrap(self, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, object]]:
-        """Return these groups of a rules file as two PrometheusRules: the error budgets' groups, and all others."""
-        budgets = [group for group in groups if group["name"].startswith(_BUDGET_GROUPS)]
-        others = [group for group in groups if group not in budgets]
-        return [self._rule(_BUDGETS, budgets), self._rule(_MANIFEST, others)]
+        """Return these groups of a rules file as PrometheusRules, each of at most MOST_BYTES, in their order."""
+        parts: list[list[Mapping[str, Any]]] = [[]]
+        for group in groups:
+            if parts[-1] and _bytes_of([*parts[-1], group]) > MOST_BYTES:
+                parts.append([])
+            parts[-1].append(group)
+        return [self._rule(f"{_MANIFEST}-{n}" if n > 1 else _MANIFEST, part) for n, part in enumerate(parts, 1)]
 
     def _rule(self, name: str, groups: Sequence[Mapping[str, Any]]) -> dict[str, object]:
         metadata: dict[str, object] = {"name": name}
@@ -155,3 +161,9 @@ class Manifest:
             "metadata": metadata,
             "spec": {"groups": list(groups)},
         }
+
+
+def _bytes_of(groups: Sequence[Mapping[str, Any]]) -> int:
+    """Return the length as JSON that Go writes, as kubectl and Helm do: it writes <, > and & in six bytes each."""
+    text = json.dumps(groups, separators=(",", ":"), ensure_ascii=False)
+    return len(text.encode()) + 5 * sum(map(text.count, "<>&"))

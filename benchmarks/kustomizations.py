@@ -29,19 +29,19 @@ _HEAD = "# Written by `make generate` from the Helm chart.\n"
 def files() -> dict[Path, str]:
     """Return the content of every generated file by its path."""
     with helm_python.Chart.load(CHART) as chart:
-        base, found = _objects(chart, {}), _objects(chart, values("discovery"))
+        base, found = _objects(chart, values("services")), _objects(chart, values("discovery"))
         operator, sidecar = values("operator"), values("sidecar")
-        monitor = _objects(chart, operator)["PodMonitor", "kneewatch"]
+        monitor = _objects(chart, {**values("services"), **operator})["PodMonitor", "kneewatch"]
         monitor_of_pods = _objects(chart, {**operator, **sidecar}, _SIDECAR)["PodMonitor", _SIDECAR]
         deployment = base["Deployment", "kneewatch"]
-        with_keys = _objects(chart, _KEYS)["Deployment", "kneewatch"]
+        with_keys = _objects(chart, {**values("services"), **_KEYS})["Deployment", "kneewatch"]
         patch, patch_with_keys = _patch(chart, sidecar), _patch(chart, {**sidecar, **_KEYS})
         with_gpus = _patch(chart, {**sidecar, "sidecar": {**sidecar["sidecar"], "nvml": True}})
     changed = [_difference(base[key], found[key]) for key in base if base[key] != found[key]]
     return {
         KUSTOMIZE / "base/objects.yaml": _text(base.values()),
         KUSTOMIZE / "base/keys.yaml": _text([_difference(deployment, with_keys)]),
-        KUSTOMIZE / "base/kneewatch.yml": configuration(),
+        KUSTOMIZE / "base/kneewatch.yml": configuration("services"),
         KUSTOMIZE / "discovery/roles.yaml": _text(found[key] for key in found.keys() - base.keys()),
         KUSTOMIZE / "discovery/patch.yaml": _text(changed),
         KUSTOMIZE / "discovery/kneewatch.yml": configuration("discovery"),
@@ -61,11 +61,9 @@ def values(name: str) -> Manifest:
     return loaded
 
 
-def configuration(name: str = "") -> str:
-    """Return the kneewatch.yml that the chart writes with these values, or its own, with the comments of both."""
-    blocks = _blocks((CHART / "values.yaml").read_text())
-    if name:
-        blocks |= _blocks((VALUES / f"{name}.yaml").read_text())
+def configuration(name: str) -> str:
+    """Return the kneewatch.yml that the chart writes with these values, with the comments of both."""
+    blocks = _blocks((CHART / "values.yaml").read_text()) | _blocks((VALUES / f"{name}.yaml").read_text())
     return "# Kneewatch reloads this file when it changes, without a restart.\n" + "".join(blocks.values())
 
 

@@ -8,6 +8,13 @@ local hasAlerts(group) = std.any([std.objectHas(rule, 'alert') for rule in group
   // A group stays whole: its alerts read what its rules have just recorded.
   prometheusAlerts+:: { groups+: [group for group in groups if hasAlerts(group)] },
   prometheusRules+:: { groups+: [group for group in groups if !hasAlerts(group)] },
+  // With `kubectl apply` or Argo CD, wrap these two and not all groups in one PrometheusRule: it keeps a copy of each object in
+  // an annotation, which has no room for them all.
+  prometheusRuleObjects:: {
+    [name]: { apiVersion: 'monitoring.coreos.com/v1', kind: 'PrometheusRule', metadata: { name: name }, spec: specs[name] }
+    for specs in [{ 'kneewatch-alerts': $.prometheusAlerts, 'kneewatch-rules': $.prometheusRules }]
+    for name in std.objectFields(specs)
+  },
   grafanaDashboards+:: {
     'kneewatch-capacity.json': import '../../dashboards/generated/kneewatch-capacity.json',
     'kneewatch-fleet.json': import '../../dashboards/generated/kneewatch-fleet.json',

@@ -22,6 +22,13 @@ SLICES = {
 LOCAL = {"name": "llama-8b", "base_url": "http://127.0.0.1:8000"}
 LEASE = {"namespace": "monitoring"}
 WEB = "/etc/kneewatch-web/web.yml"
+MONITOR: Values = {
+    "enabled": True,
+    "namespace": "prometheus",
+    "scrapeTimeout": "10s",
+    "relabelings": [{"action": "replace", "targetLabel": "cluster", "replacement": "a"}],
+    "metricRelabelings": [{"action": "drop", "sourceLabels": ["le"], "regex": "0.1"}],
+}
 # Every feature at least once, each beside those it could disturb.
 SHAPES: dict[str, Values] = {
     "default": {},
@@ -57,7 +64,7 @@ SHAPES: dict[str, Values] = {
         "web": {"secretName": "web", "tls": True},
         "image": {"repository": "registry.example/kneewatch", "digest": "sha256:" + "0" * 64},
         "imagePullSecrets": [{"name": "pull"}],
-        "podMonitor": {"enabled": True},
+        "podMonitor": MONITOR,
     },
     "ramp": {"ramp": {"enabled": True, "target": "llama-8b", "extraArgs": ["--concurrency", "1,2"]}},
     "bench": {"bench": values("bench")["bench"]},
@@ -104,9 +111,17 @@ SHAPES: dict[str, Values] = {
 }
 
 
+def complete(given: Values) -> Values:
+    """Return the values with the example's targets where they name none, which the chart refuses."""
+    config = given.get("config", {})
+    if "targets" in config or "existingConfigMap" in given:
+        return given
+    return {**given, "config": {**config, **values("services")["config"]}}
+
+
 def rendered(chart: helm_python.Chart, values: Values, name: str = "kneewatch") -> list[dict[str, Any]]:
-    """Return what `helm install` would send, as one list."""
-    files = chart.render(values, name=name, namespace="monitoring")
+    """Return what `helm install` would send, as one list, with the example's targets where the values have none."""
+    files = chart.render(complete(values), name=name, namespace="monitoring")
     texts = [text for path, text in files.items() if not path.endswith("NOTES.txt")]
     return [manifest for text in texts for manifest in yaml.load_all(text, yaml.CSafeLoader) if manifest]
 

@@ -6,7 +6,7 @@ import checks
 import helm_python
 import pytest
 import yaml
-from chart_values import SHAPES, Values, rendered
+from chart_values import SHAPES, Values, complete, rendered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +81,7 @@ def test_annotations_and_labels_keep_their_text_and_go_before_the_charts(chart: 
     values: Values = {
         "podAnnotations": {**annotations, "prometheus.io/port": "1"},
         "podLabels": {"team": "1e3", "app.kubernetes.io/version": "mine", "app.kubernetes.io/name": "other"},
-        "podMonitor": {"enabled": True, "labels": {"release": "yes", "helm.sh/chart": "mine"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "yes", "helm.sh/chart": "mine"}},
         "serviceAccount": {"annotations": annotations},
     }
     found = rendered(chart, values)
@@ -92,8 +92,8 @@ def test_annotations_and_labels_keep_their_text_and_go_before_the_charts(chart: 
     assert (metadata["labels"]["team"], metadata["labels"]["app.kubernetes.io/version"]) == ("1e3", "mine")
     # But for the two that a Service, a policy and the Deployment itself know it by.
     assert checks.selects(workload["spec"]["selector"]["matchLabels"], metadata["labels"])
-    (monitor,) = checks.of(found, "PodMonitor")
-    assert monitor["metadata"]["labels"].items() >= values["podMonitor"]["labels"].items()
+    for rule in checks.of(found, "PrometheusRule"):
+        assert rule["metadata"]["labels"].items() >= values["prometheusRule"]["labels"].items()
     (account,) = checks.of(found, "ServiceAccount")
     assert account["metadata"]["annotations"] == annotations
     for manifest in found:
@@ -117,7 +117,7 @@ def test_no_key_stands_twice(chart: helm_python.Chart) -> None:
             assert len(set(keys)) == len(keys), keys
             return super().construct_mapping(node, deep=deep)
 
-    for path, text in chart.render(values, name="kneewatch", namespace="monitoring").items():
+    for path, text in chart.render(complete(values), name="kneewatch", namespace="monitoring").items():
         if not path.endswith("NOTES.txt"):
             list(yaml.load_all(text, Loader=Once))
 
@@ -137,7 +137,7 @@ def test_names_like_numbers_stay_names(chart: helm_python.Chart, shape: str) -> 
     }
     found = [
         manifest
-        for path, text in chart.render(values, name="2026", namespace="1234").items()
+        for path, text in chart.render(complete(values), name="2026", namespace="1234").items()
         if not path.endswith("NOTES.txt")
         for manifest in yaml.safe_load_all(text)
         if manifest and manifest["kind"] not in {"Role", "RoleBinding"}

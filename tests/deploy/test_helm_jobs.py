@@ -9,7 +9,7 @@ import checks
 import helm_python
 import pytest
 import yaml
-from chart_values import FOUND, LEASE, LOCAL, SHAPES, WEB, Values, rendered
+from chart_values import FOUND, LEASE, LOCAL, SHAPES, WEB, Values, complete, rendered
 
 from probe import __version__
 
@@ -135,7 +135,9 @@ def test_a_run_takes_more_arguments(chart: helm_python.Chart) -> None:
 
 
 def test_each_revision_has_a_job_of_its_own(chart: helm_python.Chart) -> None:
-    files = chart.render(SHAPES["bench"], name="kneewatch", namespace="monitoring", revision=7, is_upgrade=True)
+    files = chart.render(
+        complete(SHAPES["bench"]), name="kneewatch", namespace="monitoring", revision=7, is_upgrade=True
+    )
     made = yaml.safe_load(files["kneewatch/templates/bench.yaml"])
     assert made["metadata"]["name"] == "kneewatch-bench-7"
     assert "job/kneewatch-bench-7" in files["kneewatch/templates/NOTES.txt"]

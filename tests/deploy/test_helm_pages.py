@@ -8,7 +8,7 @@ import helm_python
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
-from chart_values import LOCAL, SHAPES, Values, rendered
+from chart_values import LOCAL, SHAPES, Values, complete, rendered
 
 URL = "https://kneewatch.example.org"
 GATEWAY: Values = {"enabled": True, "parentRefs": [{"name": "public"}]}
@@ -143,7 +143,7 @@ def test_the_schema_refuses(chart: helm_python.Chart, values: Values) -> None:
 
 
 def notes(chart: helm_python.Chart, values: Values) -> str:
-    files = chart.render(values, name="kneewatch", namespace="monitoring")
+    files = chart.render(complete(values), name="kneewatch", namespace="monitoring")
     (text,) = (text for path, text in files.items() if path.endswith("NOTES.txt"))
     return text
 

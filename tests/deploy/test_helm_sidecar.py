@@ -190,7 +190,9 @@ def test_kubernetes_accepts_it_and_the_sidecar_is_restricted(parent: helm_python
 
 @pytest.mark.kubectl
 def test_the_patch_has_all_that_the_values_ask_for(chart: helm_python.Chart, kubectl: str, tmp_path: Path) -> None:
-    ours = patched(kubectl, tmp_path, server(), patch_of(chart, FULL))
+    without = yaml.safe_load(patch_of(chart, FULL))
+    assert "metadata" not in without["spec"]["template"], "beside a PodMonitor vLLM's annotations stay"
+    ours = patched(kubectl, tmp_path, server(), patch_of(chart, {**FULL, "podMonitor": {"enabled": False}}))
     checks.check(ours)
     pod = ours["spec"]["template"]["spec"]
     assert pod["imagePullSecrets"] == [{"name": "pull"}]
@@ -309,7 +311,7 @@ def test_an_address_in_the_pod_is_known_by_what_it_is(chart: helm_python.Chart, 
 
 def test_it_says_so_where_it_is_included_wrongly(tmp_path: Path, chart_folder: Path, parent: helm_python.Chart) -> None:
     with pytest.raises(helm_python.HelmRenderError, match=r"set sidecar\.enabled"):
-        only_kneewatch(parent)
+        only_kneewatch(parent, config={"targets": [LOCAL]})
     folder = tmp_path / "vllm"
     (folder / "templates").mkdir(parents=True)
     (folder / "Chart.yaml").write_text(
@@ -319,7 +321,7 @@ def test_it_says_so_where_it_is_included_wrongly(tmp_path: Path, chart_folder: P
     (folder / "templates/pod.yaml").write_text('{{ include "kneewatch.sidecar.volumes" . }}')
     helm_python.dependency_update(folder)
     with helm_python.Chart.load(folder) as loaded, pytest.raises(helm_python.HelmRenderError, match="Kneewatch's own"):
-        rendered(loaded, {})
+        rendered(loaded, {"kneewatch": {"config": {"targets": [LOCAL]}}})
 
 
 def test_kubernetes_before_native_sidecars_is_refused(chart_folder: Path, tmp_path: Path) -> None:

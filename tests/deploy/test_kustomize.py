@@ -51,10 +51,16 @@ def test_the_newest_kubernetes_that_has_schemas_is_checked() -> None:
 
 
 @pytest.mark.kubectl
-@pytest.mark.parametrize(("folder", "given"), [("base", {}), ("discovery", values("discovery"))])
+@pytest.mark.parametrize(("folder", "given"), [("base", values("services")), ("discovery", values("discovery"))])
 def test_a_kustomization_is_the_chart(chart: helm_python.Chart, manifests: Render, folder: str, given: Values) -> None:
     """But for the namespace of the base, which `kubectl -n` names."""
     assert alike(manifests(folder)) == alike(rendered(chart, given))
+
+
+@pytest.mark.kubectl
+def test_on_openshift_it_is_the_chart_on_openshift(chart: helm_python.Chart, kubectl: str, copy: Path) -> None:
+    uncomment(copy / "base/kustomization.yaml", "patches:", "  - path: openshift.yaml")
+    assert alike(kustomized(kubectl, copy / "base")) == alike(rendered(chart, {"openshift": True}))
 
 
 @pytest.mark.kubectl

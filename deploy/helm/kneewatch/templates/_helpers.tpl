@@ -1,9 +1,17 @@
-{{/* A parent chart may include this chart several times under aliases. .Chart.Name is then the alias. */}}
+{{/* The chart's name. A parent chart may include this chart several times under aliases; .Chart.Name is then the alias. */}}
+{{- define "kneewatch.called" -}}
+{{ .Values.nameOverride | default .Chart.Name }}
+{{- end -}}
+
+{{/* Names of objects. Short enough for the longest ending, and for the label that a StatefulSet's name becomes. */}}
 {{- define "kneewatch.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{- $called := include "kneewatch.called" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride -}}
+{{- else if contains $called .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" (.Release.Name | trunc 40 | trimSuffix "-") .Chart.Name | trunc 50 | trimSuffix "-" -}}
+{{- printf "%s-%s" (.Release.Name | trunc 40 | trimSuffix "-") $called | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
@@ -12,22 +20,27 @@
 {{- end -}}
 
 {{- define "kneewatch.selector" -}}
-app.kubernetes.io/name: kneewatch
+app.kubernetes.io/name: {{ .Values.nameOverride | default "kneewatch" | quote }}
 app.kubernetes.io/instance: {{ include "kneewatch.instance" . }}
 {{- end -}}
 
-{{- define "kneewatch.labels" -}}
-{{ include "kneewatch.selector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service | quote }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | quote }}
+{{/* Labels of pods: the selector's, which nothing overrides, the values', and commonLabels. None of them names a version, so
+that a new version of the chart alone replaces no pod. Arguments: the context, labels from the values. */}}
+{{- define "kneewatch.podLabels" -}}
+{{ merge (dict) (include "kneewatch.selector" (index . 0) | fromYaml) (index . 1) (index . 0).Values.commonLabels | toYaml }}
 {{- end -}}
 
-{{/* The chart's labels and labels from the values, which cannot override the selector's. Arguments: the context, the labels. */}}
+{{/* Labels of objects: those of pods, and Helm's. Arguments: the context, labels from the values. */}}
 {{- define "kneewatch.labelled" -}}
-{{- $selector := include "kneewatch.selector" (index . 0) | fromYaml -}}
-{{- $labels := include "kneewatch.labels" (index . 0) | fromYaml -}}
-{{ merge (dict) $selector (index . 1) $labels | toYaml }}
+{{- with index . 0 -}}
+{{- $helm := dict "app.kubernetes.io/version" .Chart.AppVersion "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- $_ := set $helm "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_") -}}
+{{ merge (include "kneewatch.podLabels" $ | fromYaml) $helm | toYaml }}
+{{- end -}}
+{{- end -}}
+
+{{- define "kneewatch.labels" -}}
+{{ include "kneewatch.labelled" (list . dict) }}
 {{- end -}}
 
 {{/* The label that tells the Service of the pages from that of the pods' names, so that no pod is scraped twice. */}}
@@ -35,9 +48,27 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 app.kubernetes.io/component: monitor
 {{- end -}}
 
-{{/* What a PodMonitor's and a ServiceMonitor's endpoint have in common. Arguments: the context, the monitor's values. */}}
+{{/* The metadata of a PodMonitor and a ServiceMonitor. Arguments: the context, the name of their values. */}}
+{{- define "kneewatch.monitorMetadata" -}}
+{{- $monitor := index (index . 0).Values (index . 1) -}}
+name: {{ include "kneewatch.fullname" (index . 0) }}
+namespace: {{ $monitor.namespace | default (index . 0).Release.Namespace | quote }}
+labels: {{ include "kneewatch.labelled" (list (index . 0) $monitor.labels) | nindent 2 }}
+{{- end -}}
+
+{{/* Where the two look for pods or Services, if they are in another namespace. Arguments: the same. */}}
+{{- define "kneewatch.monitorNamespaces" -}}
+{{- $namespace := (index . 0).Release.Namespace -}}
+{{- if ne ((index (index . 0).Values (index . 1)).namespace | default $namespace) $namespace -}}
+namespaceSelector:
+  matchNames: [{{ $namespace | quote }}]
+{{- end -}}
+{{- end -}}
+
+{{/* What their endpoints have in common. Arguments: the same. */}}
 {{- define "kneewatch.metricsEndpoint" -}}
-{{- $monitor := index . 1 -}}
+{{- $name := index . 1 -}}
+{{- $monitor := index (index . 0).Values $name -}}
 path: /metrics
 {{- if (index . 0).Values.web.tls }}
 scheme: https
@@ -45,19 +76,45 @@ scheme: https
 {{- with $monitor.interval }}
 interval: {{ . }}
 {{- end }}
+{{- with $monitor.scrapeTimeout }}
+{{- if and $monitor.interval (gt (include "kneewatch.ms" . | int64) (include "kneewatch.ms" $monitor.interval | int64)) }}
+{{- fail (printf "%s.scrapeTimeout: %s is longer than %s.interval, %s, which Prometheus refuses; shorten it" $name . $name $monitor.interval) }}
+{{- end }}
+scrapeTimeout: {{ . }}
+{{- end }}
+{{- with $monitor.relabelings }}
+relabelings: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $monitor.metricRelabelings }}
+metricRelabelings: {{ toYaml . | nindent 2 }}
+{{- end }}
 {{- with $monitor.endpoint }}{{ toYaml . | nindent 0 }}{{ end }}
+{{- end -}}
+
+{{/* A duration such as 30s in milliseconds. */}}
+{{- define "kneewatch.ms" -}}
+{{ mul (regexFind "^[0-9]+" . | int64) (index (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) (regexFind "[a-z]+$" .)) }}
+{{- end -}}
+
+{{/* "yes" if pods have the annotations by which a Prometheus without the operator finds them. With both, it scrapes twice. */}}
+{{- define "kneewatch.annotated" -}}
+{{- if and .Values.scrapeAnnotations (not (or .Values.podMonitor.enabled .Values.serviceMonitor.enabled)) }}yes{{ end -}}
 {{- end -}}
 
 {{/* Labels of a Job's pods; they do not match the Service. Arguments: the context, the name. */}}
 {{- define "kneewatch.jobLabels" -}}
-{app.kubernetes.io/name: {{ index . 1 }}, app.kubernetes.io/instance: {{ include "kneewatch.instance" (index . 0) }}}
+{{- $root := index . 0 -}}
+{{- $own := dict "app.kubernetes.io/name" (index . 1) "app.kubernetes.io/instance" (include "kneewatch.instance" $root | trimAll "\"") -}}
+{{ merge $own $root.Values.commonLabels | toJson }}
 {{- end -}}
 
 {{- define "kneewatch.image" -}}
+{{- $registry := (.Values.global | default dict).imageRegistry | default .Values.image.registry -}}
+{{- $name := ternary (printf "%s/%s" (trimSuffix "/" $registry) .Values.image.repository) .Values.image.repository (ne $registry "") -}}
 {{- if .Values.image.digest -}}
-{{ printf "%s@%s" .Values.image.repository .Values.image.digest | quote }}
+{{ printf "%s@%s" $name .Values.image.digest | quote }}
 {{- else -}}
-{{ printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) | quote }}
+{{ printf "%s:%s" $name (.Values.image.tag | default .Chart.AppVersion) | quote }}
 {{- end -}}
 {{- end -}}
 

@@ -8,19 +8,22 @@ httpGet: {path: {{ index . 1 }}, port: http{{ ternary ", scheme: HTTPS" "" $web.
 {{- end -}}
 {{- end -}}
 
-{{- define "kneewatch.confined" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{/* The user of a pod or container, which OpenShift chooses from the namespace's range. Arguments: the context, its keys. */}}
+{{- define "kneewatch.user" -}}
+{{- $context := (index . 0).Values.podSecurityContext -}}
+{{- if (index . 0).Values.openshift -}}
+{{- $context = omit $context "runAsUser" "runAsGroup" "fsGroup" -}}
+{{- end -}}
+{{- with index . 1 -}}
+{{- $kept := dict -}}
+{{- range . -}}{{- if hasKey $context . -}}{{- $_ := set $kept . (get $context .) -}}{{- end -}}{{- end -}}
+{{- $context = $kept -}}
+{{- end -}}
+{{ toYaml $context }}
 {{- end -}}
 
 {{- define "kneewatch.podSecurity" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile: {type: RuntimeDefault}
+{{ include "kneewatch.user" (list . list) }}
 {{- end -}}
 
 {{- define "kneewatch.scrapeAnnotations" -}}
@@ -78,9 +81,13 @@ prometheus.io/scheme: https
 {{- end -}}
 {{- end -}}
 
+{{- define "kneewatch.pullSecrets" -}}
+{{- with concat .Values.imagePullSecrets ((.Values.global | default dict).imagePullSecrets | default list) | uniq }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
 {{- define "kneewatch.placement" -}}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- with include "kneewatch.pullSecrets" . }}
+imagePullSecrets: {{ . | nindent 2 }}
 {{- end }}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . | quote }}
@@ -98,8 +105,9 @@ affinity: {{ toYaml . | nindent 2 }}
 
 {{- define "kneewatch.pod" -}}
 metadata:
-  labels: {{ include "kneewatch.labelled" (list . .Values.podLabels) | nindent 4 }}
-  {{- $scraped := ternary (include "kneewatch.scrapeAnnotations" . | fromYaml) dict .Values.scrapeAnnotations }}
+  labels: {{ include "kneewatch.podLabels" (list . .Values.podLabels) | nindent 4 }}
+  {{- $scraped := dict }}
+  {{- if include "kneewatch.annotated" . }}{{ $scraped = include "kneewatch.scrapeAnnotations" . | fromYaml }}{{ end }}
   {{- with merge (dict) .Values.podAnnotations $scraped }}
   annotations: {{ toYaml . | nindent 4 }}
   {{- end }}
@@ -132,12 +140,13 @@ spec:
         {{- if and .Values.shard (gt (int .Values.replicas) 1) }}
         - --total-shards={{ .Values.replicas }}
         {{- end }}
+        {{- with .Values.extraArgs }}{{ toYaml . | nindent 8 }}{{ end }}
       {{- with .Values.extraEnv }}
       env: {{ toYaml . | nindent 8 }}
       {{- end }}
       ports:
         - {name: http, containerPort: 9876}
-      securityContext: {{ include "kneewatch.confined" . | nindent 8 }}
+      securityContext: {{ toYaml .Values.securityContext | nindent 8 }}
       resources: {{ toYaml .Values.resources | nindent 8 }}
       # Health and readiness cover Kneewatch only. A target that is down must not restart the pod that reports it.
       startupProbe:
@@ -172,13 +181,15 @@ spec:
   podSelector: {matchLabels: {{ toJson .Values.networkPolicy.prometheusLabels }}}
 {{- end -}}
 
-{{/* Egress that Kneewatch needs: DNS and pods. */}}
+{{/* Egress that Kneewatch needs: DNS and pods. The labels of DNS pods differ between clusters, so DNS may be any pod's. */}}
 {{- define "kneewatch.egress" -}}
 - to:
     - namespaceSelector: {}
-      podSelector: {matchLabels: {k8s-app: kube-dns}}
     - ipBlock: {cidr: 169.254.20.10/32}  # NodeLocal DNSCache
   ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+# Policies see the port of the pod, and OpenShift's DNS pods have this one.
+- to: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: openshift-dns}}}]
+  ports: [{port: 5353, protocol: UDP}, {port: 5353, protocol: TCP}]
 - to: [{namespaceSelector: {}}]
   ports: [{port: 1, endPort: 65535, protocol: TCP}]
 {{- end -}}

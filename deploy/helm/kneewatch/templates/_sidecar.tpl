@@ -10,6 +10,9 @@ work together see deploy/helm/values/sidecar.yaml.
   image: {{ include "kneewatch.image" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
   restartPolicy: Always
+  {{- with .Values.extraArgs }}
+  args: {{ concat (list "run" "-c" "/etc/kneewatch/kneewatch.yml") . | toYaml | nindent 4 }}
+  {{- end }}
   {{- if or (include "kneewatch.sidecar.nvml" .) .Values.extraEnv }}
   env:
     {{- if include "kneewatch.sidecar.nvml" . }}
@@ -21,11 +24,9 @@ work together see deploy/helm/values/sidecar.yaml.
   ports:
     - {name: kneewatch, containerPort: 9876}
   securityContext:
-    runAsNonRoot: true
-    runAsUser: 65532
-    runAsGroup: 65532
-    seccompProfile: {type: RuntimeDefault}
-    {{- include "kneewatch.confined" . | nindent 4 }}
+    {{- $ofContainers := list "runAsNonRoot" "runAsUser" "runAsGroup" "seccompProfile" }}
+    {{- include "kneewatch.user" (list . $ofContainers) | nindent 4 }}
+    {{- with .Values.securityContext }}{{ toYaml . | nindent 4 }}{{ end }}
   resources: {{ toYaml .Values.resources | nindent 4 }}
   volumeMounts: {{ include "kneewatch.mounts" (list . "kneewatch-") | nindent 4 }}
 {{- end -}}
@@ -37,7 +38,7 @@ work together see deploy/helm/values/sidecar.yaml.
 
 {{- define "kneewatch.sidecar.annotations" -}}
 {{- include "kneewatch.sidecar.asked" . -}}
-{{- if .Values.scrapeAnnotations }}{{ include "kneewatch.scrapeAnnotations" . }}{{ end -}}
+{{- if include "kneewatch.annotated" . }}{{ include "kneewatch.scrapeAnnotations" . }}{{ end -}}
 {{- end -}}
 
 {{/* The same as a strategic merge patch for vLLM's Deployment. */}}
@@ -56,8 +57,8 @@ spec:
       {{- if and (include "kneewatch.sidecar.nvml" .) .Values.sidecar.runtimeClassName }}
       runtimeClassName: {{ .Values.sidecar.runtimeClassName | quote }}
       {{- end }}
-      {{- with .Values.imagePullSecrets }}
-      imagePullSecrets: {{ toYaml . | nindent 8 }}
+      {{- with include "kneewatch.pullSecrets" . }}
+      imagePullSecrets: {{ . | nindent 8 }}
       {{- end }}
       initContainers: {{ include "kneewatch.sidecar.initContainers" . | nindent 8 }}
       volumes: {{ include "kneewatch.sidecar.volumes" . | nindent 8 }}
