@@ -172,7 +172,8 @@ lock: .venv/.compiled ## take the newest versions pyproject.toml allows and pin 
 systems: .venv/.compiled vllm ## install gateways and servers of others in .systems, run each, and write the table in docs/systems.md
 	@PYTHONPATH=tests/integration:. $(BIN)/python -m benchmarks.systems --install
 
-# VERSION, where it is given, must be the version of the code: the one that a tag names.
+# VERSION, where it is given, must be the version of the code: the one that a tag names. IMAGE, such as ghcr.io/OWNER/REPO, is
+# the image that the chart and the kustomizations name; its tag is the version.
 dist: .venv/.compiled sbom ## write dist/: wheel (for any machine), sdist, chart, kustomizations, dashboards, rules, mixin and the SBOM of a release
 	@version=$$($(BIN)/python -c 'import probe; print(probe.__version__)'); \
 	if [ "$(or $(VERSION),$$version)" != "$$version" ]; then \
@@ -180,9 +181,8 @@ dist: .venv/.compiled sbom ## write dist/: wheel (for any machine), sdist, chart
 	    exit 1; \
 	fi; \
 	rm -f dist/*.whl dist/*gz && KNEEWATCH_COMPILE=no $(BIN)/uv build -q --python $(BIN)/python -o dist && rm -f dist/.gitignore \
-	    && $(BIN)/python -c "import helm_python; helm_python.package('deploy/helm/kneewatch', destination='dist')" \
+	    && $(BIN)/python -m benchmarks.release_files dist $$version $(IMAGE) \
 	    && tar -czf dist/kneewatch-dashboards-$$version.tar.gz -C dashboards/generated . \
-	    && tar -czf dist/kneewatch-kustomize-$$version.tar.gz deploy/kustomize deploy/helm/values dashboards/generated \
 	    && tar -czf dist/kneewatch-mixin-$$version.tar.gz deploy/mixin alerts/generated dashboards/generated \
 	    && $(BIN)/kneewatch alerts -o dist --format operator \
 	    && cp alerts/generated/kneewatch.rules.yml dist/ && ls -l dist

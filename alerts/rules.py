@@ -19,8 +19,8 @@ from alerts.windows import duration
 
 _MANIFEST = "kneewatch"
 # `kubectl apply` and Argo CD keep a copy of each object, as JSON, in an annotation, and Kubernetes allows 262,144 bytes
-# for all annotations of an object (apimachinery's TotalAnnotationSizeLimitB). This leaves a quarter to others. The chart
-# has the same figure and divides rules alike: deploy/helm/kneewatch/templates/prometheus-operator.yaml.
+# for all annotations of an object (apimachinery's TotalAnnotationSizeLimitB). This leaves a quarter to others. The
+# chart has the same figure and divides rules alike: deploy/helm/kneewatch/templates/prometheus-operator.yaml.
 MOST_BYTES = 196_608
 
 

@@ -13,7 +13,7 @@ _KEY = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z]\w*):(?: (?P<value>.*?))?(?:\
 _TABLE = re.compile(r"^\| value \|.*\n(\|.*\n)*", re.MULTILINE)
 _HEAD = "| value | type | default | meaning |\n|---|---|---|---|\n"
 # What is in them is described elsewhere: in docs/configuration.md, and by Kubernetes.
-_WHOLE = {"config", "resources"}
+_WHOLE = {"config", "podSecurityContext", "resources", "securityContext"}
 
 
 def comments(text: str) -> dict[str, str]:
@@ -58,10 +58,10 @@ def _type(part: dict[str, Any]) -> str:
     return names[part["type"]]
 
 
-def readme(text: str) -> str:
-    """Return the README with its table written from the chart's values."""
-    values = (CHART / "values.yaml").read_text()
-    schema = json.loads((CHART / "values.schema.json").read_text())
+def readme(text: str, chart: Path = CHART) -> str:
+    """Return the README with its table written from the values of the chart in this folder."""
+    values = (chart / "values.yaml").read_text()
+    schema = json.loads((chart / "values.schema.json").read_text())
     cells = rows(yaml.safe_load(values), schema, comments(values))
     lines = "".join(f"| {' | '.join(row)} |\n" for row in cells)
     return _TABLE.sub(lambda _: _HEAD + lines, text, count=1)
