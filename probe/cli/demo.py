@@ -34,7 +34,20 @@ async def run_demo(seconds: float, port: int) -> None:
     """Run for `seconds`: print a live summary, then the capacity run's result. Raises KneewatchError."""
     configure_logs(quiet=True)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
-    program = (sys.executable, "-P", "-m", "probe", "sim", "--port", "0", "--profile", "llama-8b", "--model", _MODEL)
+    # By the name that finds Kneewatch's packages itself: a kept program gets no path of ours.
+    program = (
+        sys.executable,
+        "-P",
+        "-m",
+        "kneewatch",
+        "sim",
+        "--port",
+        "0",
+        "--profile",
+        "llama-8b",
+        "--model",
+        _MODEL,
+    )
     server = await asyncio.create_subprocess_exec(  # it ends with this process, whatever ends that
         *(sys.executable, "-P", "-m", "probe.runtime.kept_program", *program),
         stdin=asyncio.subprocess.PIPE,
