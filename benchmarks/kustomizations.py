@@ -43,6 +43,7 @@ def files() -> dict[Path, str]:
         KUSTOMIZE / "base/keys.yaml": _text([_difference(deployment, with_keys)]),
         KUSTOMIZE / "base/kneewatch.yml": configuration("services"),
         KUSTOMIZE / "discovery/roles.yaml": _text(found[key] for key in found.keys() - base.keys()),
+        KUSTOMIZE / "discovery/gpus.yaml": _text(_elsewhere(found, "gpu-operator")),
         KUSTOMIZE / "discovery/patch.yaml": _text(changed),
         KUSTOMIZE / "discovery/kneewatch.yml": configuration("discovery"),
         KUSTOMIZE / "operator/podmonitor.yaml": _text([monitor]),
@@ -53,6 +54,12 @@ def files() -> dict[Path, str]:
         KUSTOMIZE / "sidecar/kneewatch.yml": configuration("sidecar"),
         DASHBOARDS / "kustomization.yaml": _dashboards(),
     }
+
+
+def _elsewhere(found: Objects, namespace: str) -> list[Manifest]:
+    """Return the Role of discovery and its RoleBinding for another namespace, as the chart writes them for gpu.dcgm."""
+    roles = (found[kind, "kneewatch-discovery"] for kind in ("Role", "RoleBinding"))
+    return [{**role, "metadata": {**role["metadata"], "namespace": namespace}} for role in roles]
 
 
 def values(name: str) -> Manifest:

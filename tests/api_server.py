@@ -37,6 +37,7 @@ def pod(
     terminating: bool = False,
     phase: str = "Running",
     port: str = "http",
+    node: str = "node-0",
     padding: int = 0,
 ) -> Object:
     """Return a pod as kubelets report it, padded by this many bytes."""
@@ -51,7 +52,7 @@ def pod(
             "annotations": {"filler": "x" * padding, "line": "a\u0085b\u2028c"},
         },
         "spec": {
-            "nodeName": "node-0",
+            "nodeName": node,
             "containers": [
                 {"name": "vllm", "image": "vllm/vllm-openai:v0.32", "ports": [{"name": port, "containerPort": 8000}]},
                 {"name": "logs", "image": "logs"},

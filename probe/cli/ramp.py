@@ -163,7 +163,7 @@ async def ramp_target(
             return await run_capacity(
                 lambda: sent,
                 lock(config, target, clock),
-                ServerAccess(scraper.read, readers.reader(target.gpu)),
+                ServerAccess(scraper.read, readers.reader(target, config.prometheus)),
                 clock,
                 admit=partial(_admit, config, target, scraper, request),
                 interrupts=stops.during,

@@ -209,6 +209,11 @@ class Config(ConfigSection):
         replicas = {each.name: each.metrics_discovery for each in self.servers if each.metrics_discovery is not None}
         return {**{template.name: template.discover for template in self.templates}, **replicas}
 
+    @property
+    def exporters(self) -> dict[str, DiscoverConfig]:
+        """Return where to find the dcgm-exporters of discovered pods, by the selection's name."""
+        return {each.gpu.dcgm.name: each.gpu.dcgm.discovery for each in self.templates if each.gpu.dcgm is not None}
+
     def objectives_of(self, target: WatchConfig) -> Objectives:
         """Return the target's objectives."""
         return self.objectives.get(target.objectives, DEFAULT_OBJECTIVES).objectives(target.objectives)

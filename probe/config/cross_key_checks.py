@@ -10,7 +10,7 @@ from probe.config.capacity import capacity_problems
 from probe.config.config import Config, load_problems, otlp_problems
 from probe.config.connection import connection_problems
 from probe.config.discovery import discover_problems, replica_problems
-from probe.config.gpu import gpu_problems
+from probe.config.gpu import gpu_problems, shared_host_problems
 from probe.config.headers import header_problems
 from probe.config.messages import did_you_mean, dotted, shown
 from probe.config.path_checks import authorities_problem, file_problem, folder_problem
@@ -50,6 +50,7 @@ def cross_key_problems(config: Config, raw: object) -> list[str]:
                 f"targets[{i}].name: {shown(['targets', i, 'name'], raw)} is in the group of the discovery"
                 f" targets[{names.index(group)}]; use another name before the slash"
             )
+    problems.extend(shared_host_problems([(each.gpu, getattr(each, "base_url", None)) for each in config.targets]))
     return [*problems, *(f"workloads.{line}" for line in workload_problems(config.workloads))]
 
 
@@ -119,7 +120,6 @@ def _reaching_problems(i: int, target: AnyTarget, config: Config, raw: object) -
             ("metrics_urls", target.metrics_urls is not None),
             ("metrics_discovery", target.metrics_discovery is not None),
             ("connection.unix_socket", target.connection.unix_socket is not None),
-            ("gpu", target.gpu.is_read),
         ):
             if is_set:
                 yield f"{key}: would apply to every discovered server; remove it"
@@ -146,7 +146,8 @@ def _reaching_problems(i: int, target: AnyTarget, config: Config, raw: object) -
         },
         written=written,
     )
-    yield from gpu_problems(target.gpu)
+    discover = target.discover if isinstance(target, TemplateConfig) else None
+    yield from gpu_problems(target.gpu, discover, has_prometheus=config.prometheus is not None)
 
 
 def canary_problems(i: int, target: WatchConfig, config: Config, raw: object) -> Iterator[str]:

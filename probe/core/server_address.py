@@ -42,3 +42,9 @@ def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
     with suppress(OSError, ValueError):
         return ipaddress.IPv4Address(socket.inet_aton(host))
     return None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or an IP address is every machine's own."""
+    address = _ip_address(host)
+    return _host(host) == _THIS_MACHINE or (address is not None and address.is_loopback)

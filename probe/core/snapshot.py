@@ -238,7 +238,9 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class GpuSnapshot:
-    """One scrape of a target's GPUs. `source`: dcgm (an exporter) or nvml (this machine's driver)."""
+    """One scrape of a target's GPUs. `source`: dcgm (an exporter), prometheus (an exporter's series there)
+    or nvml (this machine's driver).
+    """
 
     at_ns: int
     wall_s: float

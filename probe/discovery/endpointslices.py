@@ -15,7 +15,7 @@ import msgspec
 
 from probe.core.provenance import MAX_VALUE
 from probe.core.text import one_line
-from probe.discovery.types import DiscoveredServer, State, ip_authority, state_of
+from probe.discovery.types import DiscoveredServer, State, ip_authority, pod_labels, state_of
 from probe.kubernetes.client import KubernetesObject
 
 SERVICE_NAME = "kubernetes.io/service-name"  # the label with the name of a slice's Service
@@ -39,6 +39,7 @@ class Conditions(msgspec.Struct):
 class TargetReference(msgspec.Struct):
     kind: str = ""
     name: str = ""
+    namespace: str = ""
     uid: str = ""
 
 
@@ -169,5 +170,6 @@ class Slices:
                 labels=(one.metadata.labels or {}) | {name: place for name, place in place_labels.items() if place},
                 is_ready=endpoint.is_ready,
                 facts={"node": one_line(endpoint.node_name, MAX_VALUE)} if endpoint.node_name else {},
+                pod={} if pod is None else pod_labels(pod.name, pod.namespace or one.metadata.namespace),
             )
             yield _Server(found, "" if pod is None else pod.uid, endpoint.is_terminating)

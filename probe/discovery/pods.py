@@ -14,7 +14,7 @@ import msgspec
 from probe.core.provenance import MAX_VALUE
 from probe.core.text import one_line
 from probe.core.vllm_command import vllm_flags
-from probe.discovery.types import DiscoveredServer, State, ip_authority, state_of
+from probe.discovery.types import DiscoveredServer, State, ip_authority, pod_labels, state_of
 from probe.kubernetes.client import KubernetesObject
 
 REVISIONS = ("pod-template-hash", "controller-revision-hash")
@@ -205,4 +205,5 @@ class Pods:
             is_ready=pod.is_ready,
             flags=pod.vllm_flags,
             facts=pod.facts(port),
+            pod=pod_labels(name, pod.metadata.namespace),
         )

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 import yaml
 
 from probe.core.foreign_json import JsonLimits, size_text
-from probe.discovery.types import DiscoveredServer, State, state_of
+from probe.core.provenance import MAX_VALUE
+from probe.core.text import one_line
+from probe.discovery.types import DiscoveredServer, State, pod_labels, state_of
 
 # Ten thousand groups of one target, each with ten labels.
 LIMITS = JsonLimits(max_bytes=16 * 2**20, max_values=300_000)
@@ -101,7 +103,13 @@ def read(groups: object, scheme: str, path: str) -> tuple[State, list[str]]:
             kept = {name: value for name, value in labels.items() if not name.startswith("__")}
             for target in targets:
                 if (authority := address(target, of_group)) is not None:
-                    yield DiscoveredServer(id=authority, base_url=f"{of_group}://{authority}{path}", labels=kept)
+                    yield DiscoveredServer(
+                        id=authority,
+                        base_url=f"{of_group}://{authority}{path}",
+                        labels=kept,
+                        facts={"node": one_line(kept["node"], MAX_VALUE)} if kept.get("node") else {},
+                        pod=pod_labels(kept.get("pod", ""), kept.get("namespace", "")),
+                    )
                 elif len(left_out) < _MAX_NAMED:
                     left_out.append(f"group {i}: {_short.repr(target)} is not HOST:PORT")
                 else:

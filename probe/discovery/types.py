@@ -29,6 +29,7 @@ class DiscoveredServer:
     `is_ready`: False for a server that has been ready and no longer is. One that never was is not discovered.
     `flags`: the vLLM startup flags that its pod states (core/vllm_command.py).
     `facts`: facts for its results, such as its image and node (core/provenance.py).
+    `pod`: its pod as dcgm-exporter's labels name one: `pod` and `namespace`; {} if it is none, or not known.
     """
 
     id: str
@@ -39,6 +40,7 @@ class DiscoveredServer:
     is_ready: bool = True
     flags: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
+    pod: Mapping[str, str] = field(default_factory=dict)
 
 
 State = tuple[DiscoveredServer, ...]
@@ -55,6 +57,11 @@ class Discovery(Protocol):
         nothing, and the last state stays in effect. The caller closes it (contextlib.aclosing), which ends its tasks.
         """
         ...
+
+
+def pod_labels(name: str, namespace: str) -> Mapping[str, str]:
+    """Return a pod as DiscoveredServer has it; {} unless both are known."""
+    return {"pod": name, "namespace": namespace} if name and namespace else {}
 
 
 def state_of(found: Iterable[DiscoveredServer]) -> State:

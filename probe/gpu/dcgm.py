@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -90,13 +90,13 @@ _LIMITS = {
 }
 # The user of a GPU. The first of these labels that the page has counts: if a Prometheus has added the exporter's own
 # pod, the user's is exported_pod; the first exporters wrote pod_name.
-_USER = {
+USERS = {
     "pod": ("exported_pod", "pod_name", "pod"),
     "namespace": ("exported_namespace", "pod_namespace", "namespace"),
     "container": ("exported_container", "container_name", "container"),
 }
 # 4.8 writes hostname; a Prometheus or an agent in between may write all labels in lower case.
-_OWN = {name: (name, name.lower()) for name in LABELS if name not in _USER} | {
+_OWN = {name: (name, name.lower()) for name in LABELS if name not in USERS} | {
     "modelName": ("modelName", "modelname", "model_name")
 }
 _SIGN = re.compile(r"^(?:# (?:HELP|TYPE) )?DCGM_FI_", re.MULTILINE)
@@ -105,6 +105,7 @@ _TIME = re.compile(
 )  # of a federated page: lines with time stamps are slow to parse
 
 Identity = tuple[str, ...]
+_NAMED = 3  # pods in a message
 
 
 @dataclass(slots=True)
@@ -117,6 +118,9 @@ class Device:
     values: dict[str, float] = field(default_factory=dict)
 
 
+Take = Callable[[Sequence[Device], Mapping[str, str]], tuple[Gpu, ...]]
+
+
 def parse(text: str, at_ns: int, wall_s: float, labels: Mapping[str, str]) -> GpuSnapshot:
     """Return the page's GPUs with these labels. Raise ValueError for a page that is not dcgm-exporter's."""
     return GpuSnapshot(at_ns, wall_s, "dcgm", choose(read(text), labels))
@@ -126,7 +130,11 @@ def read(text: str) -> tuple[Device, ...]:
     """Return all GPUs of a page, none if the exporter has none. Raise ValueError for a page that is not its own."""
     if _SIGN.search(text) is None:
         raise ValueError("no series of dcgm-exporter on the page")
-    found = _samples(_TIME.sub(r"\1", text))
+    return devices_of(_samples(_TIME.sub(r"\1", text)))
+
+
+def devices_of(found: Samples) -> tuple[Device, ...]:
+    """Return all GPUs with these samples, of one exporter or of several with the same labels."""
     users = _user_labels(found)
     devices: dict[Identity, Device] = {}
     for series, its in found.items():
@@ -148,8 +156,8 @@ def choose(devices: Iterable[Device], labels: Mapping[str, str]) -> tuple[Gpu, .
 
     Of a shared GPU's users only those with the labels count; labels in which they differ are left out.
     """
-    wanted = [labels.get(name) for name in _USER]
-    own = {name: value for name, value in labels.items() if name not in _USER}
+    wanted = [labels.get(name) for name in USERS]
+    own = {name: value for name, value in labels.items() if name not in USERS}
     chosen: dict[Identity, Gpu] = {}
     for device in devices:
         users = [user for user in device.users if all(w in (None, u) for w, u in zip(wanted, user, strict=True))]
@@ -159,6 +167,35 @@ def choose(devices: Iterable[Device], labels: Mapping[str, str]) -> tuple[Gpu, .
     if len(chosen) > MAX_GPUS:
         raise ValueError(f"{len(chosen)} GPUs, of at most {MAX_GPUS}; set labels that only this server's GPUs have")
     return each_once(chosen.values())
+
+
+def some_of(devices: Sequence[Device], labels: Mapping[str, str]) -> tuple[Gpu, ...]:
+    """Return `choose`, of at least one GPU. Raise ValueError, which says why none is this pod's."""
+    if found := choose(devices, labels):
+        return found
+    if not devices:
+        raise ValueError("dcgm-exporter shows no GPU")
+    pods = sorted({f"{namespace}/{pod}" for device in devices for pod, namespace, _ in device.users if pod})
+    if not pods:
+        raise ValueError(
+            "dcgm-exporter does not say which pods use its GPUs, or none does; check DCGM_EXPORTER_KUBERNETES=true and"
+            " its mount of /var/lib/kubelet/pod-resources"
+        )
+    wanted = ", ".join(f"{name}={value}" for name, value in labels.items())
+    more = f" and {len(pods) - _NAMED} more" if len(pods) > _NAMED else ""
+    raise ValueError(
+        f"dcgm-exporter has no GPU with {wanted}, but of {', '.join(pods[:_NAMED])}{more}; of a shared GPU it names"
+        " one pod, or all with KUBERNETES_VIRTUAL_GPUS=true"
+    )
+
+
+def relayed(its: Iterable[Sample]) -> Samples:
+    """Return the samples of the values that are read, by their names."""
+    found: dict[str, list[Sample]] = defaultdict(list)
+    for sample in its:
+        if sample.name in _SERIES:
+            found[sample.name].append(sample)
+    return found
 
 
 def _samples(text: str) -> Samples:
@@ -176,7 +213,7 @@ def _samples(text: str) -> Samples:
 def _user_labels(found: Samples) -> tuple[str, ...]:
     """Return this page's label names for pod, namespace and container."""
     present = {label for its in found.values() for sample in its for label in sample.labels}
-    return tuple(next((name for name in names if name in present), names[-1]) for names in _USER.values())
+    return tuple(next((name for name in names if name in present), names[-1]) for names in USERS.values())
 
 
 def _identity(labels: Mapping[str, str]) -> Identity:
@@ -205,7 +242,7 @@ def _versions(labels: Mapping[str, str]) -> dict[str, str]:
 def _agreed(users: Iterable[tuple[str, ...]]) -> dict[str, str]:
     """Return the labels in which all users agree; users without any label do not count."""
     found = zip(*(user for user in users if any(user)), strict=True)
-    return {name: its[0] for name, its in zip(_USER, found, strict=False) if its[0] and len(set(its)) == 1}
+    return {name: its[0] for name, its in zip(USERS, found, strict=False) if its[0] and len(set(its)) == 1}
 
 
 def _util_factor(found: Samples) -> float | None:
@@ -269,16 +306,18 @@ class DcgmPages:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def read(self, urls: Sequence[str], labels: Mapping[str, str], max_age_s: float) -> GpuSnapshot:
+    async def read(
+        self, urls: Sequence[str], labels: Mapping[str, str], max_age_s: float, take: Take = choose
+    ) -> GpuSnapshot:
         """Return the GPUs with these labels on all of the pages, none older than `max_age_s`. Raise TargetError if a
-        page cannot be read: its GPUs would otherwise look as if they were gone.
+        page cannot be read: its GPUs would otherwise look as if they were gone. `take`: `choose` or `some_of`.
         """
         pages = await asyncio.gather(*(self._page(url, max_age_s) for url in urls))
         problem = next((page.problem for page in pages if page.problem), None)
         if problem is not None:
             raise TargetError(problem, Outcome.UNREACHABLE)
         try:
-            gpus = choose([device for page in pages for device in page.devices], labels)
+            gpus = take([device for page in pages for device in page.devices], labels)
         except ValueError as error:
             raise TargetError(f"{urls[0]}: {error}", Outcome.UNREACHABLE) from None
         oldest = min(pages, key=lambda page: page.at_ns)

@@ -34,6 +34,7 @@ class OwnerReference(msgspec.Struct):
 
 class ObjectMeta(msgspec.Struct, rename="camel"):
     name: str = ""
+    namespace: str = ""
     uid: str = ""
     resource_version: str = ""
     deletion_timestamp: str | None = None

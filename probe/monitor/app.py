@@ -74,6 +74,8 @@ class App:
         self._tasks = TargetTasks(self._schedule, self.measurements, clock, lambda: self.config.capacity_runs_at_once)
         self._targets = TargetSet(config, shard, clock=clock, sink=self.measurements, tasks=self._tasks)
         self._discoveries = DiscoveryManager(self._discovered, self._targets.discovery_problem)
+        exporters = self._targets.exporters
+        self._exporters = DiscoveryManager(exporters.found, exporters.problem)
         self._self = SelfWatch(self.measurements.health, clock, output)
         self._alerts = AlertWatch(lambda: self.config, clock)
         self._task_log = TaskLog()
@@ -97,6 +99,7 @@ class App:
             tune_interpreter()
             self._schedule.start()
             self._discoveries.follow(self.config.discoveries)
+            self._exporters.follow(self.config.exporters)
             work = (self._self.follow, self._watch_file, partial(self._reload_when, reload_asked), self._watch_others)
             histories, store = self.measurements.histories, self.measurements.store
             storing = (partial(histories.keep_storing, self._clock), store.keep_saving)
@@ -113,7 +116,7 @@ class App:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
                 await self._targets.stop_runs("shutting down")
-                await self._discoveries.close()
+                await asyncio.gather(self._discoveries.close(), self._exporters.close())
                 await self._schedule.stop()
                 await self._targets.close()
         self.measurements.histories.store_now(self._clock.wall_s())
@@ -201,6 +204,7 @@ class App:
         self._announce()
         self._targets.configure(config)
         self._discoveries.follow(config.discoveries)
+        self._exporters.follow(config.exporters)
         await self._targets.reconcile()
         _log.info("the configuration is loaded", targets=len(self.monitors), hash=config_hash(config))
 

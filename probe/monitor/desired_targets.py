@@ -4,15 +4,18 @@ In: the configuration, and the servers that each discovery finds. Out: `DesiredT
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from urllib.parse import urljoin
+from urllib.parse import urljoin, urlsplit
 
 from pydantic import BaseModel
 
 from probe.config.capacity import POD
 from probe.config.config import Config, LeaseConfig, LoadConfig, PrometheusConfig
+from probe.config.gpu import GpuConfig
 from probe.config.targets import TargetConfig, TemplateConfig
 from probe.config.workloads import WorkloadConfig
 from probe.core.objectives import Objectives
@@ -68,6 +71,7 @@ class DesiredTarget:
 
     `discovery`: the name of the discovery that found it. `inhibited_by`: why no capacity run may start now.
     `replicas`: the pages of the replicas that `metrics_discovery` has found; None: not known yet.
+    `found`: the server as it was discovered. `shares_host`: others of its discovery have the same host.
     """
 
     spec: WatchSpec
@@ -75,6 +79,8 @@ class DesiredTarget:
     labels: Mapping[str, str] = field(default_factory=dict)
     inhibited_by: str | None = None
     replicas: tuple[str, ...] | None = None
+    found: DiscoveredServer | None = None
+    shares_host: bool = False
 
     @property
     def config(self) -> TargetConfig:
@@ -133,7 +139,9 @@ class DesiredTargets:
         return DesiredTarget(self._spec(target), inhibited_by=why, replicas=replica_pages(target, servers))
 
     def _of_template(self, template: TemplateConfig) -> Iterator[DesiredTarget]:
-        for server in self._servers.get(template.name, ()):
+        servers = self._servers.get(template.name, ())
+        on_host = Counter(_host(server) for server in servers)
+        for server in servers:
             try:
                 target = template.target(server.id, server.base_url)
             except ValueError:
@@ -142,9 +150,17 @@ class DesiredTargets:
             target = _with_role(target, server.labels)
             target = with_facts(with_flags(target, server.flags, POD), server.facts)
             if _is_gateway(template, server):
-                # Load on the Service would be load on all of its pods, and each pod has a lock of its own.
-                target = _without_capacity(target)
-            yield DesiredTarget(self._spec(target), template.name, server.labels, _inhibited_by(server))
+                # Load on the Service would be load on all of its pods, and each pod has a lock of its own. It has no
+                # GPU of its own either.
+                target = _without_capacity(target).model_copy(update={"gpu": GpuConfig()})
+            yield DesiredTarget(
+                self._spec(target),
+                template.name,
+                server.labels,
+                _inhibited_by(server),
+                found=server,
+                shares_host=on_host[_host(server)] > 1,
+            )
 
     def _spec(self, target: TargetConfig) -> WatchSpec:
         if target.known_role is not None:
@@ -208,3 +224,10 @@ def replica_pages(target: TargetConfig, servers: Iterable[DiscoveredServer]) -> 
     if found is not None and found.metrics_path is not None:
         return tuple(urljoin(server.base_url, found.metrics_path) for server in servers)
     return tuple(f"{server.base_url}{engines.path(engine_of(target))}" for server in servers)
+
+
+def _host(server: DiscoveredServer) -> str | None:
+    """Return the host, None for an address that cannot be one."""
+    with suppress(ValueError):
+        return urlsplit(server.base_url).hostname
+    return None

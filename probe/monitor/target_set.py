@@ -19,6 +19,7 @@ from probe.core.clock import Clock
 from probe.core.target_status import TargetStatus
 from probe.discovery.types import DiscoveredServer
 from probe.monitor.desired_targets import DesiredTarget, DesiredTargets, Shard
+from probe.monitor.gpu_places import Exporters, GpuPlace, place_of
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_context import TargetContext
@@ -44,6 +45,7 @@ class TargetSet:
         self._pages: dict[str, str] = {}  # by target
         self._sharing: dict[str, set[str]] = defaultdict(set)  # the targets by page
         self._readers = GpuReaders(clock)
+        self.exporters = Exporters()
         self._is_closing = False
         self._poll_problems: dict[str, str] = {}  # by discovery: why it cannot be asked
         self._reported: dict[str, str] = {}  # by discovery: the problem that was logged
@@ -167,7 +169,7 @@ class TargetSet:
             tokens_since=partial(self._sink.tokens_since, name),
             on_load_end=partial(self._forget_user_rates, target.config.server),
             state=self._server_states[page],
-            read_gpus=self._readers.reader(target.config.gpu),
+            read_gpus=self._readers.reader(target.config, config.prometheus, partial(self._gpu_place, name)),
         )
         monitor = TargetMonitor(config, target.config, self._clock, self._sink, context)
         self.monitors[name], self._current[name], self._pages[name] = monitor, target, page
@@ -179,6 +181,13 @@ class TargetSet:
         self._sink.health.publish_shared_page(self._sharing[page])
         self._describe(target)
         self._tasks.plan(monitor, config, position, is_found=target.discovery is not None)
+
+    def _gpu_place(self, name: str) -> GpuPlace:
+        """Return where a target's GPUs are now."""
+        target = self._current[name]
+        if target.found is None:
+            return GpuPlace()
+        return place_of(target.config.gpu, target.found, self.exporters, shares_host=target.shares_host)
 
     def _describe(self, target: DesiredTarget) -> None:
         if target.discovery is not None:

@@ -23,9 +23,11 @@ from probe.core.errors import TargetError
 from probe.core.foreign_json import ForeignJsonError, JsonLimits
 from probe.core.request import Outcome
 from probe.core.shift import CapacitySample
-from probe.core.snapshot import ServerSnapshot, UserLoad
+from probe.core.snapshot import Gpu, ServerSnapshot, UserLoad
 from probe.core.target_status import FiringAlert
 from probe.core.text import one_line
+from probe.gpu import dcgm_series
+from probe.gpu.dcgm_series import GpuOwner
 from probe.prometheus.loop_adapter import AnswerLimits, connect
 from probe.scrape import vllm_history
 
@@ -43,6 +45,8 @@ _NO_TIME_S = 1e11
 _MAX_NAME = 256
 # A peak is the mean of this long. Weeks of samples take seconds.
 _PEAK_OVER = "5m"
+# 32 GPUs or instances with 100 series each, seen by several Prometheus.
+_GPUS = AnswerLimits(5.0, JsonLimits(16 * 2**20, 500_000))
 _FORECAST = "forecast"  # the mode of one without load
 _OF, _A_PLACE = "of", "place"  # the label that tells apart what one question asks for
 _PEAK = AnswerLimits(60.0, JsonLimits(2**16, 1000))
@@ -150,6 +154,26 @@ class Prometheus:
             lambda answer: self._snapshots(answer, matchers),
             _PAST,
         )
+
+    async def gpus(self, of: GpuOwner) -> tuple[tuple[Gpu, ...], float]:
+        """Return the GPUs of a server by DCGM's series, and their age in seconds. Raise TargetError: no answer, or none
+        that are certainly the server's.
+        """
+
+        def found(answer: list[dict[str, Any]]) -> tuple[tuple[Gpu, ...], float]:
+            try:
+                return dcgm_series.gpus(answer, of)
+            except ValueError as error:
+                raise TargetError(f"{self._url}: {error}", Outcome.UNREACHABLE) from None
+
+        uuids: list[str] = []
+        if (query := dcgm_series.pods_gpus(of)) is not None:
+            uuids = await self._ask(
+                lambda prometheus: prometheus.custom_query(query),
+                lambda answer: [str(one["metric"].get("UUID", "")) for one in answer],
+            )
+        series = dcgm_series.series(of, uuids)
+        return await self._ask(lambda prometheus: prometheus.custom_query(series), found, _GPUS)
 
     def _series(self, name: str, *matchers: str) -> str:
         return f"{name}{{{', '.join((*matchers, *self._here))}}}"

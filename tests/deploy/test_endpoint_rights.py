@@ -24,6 +24,17 @@ def test_the_chart_gives_each_namespace_what_its_targets_ask_for(chart: helm_pyt
         checks.check(manifest)
 
 
+def test_the_chart_lets_it_find_the_exporters_of_the_gpus(chart: helm_python.Chart) -> None:
+    exporters = {"kubernetes": {"namespace": "gpu-operator", "selector": "app=nvidia-dcgm-exporter"}}
+    target = {**SLICES, "gpu": {"dcgm": exporters}}
+    assert checks.rights(rendered(chart, {"config": {"targets": [target]}})) == {
+        ("serving", "endpointslices"): ASKED,
+        ("gpu-operator", "pods"): ASKED,
+    }
+    here = {**SLICES, "gpu": {"dcgm": {"kubernetes": {"selector": "app=nvidia-dcgm-exporter"}}}}
+    assert checks.rights(rendered(chart, {"config": {"targets": [here]}}))["monitoring", "pods"] == ASKED
+
+
 def test_the_chart_lets_it_find_the_replicas_behind_an_address(chart: helm_python.Chart) -> None:
     router = {"name": "router", "base_url": "http://router", "metrics_discovery": SLICES["discover"]}
     assert checks.rights(rendered(chart, {"config": {"targets": [router]}})) == {("serving", "endpointslices"): ASKED}

@@ -103,6 +103,19 @@ def test_discovery_of_endpoints_has_the_rights_that_the_chart_gives(
 
 
 @pytest.mark.kubectl
+def test_the_exporters_of_gpus_have_the_rights_that_the_chart_gives(
+    chart: helm_python.Chart, kubectl: str, copy: Path
+) -> None:
+    uncomment(copy / "discovery/kustomization.yaml", "- gpus.yaml")
+    found = kustomized(kubectl, copy / "discovery")
+    given = values("discovery")
+    (target,) = given["config"]["targets"]
+    target["gpu"] = {"dcgm": {"kubernetes": {"namespace": "gpu-operator", "selector": "app=nvidia-dcgm-exporter"}}}
+    assert checks.rights(found) == checks.rights(rendered(chart, given))
+    assert checks.rights(found)["gpu-operator", "pods"] == {"list", "watch"}
+
+
+@pytest.mark.kubectl
 def test_the_dashboards_are_the_generated_ones_under_grafanas_label(kubectl: str) -> None:
     found = kustomized(kubectl, DASHBOARDS)
     assert {one["metadata"]["labels"]["grafana_dashboard"] for one in found} == {"1"}

@@ -33,6 +33,7 @@ def test_pods_are_found_with_labels_and_revision_and_changes_are_seen(run: Run, 
         async with api_server() as api:
             labels = {"app": "qwen", "team": "chat", "pod-template-hash": "7d4b"}
             facts = {"image": "vllm/vllm-openai:v0.32", "node": "node-0"}
+            pods = [{"pod": name, "namespace": NAMESPACE} for name in ("qwen-a", "qwen-b")]
             api.put(pod("qwen-a", "10.0.0.1", labels=labels))
             api.put(pod("qwen-b", "fd00::2"))
             api.put(pod("qwen-loading", "10.0.0.3", ready=False))
@@ -40,8 +41,8 @@ def test_pods_are_found_with_labels_and_revision_and_changes_are_seen(run: Run, 
             async with listening(api, tmp_path) as seen:
                 await seen.until(lambda: seen.states)
                 assert seen.states[0] == (
-                    DiscoveredServer("qwen-a", "http://10.0.0.1:8000", labels, "7d4b", facts=facts),
-                    DiscoveredServer("qwen-b", "http://[fd00::2]:8000", {"app": "qwen"}, facts=facts),
+                    DiscoveredServer("qwen-a", "http://10.0.0.1:8000", labels, "7d4b", facts=facts, pod=pods[0]),
+                    DiscoveredServer("qwen-b", "http://[fd00::2]:8000", {"app": "qwen"}, facts=facts, pod=pods[1]),
                 )
                 api.put(pod("qwen-loading", "10.0.0.3"))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b", "qwen-loading"])

@@ -39,9 +39,10 @@ def rolling(its: Slices) -> dict[str, bool]:
 def test_an_endpoint_that_is_a_pod_has_its_name_and_any_other_its_address() -> None:
     its = slices(slice_of("s", endpoint("10.0.0.1", "qwen-a"), endpoint("10.0.0.9")))
     labels = {"kubernetes.io/service-name": "qwen", "zone": "zone-a", "node": "node-0"}
+    pod = {"pod": "qwen-a", "namespace": "serving"}
     assert its.state == (
         DiscoveredServer("10.0.0.9:8000", "http://10.0.0.9:8000", labels, facts={"node": "node-0"}),
-        DiscoveredServer("qwen-a", "http://10.0.0.1:8000", labels, facts={"node": "node-0"}),
+        DiscoveredServer("qwen-a", "http://10.0.0.1:8000", labels, facts={"node": "node-0"}, pod=pod),
     )
 
 

@@ -11,7 +11,7 @@ from hostile_server import CLOSE, HANG, Asked, Script, chunked, head, hostile, w
 
 from probe.core.errors import TargetError
 from probe.core.snapshot import GpuSnapshot
-from probe.gpu.dcgm import DcgmPages
+from probe.gpu.dcgm import DcgmPages, read, some_of
 
 RECORDED = (Path(__file__).parents[2] / "pages/gpu/dcgm-4.1-kubernetes.prom").read_text()
 PAGE = whole(200, RECORDED, "text/plain; version=0.0.4")
@@ -243,3 +243,46 @@ def test_cancelling_one_target_leaves_the_others_theirs() -> None:
             await asyncio.wait_for(server.gone.wait(), 1)
 
     run(test)
+
+
+NO_POD = 'DCGM_FI_DEV_GPU_TEMP{UUID="GPU-a",Hostname="n"} 50\n'
+SHARED = (Path(__file__).parents[2] / "pages/gpu/dcgm-4.8-shared.prom").read_text()
+WHY_NONE = {
+    "no GPU": ("# HELP DCGM_FI_DEV_GPU_TEMP C\n", "dcgm-exporter shows no GPU"),
+    "no pods": (
+        NO_POD,
+        (
+            "dcgm-exporter does not say which pods use its GPUs, or none does; check DCGM_EXPORTER_KUBERNETES=true and"
+            " its mount of /var/lib/kubelet/pod-resources"
+        ),
+    ),
+    "other pods": (
+        SHARED,
+        (
+            "dcgm-exporter has no GPU with pod=qwen-0, namespace=serving, but of team-a/chat-0, team-a/chat-1,"
+            " team-b/rerank-0; of a shared GPU it names one pod, or all with KUBERNETES_VIRTUAL_GPUS=true"
+        ),
+    ),
+}
+
+
+@pytest.mark.fault(
+    "KU62",
+    "A dcgm-exporter without the labels of pods, or with those of other pods only",
+    area="Kubernetes",
+    users_see="one line on the target's page",
+    stays="no GPU of another pod is taken",
+)
+@pytest.mark.parametrize("name", WHY_NONE)
+def test_a_pod_without_a_gpu_on_the_page_is_told_why(name: str) -> None:
+    page, words = WHY_NONE[name]
+    with pytest.raises(ValueError, match="dcgm-exporter") as caught:
+        some_of(read(page), {"pod": "qwen-0", "namespace": "serving"})
+    assert str(caught.value) == words
+
+
+def test_a_pods_share_of_a_gpu_is_the_gpu_and_not_that_of_a_pod_of_its_name_elsewhere() -> None:
+    (gpu,) = some_of(read(SHARED), {"pod": "chat-0", "namespace": "team-a"})
+    assert (gpu.values["DCGM_FI_DEV_GPU_UTIL"], gpu.labels["pod"]) == (91, "chat-0")
+    with pytest.raises(ValueError, match="no GPU with pod=chat-0, namespace=team-b"):
+        some_of(read(SHARED), {"pod": "chat-0", "namespace": "team-b"})

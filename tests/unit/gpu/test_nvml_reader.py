@@ -499,7 +499,7 @@ def test_a_reader_for_two_does_not_ask_again_at_once() -> None:
     """A capacity run and the schedule: the second of two readings in a moment would have no activity."""
 
     async def work(nvml: Nvml, clock: Hand) -> Sequence[GpuSnapshot]:
-        fresh = _Fresh(nvml, clock)
+        fresh = _Fresh(nvml.read, clock, 0.1)
         found = []
         for step_s in (0, 0.05, 0.06):
             clock.now_s += step_s

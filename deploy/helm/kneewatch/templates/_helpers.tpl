@@ -155,7 +155,8 @@ value, the name of the target. */}}
 {{- if regexMatch "^https?://(127\\.[0-9.]+|localhost|\\[::1\\])(:|/|$)" (.base_url | default "") }}yes{{ end -}}
 {{- end -}}
 
-{{/* The namespaces in which the monitor lists pods, one per line: those in the configuration and rbac.namespaces. */}}
+{{/* The namespaces in which the monitor lists pods, servers and dcgm-exporters, one per line: those in the configuration and
+rbac.namespaces. */}}
 {{- define "kneewatch.namespaces" -}}
 {{- $found := list -}}
 {{- if .Values.monitor.enabled -}}
@@ -164,6 +165,9 @@ value, the name of the target. */}}
 {{- if and .Values.monitor.enabled (not .Values.existingConfigMap) -}}
 {{- range .Values.config.targets -}}
 {{- range list .discover .metrics_discovery -}}{{- with . -}}{{- with .kubernetes -}}
+{{- $found = append $found (.namespace | default $.Release.Namespace) -}}
+{{- end -}}{{- end -}}{{- end -}}
+{{- with .gpu -}}{{- with .dcgm -}}{{- with .kubernetes -}}
 {{- $found = append $found (.namespace | default $.Release.Namespace) -}}
 {{- end -}}{{- end -}}{{- end -}}
 {{- end -}}
