@@ -41,7 +41,7 @@ from probe.discovery.kubernetes_sd import ObjectWatch, WatchedResource  # noqa: 
 from probe.discovery.pods import Pod, Pods  # noqa: E402
 from probe.discovery.target_groups import LIMITS, read_yaml  # noqa: E402
 from probe.gpu import dcgm  # noqa: E402
-from probe.kubernetes.client import KubernetesClient, KubernetesError, _checked, _utf8  # noqa: E402
+from probe.kubernetes.client import KubernetesError, _checked, _utf8  # noqa: E402
 from probe.prometheus import queries  # noqa: E402
 from probe.scrape import engines, page_scraper  # noqa: E402
 from probe.web.auth import _credentials  # noqa: E402
@@ -118,7 +118,7 @@ def prometheus(data: bytes) -> None:
         answer = read_json(data, LIMITS)["data"]["result"]
     except (ForeignJsonError, LookupError, TypeError):
         return
-    for read in (queries._alerts, queries._figures, lambda found: server._snapshots(found, "x")):
+    for read in (queries._alerts, queries._samples, lambda found: server._snapshots(found, "x")):
         with suppress(LookupError, TypeError, AttributeError, ValueError, ArithmeticError, TargetError):
             cast(Callable[[Any], object], read)(answer)
 
@@ -139,13 +139,12 @@ def kubernetes(data: bytes) -> None:
         (WatchedResource("pods", "api/v1", Pod), Pods("http", "http", "")),
         (WatchedResource("endpointslices", "apis/discovery.k8s.io/v1", EndpointSlice), Slices("http", "http", "")),
     ]
-    cluster = KubernetesClient(cast(Any, None), "n")
     for resource, cache in caches:
         parts: dict[str, Any] = {"namespace": "n", "reporter": Reporter(), "connect": None}
         watch: Any = ObjectWatch(cast(Any, resource), "app=x", cast(Any, cache), **parts)
         for line in data.split(b"\n"):
             try:
-                watch._take(msgspec.json.decode(_utf8(_checked(line)), type=kubernetes_sd._Event), cluster)
+                watch._take(msgspec.json.decode(_utf8(_checked(line)), type=kubernetes_sd._Event))
                 watch._report()
             except (msgspec.DecodeError, RecursionError, KubernetesError):
                 continue
