@@ -81,16 +81,23 @@ def dashboards(
     config: ConfigFile,
     out: Out,
     uid_prefix: Annotated[
-        str, typer.Option(help="Prefix of each dashboard's uid, so that several teams can share one Grafana.")
+        str,
+        typer.Option(
+            help="Prefix of each dashboard's uid, so that several teams can share one Grafana.", metavar="PREFIX"
+        ),
     ] = "",
     configmap: Annotated[
         bool,
         typer.Option("--configmap", help="Write ConfigMaps for Grafana's sidecar instead."),
     ] = False,
-    namespace: Annotated[str | None, typer.Option(help="Namespace of the ConfigMaps.")] = None,
-    runbooks: Annotated[str, typer.Option(help="Base URL of the runbooks.")] = RUNBOOKS,
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the ConfigMaps.", metavar="NAME")] = None,
+    runbooks: Annotated[str, typer.Option(help="Base URL of the runbooks.", metavar="URL")] = RUNBOOKS,
     scrape_interval: Annotated[
-        str, typer.Option(help="Longest interval at which Prometheus scrapes Kneewatch, such as 15s for sharper lines.")
+        str,
+        typer.Option(
+            help="Longest interval at which Prometheus scrapes Kneewatch, such as 15s for sharper lines.",
+            metavar="DURATION",
+        ),
     ] = "60s",
 ) -> None:
     """Write the Grafana dashboards: kneewatch-fleet.json, -target, -server, -capacity and -probe."""
@@ -121,29 +128,35 @@ def alerts(
             help="prometheus: kneewatch.rules.yml; operator: two PrometheusRules, kneewatch.prometheusrule.yml.",
         ),
     ] = RulesFormat.PROMETHEUS,
-    namespace: Annotated[str | None, typer.Option(help="Namespace of the PrometheusRules.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the PrometheusRules.", metavar="NAME")] = None,
     label: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="<text>",
+            metavar="KEY=VALUE",
             help="key=value label of the PrometheusRules, as your ruleSelector requires; can be repeated.",
         ),
     ] = None,
     severity: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="<text>", help="Your word for a severity, such as page=critical or ticket=warning; can be repeated."
+            metavar="NAME=WORD",
+            help="Your word for a severity, such as page=critical or ticket=warning; can be repeated.",
         ),
     ] = None,
     alert_label: Annotated[
         list[str] | None,
-        typer.Option(metavar="<text>", help="key=value label of every alert, such as team=ml; can be repeated."),
+        typer.Option(metavar="KEY=VALUE", help="key=value label of every alert, such as team=ml; can be repeated."),
     ] = None,
-    runbooks: Annotated[str, typer.Option(help="Base URL of the runbooks.")] = RUNBOOKS,
+    runbooks: Annotated[str, typer.Option(help="Base URL of the runbooks.", metavar="URL")] = RUNBOOKS,
     grafana: Annotated[
-        str, typer.Option(help="Grafana's base URL, for links to dashboards. Default: links are paths without a host.")
+        str,
+        typer.Option(
+            help="Grafana's base URL, for links to dashboards. Default: links are paths without a host.", metavar="URL"
+        ),
     ] = "",
-    uid_prefix: Annotated[str, typer.Option(help="The --uid-prefix given to `kneewatch dashboards`.")] = "",
+    uid_prefix: Annotated[
+        str, typer.Option(help="The --uid-prefix given to `kneewatch dashboards`.", metavar="PREFIX")
+    ] = "",
     window_scale: Annotated[
         float,
         typer.Option(

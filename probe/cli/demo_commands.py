@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from probe.cli.parameters import duration_option
 from probe.core.errors import ConfigError
 
 # No variable: where a Service is named kneewatch-sim, Kubernetes sets KNEEWATCH_SIM_PORT=tcp://...
@@ -71,7 +72,7 @@ def sim(
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=5, max=3600, help="Seconds to run.")] = 60.0,
+    seconds: Annotated[float, duration_option("How long to run.", least="5s", most="1h", default="1m")] = 60.0,
     port: Port = 9876,
 ) -> None:
     """Run a demo: a mock server, the monitor, canaries and a capacity run. No GPU needed."""

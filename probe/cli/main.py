@@ -9,7 +9,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -24,6 +24,7 @@ from probe.cli import (
     server_commands,
     tune_command,
 )
+from probe.cli.help import Command, Group
 from probe.cli.output import NAME, discard_output, open_closed_streams, print_error
 from probe.core.errors import KneewatchError
 from probe.core.text import one_line
@@ -37,6 +38,7 @@ _GIT_S = 5.0  # for the commit of a checkout
 _OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 app = typer.Typer(
+    cls=Group,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -44,29 +46,106 @@ app = typer.Typer(
     help="SLO monitor and capacity probe for live vLLM deployments.",
     epilog="Variables set options too: KNEEWATCH_RAMP_SEED is --seed of ramp.",
 )
-app.command()(server_commands.run)
-app.command(short_help="Send one canary of each kind to each target.")(server_commands.check)
-app.command(short_help="Examine a server: what it serves, whether it is healthy, what limits it.")(
-    server_commands.doctor
-)
-app.command(context_settings={"allow_extra_args": True})(ramp_command.ramp)  # the file of `--json FILE`
-app.command()(server_commands.forecast)
-app.command(short_help="Compare two results of ramp or of other benchmarks.")(result_commands.compare)
-app.command(short_help="Print results of ramp as one table.")(result_commands.table)
-app.command(short_help="Plan replicas for a peak from results of ramp.")(result_commands.plan)
-app.command(short_help="Find the best value of a vLLM setting, for a server of your own.")(tune_command.tune)
-app.command(short_help="Compute what a model can do at most on its GPUs.")(result_commands.roofline)
-app.command(short_help="Describe a recorded trace, and write it without text.")(result_commands.trace)
-app.command(short_help="Write the Grafana dashboards.")(config_commands.dashboards)
-app.command(short_help="Write the Prometheus alert rules.")(config_commands.alerts)
-app.command(short_help="Run a mock vLLM server.")(demo_commands.sim)
-app.command(short_help="Show everything against a mock server, for a minute.")(demo_commands.demo)
+# The groups of `kneewatch --help`.
+_WATCH, _MEASURE, _RESULTS, _SET_UP, _TRY = "Watch", "Measure", "Results", "Set up", "Try"
+_CONFIG = "kneewatch.yml"
+_SERVER = "--base-url http://localhost:8000"
 
-config_app = typer.Typer(help="Check or print a configuration.")
-config_app.command()(config_commands.check)
-config_app.command()(config_commands.show)
-config_app.command()(config_commands.schema)
-app.add_typer(config_app, name="config")
+
+def _add(function: Callable[..., None], group: str | None, *examples: str, to: typer.Typer = app, **more: Any) -> None:  # noqa: ANN401
+    """Add the command with its examples, below its group's heading in the help."""
+    to.command(cls=Command, rich_help_panel=group, epilog="\n".join(examples), **more)(function)
+
+
+_add(server_commands.run, _WATCH, f"kneewatch run -c {_CONFIG}")
+_add(
+    server_commands.check,
+    _WATCH,
+    f"kneewatch check {_SERVER}",
+    f"kneewatch check -c {_CONFIG} --target llama-8b",
+    short_help="Send one canary of each kind to each target.",
+)
+_add(
+    server_commands.doctor,
+    _WATCH,
+    f"kneewatch doctor {_SERVER}",
+    f"kneewatch doctor {_SERVER} --write {_CONFIG}",
+    short_help="Examine a server: what it serves, whether it is healthy, what limits it.",
+)
+_add(
+    ramp_command.ramp,
+    _MEASURE,
+    f"kneewatch ramp {_SERVER} -o result.json",
+    f"kneewatch ramp {_SERVER} --rates 1,2,4 --ttft 300ms",
+    f"kneewatch ramp -c {_CONFIG} --target llama-8b",
+    context_settings={"allow_extra_args": True},  # the file of `--json FILE`
+)
+_add(
+    server_commands.forecast,
+    _MEASURE,
+    f"kneewatch forecast {_SERVER}",
+    f"kneewatch forecast -c {_CONFIG} --target llama-8b --history 6h",
+)
+_add(
+    tune_command.tune,
+    _MEASURE,
+    "kneewatch tune --start 'vllm serve MODEL --port {port}' --knob max_num_seqs=256,128",
+    short_help="Find the best value of a vLLM setting, for a server of your own.",
+)
+_add(
+    result_commands.trace,
+    _MEASURE,
+    "kneewatch trace azure.csv -o lengths.jsonl",
+    short_help="Describe a recorded trace, and write it without text.",
+)
+_add(
+    result_commands.compare,
+    _RESULTS,
+    "kneewatch compare before.json after.json",
+    short_help="Compare two results of ramp or of other benchmarks.",
+)
+_add(
+    result_commands.table,
+    _RESULTS,
+    "kneewatch table results/ --steps",
+    short_help="Print results of ramp as one table.",
+)
+_add(
+    result_commands.plan,
+    _RESULTS,
+    "kneewatch plan result.json --peak 40",
+    short_help="Plan replicas for a peak from results of ramp.",
+)
+_add(
+    result_commands.roofline,
+    _RESULTS,
+    "kneewatch roofline --gpu H100 --params 8B --model-config config.json",
+    short_help="Compute what a model can do at most on its GPUs.",
+)
+config_app = typer.Typer(cls=Group, help="Check or print a configuration.")
+_add(config_commands.check, None, f"kneewatch config check -c {_CONFIG}", to=config_app)
+_add(config_commands.show, None, f"kneewatch config show -c {_CONFIG}", to=config_app)
+_add(config_commands.schema, None, "kneewatch config schema > kneewatch.schema.json", to=config_app)
+app.add_typer(config_app, name="config", rich_help_panel=_SET_UP)
+_add(
+    config_commands.dashboards,
+    _SET_UP,
+    f"kneewatch dashboards -c {_CONFIG} -o dashboards",
+    short_help="Write the Grafana dashboards.",
+)
+_add(
+    config_commands.alerts,
+    _SET_UP,
+    f"kneewatch alerts -c {_CONFIG} -o rules",
+    short_help="Write the Prometheus alert rules.",
+)
+_add(
+    demo_commands.demo,
+    _TRY,
+    "kneewatch demo",
+    short_help="Show everything against a mock server, for a minute.",
+)
+_add(demo_commands.sim, _TRY, "kneewatch sim --port 8000", short_help="Run a mock vLLM server.")
 
 
 def command() -> Any:  # noqa: ANN401 - of click, or of the one that Typer brings

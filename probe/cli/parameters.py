@@ -11,53 +11,115 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from probe.core import request
+from probe.core.durations import parse_duration
+from probe.core.text import one_line
 
+_LONGEST = "520w"  # ten years: more is a typing error
 _APIS = [api.value for api in request.Api]
+
+
+def duration_option(
+    words: str, *, least: str, most: str | None = None, default: str | None = None, panel: str | None = None
+) -> Any:  # noqa: ANN401
+    """Return an option that takes a duration, such as 90s or 5m, or plain seconds, from `least` to `most`."""
+    low, high = parse_duration(least), parse_duration(most or _LONGEST)
+    limits = f"{least} to {most}" if most is not None else f"at least {least}"
+
+    def seconds(text: object) -> float:
+        try:
+            found = float(text)  # type: ignore[arg-type]
+        except ValueError:
+            try:
+                found = parse_duration(text)
+            except ValueError as error:
+                raise typer.BadParameter(str(error)) from None
+        if not low <= found <= high:
+            raise typer.BadParameter(f"expected a duration of {limits}, such as 90s or 5m, got {one_line(str(text))}")
+        return found
+
+    shown = f"{words} [{f'default: {default}; ' if default is not None else ''}{limits}]"
+    return typer.Option(parser=seconds, metavar="DURATION", help=shown, show_default=False, rich_help_panel=panel)
+
+
 ConfigFile = Annotated[Path, typer.Option("-c", "--config", help="Configuration file (YAML).")]
-MaybeConfigFile = Annotated[Path | None, typer.Option("-c", "--config", help="Configuration file (YAML).")]
-BaseUrl = Annotated[str | None, typer.Option("--base-url", help="Server to use instead of a configuration.")]
+MaybeConfigFile = Annotated[
+    Path | None, typer.Option("-c", "--config", help="Configuration file (YAML).", rich_help_panel="Server")
+]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--base-url", help="Server to use instead of a configuration.", metavar="URL", rich_help_panel="Server"
+    ),
+]
 Model = Annotated[
-    str | None, typer.Option("--model", help="Model name, with --base-url. Default: auto, which asks the server.")
+    str | None,
+    typer.Option(
+        "--model",
+        help="Model name, with --base-url. Default: auto, which asks the server.",
+        metavar="NAME",
+        rich_help_panel="Server",
+    ),
 ]
 ApiKeyFile = Annotated[
-    Path | None, typer.Option("--api-key-file", help="File with the server's API key, with --base-url.")
+    Path | None,
+    typer.Option("--api-key-file", help="File with the server's API key, with --base-url.", rich_help_panel="Server"),
 ]
 Api = Annotated[
     str | None,
     typer.Option(
         "--api",
         help=f"{', '.join(_APIS[:-1])} or {_APIS[-1]}, with --base-url. Default: completions.",
+        metavar="NAME",
+        rich_help_panel="Server",
     ),
 ]
 Engine = Annotated[
-    str | None, typer.Option("--engine", help="Inference engine or gateway, with --base-url. Default: auto.")
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Inference engine or gateway, with --base-url. Default: auto.",
+        metavar="NAME",
+        rich_help_panel="Server",
+    ),
 ]
 MetricsUrl = Annotated[
     list[str] | None,
     typer.Option(
         "--metrics-url",
-        metavar="<url>",
+        metavar="URL",
         help="The server's metrics page, with --base-url; repeat it for each replica. Default: below --base-url.",
+        rich_help_panel="Server",
     ),
 ]
 Header = Annotated[
     list[str] | None,
     typer.Option(
         "--header",
-        metavar="<text>",
+        metavar="HEADER",
         help="Additional header, with --base-url: 'NAME: VALUE', or 'NAME: @FILE' for a secret.",
-        allow_from_autoenv=False,  # a variable would be split at the blank
+        allow_from_autoenv=False,
+        rich_help_panel="Server",  # a variable would be split at the blank
     ),
 ]
 CaFile = Annotated[
     Path | None,
-    typer.Option("--ca-file", help="CA certificates that sign the server's certificate (PEM), with --base-url."),
+    typer.Option(
+        "--ca-file",
+        help="CA certificates that sign the server's certificate (PEM), with --base-url.",
+        rich_help_panel="Server",
+    ),
 ]
 PromptTokens = Annotated[
-    int | None, typer.Option("--prompt-tokens", help="Prompt length in tokens, with --base-url. Default: 256.")
+    int | None,
+    typer.Option(
+        "--prompt-tokens", help="Prompt length in tokens, with --base-url. Default: 256.", rich_help_panel="Requests"
+    ),
 ]
 OutputTokens = Annotated[
-    int | None, typer.Option("--output-tokens", help="Output length in tokens, with --base-url. Default: 128.")
+    int | None,
+    typer.Option(
+        "--output-tokens", help="Output length in tokens, with --base-url. Default: 128.", rich_help_panel="Requests"
+    ),
 ]
 Timeout = Annotated[
     str | None,
@@ -65,22 +127,34 @@ Timeout = Annotated[
         "--timeout",
         help="Time limit of a whole answer, such as 5m. Default: by the objectives and the longest answer, at least"
         " 30s; without it, a server that says nothing for 30s has failed too.",
+        metavar="DURATION",
+        rich_help_panel="Server",
     ),
 ]
 OneTarget = Annotated[
-    str | None, typer.Option("--target", help="Target, configured or discovered; required if there are several.")
+    str | None,
+    typer.Option(
+        "--target",
+        help="Target, configured or discovered; required if there are several.",
+        metavar="NAME",
+        rich_help_panel="Server",
+    ),
 ]
 Note = Annotated[
     list[str] | None,
     typer.Option(
         "--note",
-        metavar="<name=value>",
+        metavar="NAME=VALUE",
         help="Fact about the server to keep with the result, such as image=vllm/vllm-openai:v0.32.0,"
         " commit, node or driver; can be repeated.",
         allow_from_autoenv=False,
+        rich_help_panel="Result",
     ),
 ]
-Out = Annotated[Path, typer.Option("-o", "--out", help="Directory to write to, created if missing; - prints instead.")]
+Out = Annotated[
+    Path,
+    typer.Option("-o", "--out", help="Directory to write to, created if missing; - prints instead.", metavar="DIR"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -109,16 +183,39 @@ class LengthOptions:
 class ObjectiveOptions:
     """The objectives of the server of --base-url."""
 
-    ttft: Annotated[str | None, typer.Option(help="TTFT objective, with --base-url. Default: 500ms.")] = None
-    tpot: Annotated[str | None, typer.Option(help="TPOT objective, with --base-url. Default: 50ms.")] = None
-    e2e: Annotated[str | None, typer.Option(help="E2E objective, with --base-url. Default: none.")] = None
+    ttft: Annotated[
+        str | None,
+        typer.Option(
+            help="TTFT objective, with --base-url. Default: 500ms.", metavar="DURATION", rich_help_panel="Objectives"
+        ),
+    ] = None
+    tpot: Annotated[
+        str | None,
+        typer.Option(
+            help="TPOT objective, with --base-url. Default: 50ms.", metavar="DURATION", rich_help_panel="Objectives"
+        ),
+    ] = None
+    e2e: Annotated[
+        str | None,
+        typer.Option(
+            help="E2E objective, with --base-url. Default: none.", metavar="DURATION", rich_help_panel="Objectives"
+        ),
+    ] = None
     itl: Annotated[
         str | None,
-        typer.Option(help="Objective for a request's longest gap between tokens, with --base-url. Default: none."),
+        typer.Option(
+            help="Objective for a request's longest gap between tokens, with --base-url. Default: none.",
+            metavar="DURATION",
+            rich_help_panel="Objectives",
+        ),
     ] = None
     ratio: Annotated[
         str | None,
-        typer.Option(help="Share of requests that must meet each latency objective, with --base-url. Default: 0.95."),
+        typer.Option(
+            help="Share of requests that must meet each latency objective, with --base-url. Default: 0.95.",
+            metavar="SHARE",
+            rich_help_panel="Objectives",
+        ),
     ] = None
 
 

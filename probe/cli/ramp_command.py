@@ -26,6 +26,7 @@ from probe.cli.parameters import (
     OneTarget,
     ServerOptions,
     Timeout,
+    duration_option,
     grouped,
 )
 from probe.core.errors import ConfigError
@@ -55,13 +56,20 @@ class RampOptions:
     base_url: BaseUrl = None
     server: ServerOptions = NO_SERVER
     concurrency: Annotated[
-        str | None, typer.Option(help="Fixed steps in requests in flight (closed loop), such as 1,2,4,8.")
+        str | None,
+        typer.Option(
+            help="Fixed steps in requests in flight (closed loop), such as 1,2,4,8.",
+            metavar="N,N,...",
+            rich_help_panel="Load",
+        ),
     ] = None
     rates: Annotated[
         str | None,
         typer.Option(
             help="Fixed steps in requests/s (open loop), such as 0.5,1,2. Default: the configuration's; without fixed"
-            " steps, Kneewatch searches for the knee."
+            " steps, Kneewatch searches for the knee.",
+            metavar="RATE,RATE,...",
+            rich_help_panel="Load",
         ),
     ] = None
     trace: Annotated[
@@ -69,18 +77,25 @@ class RampOptions:
         typer.Option(
             help="Send requests with the lengths recorded in this file and, without --rates or --concurrency, at the"
             " recorded times. Reads JSONL of `kneewatch trace`, Mooncake, ShareGPT and vLLM's custom data sets, and CSV"
-            " of BurstGPT and Azure."
+            " of BurstGPT and Azure.",
+            rich_help_panel="Load",
         ),
     ] = None
     speeds: Annotated[
         str | None,
-        typer.Option(help="With --trace: multiples of the recorded speed, such as 0.5,1,2; one step each. Default: 1."),
+        typer.Option(
+            help="With --trace: multiples of the recorded speed, such as 0.5,1,2; one step each. Default: 1.",
+            metavar="NUMBER,...",
+            rich_help_panel="Load",
+        ),
     ] = None
     arrivals: Annotated[
         str | None,
         typer.Option(
             help="With --rates: poisson, constant, or rising, whose rate rises from 0 in the first sixth of a step."
-            " Default: the configuration's, or poisson."
+            " Default: the configuration's, or poisson.",
+            metavar="PATTERN",
+            rich_help_panel="Load",
         ),
     ] = None
     burstiness: Annotated[
@@ -89,6 +104,7 @@ class RampOptions:
             min=0.01,
             max=100,
             help="With --rates: shape of gamma-distributed gaps; below 1 requests come in bursts, 1 is poisson.",
+            rich_help_panel="Load",
         ),
     ] = None
     max_concurrency: Annotated[
@@ -98,36 +114,44 @@ class RampOptions:
             max=1024,
             help="With --rates: limit requests in flight; further ones wait, and the wait counts in TTFT. Without a"
             " limit, a step ends at 512. Default: the configuration's.",
+            rich_help_panel="Load",
         ),
     ] = None
     observe: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            max=3600,
-            help="Search only: seconds to watch live traffic before adding load. Default: the configuration's, or 30.",
+        duration_option(
+            "Search only: how long to watch live traffic before adding load. Default: the configuration's, or 30s.",
+            least="0s",
+            most="1h",
+            panel="Load",
         ),
     ] = None
     step_seconds: Annotated[
         float | None,
-        typer.Option(
-            min=1,
-            max=3600,
-            help="Length of a fixed step in seconds; extended up to three times to reach 20 requests. A replayed trace"
-            " runs to its end. Default: the configuration's, or 15.",
+        duration_option(
+            "Length of a fixed step; extended up to three times to reach 20 requests. A replayed trace"
+            " runs to its end. Default: the configuration's, or 15s.",
+            least="1s",
+            most="1h",
+            panel="Load",
         ),
     ] = None
     requests_per_step: Annotated[
         int | None,
-        typer.Option(min=1, help="End a fixed step after this many requests instead of after --step-seconds."),
+        typer.Option(
+            min=1,
+            help="End a fixed step after this many requests instead of after --step-seconds.",
+            rich_help_panel="Load",
+        ),
     ] = None
     confirm_seconds: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            max=3600,
-            help="Before reporting, repeat the highest fixed step that met its objectives for this long, or 1000"
-            " requests; 0: skip. Short steps overstate a capacity. Default: the configuration's, or 180.",
+        duration_option(
+            "Before reporting, repeat the highest fixed step that met its objectives for this long, or 1000"
+            " requests; 0: skip. Short steps overstate a capacity. Default: the configuration's, or 3m.",
+            least="0s",
+            most="1h",
+            panel="Load",
         ),
     ] = None
     workload: Annotated[
@@ -135,40 +159,62 @@ class RampOptions:
         typer.Option(
             help="A workload of the configuration, or a preset: short-chat, long-prefill, long-decode, mixed,"
             " prefix-cold, prefix-warm, varied-chat, conversation or production; or users, for the lengths that the"
-            " server's metrics show."
+            " server's metrics show.",
+            metavar="NAME",
+            rich_help_panel="Requests",
         ),
     ] = None
     lengths: LengthOptions = NO_LENGTHS
     objectives: ObjectiveOptions = NO_OBJECTIVES
     max_seconds: Annotated[
-        float | None, typer.Option(min=1, help="Budget: wall time in seconds. Default: the configuration's, or 300.")
+        float | None,
+        duration_option("Budget: wall time. Default: the configuration's, or 5m.", least="1s", panel="Limits"),
     ] = None
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Budget: prompt and output tokens. Default: the configuration's, or 5000000."),
+        typer.Option(
+            min=1,
+            help="Budget: prompt and output tokens. Default: the configuration's, or 5000000.",
+            rich_help_panel="Limits",
+        ),
     ] = None
     timeout: Timeout = None
-    seed: Annotated[int, typer.Option(help="Seed of the prompt lengths; the prompts differ in every run.")] = 0
+    seed: Annotated[
+        int, typer.Option(help="Seed of the prompt lengths; the prompts differ in every run.", rich_help_panel="Load")
+    ] = 0
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1, max=64, help="Number of processes that send the load. Default: as many as the cores allow."
+            min=1,
+            max=64,
+            help="Number of processes that send the load. Default: as many as the cores allow.",
+            rich_help_panel="Load",
         ),
     ] = None
-    guard: Annotated[bool, typer.Option(help="Stop when the server queues, preempts or fails requests.")] = True
+    guard: Annotated[
+        bool, typer.Option(help="Stop when the server queues, preempts or fails requests.", rich_help_panel="Limits")
+    ] = True
     stream_guard: Annotated[
         bool,
         typer.Option(
-            "--stream-guard", help="Guard by the run's own answers only, for a server without a metrics page."
+            "--stream-guard",
+            help="Guard by the run's own answers only, for a server without a metrics page.",
+            rich_help_panel="Limits",
         ),
     ] = False
     note: Note = None
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write the result as JSON to this file; - is standard output.")
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="Write the result as JSON to this file; - is standard output.", rich_help_panel="Result"
+        ),
     ] = None
     as_json: Json = False
     html_file: Annotated[
-        Path | None, typer.Option("--html", help="Write an HTML report to this file; - is standard output.")
+        Path | None,
+        typer.Option(
+            "--html", help="Write an HTML report to this file; - is standard output.", rich_help_panel="Result"
+        ),
     ] = None
 
     def check(self) -> None:

@@ -14,12 +14,18 @@ from probe.core.text import one_line
 
 
 def compare(
-    base: Annotated[Path, typer.Argument(help="The measurement to compare with, or a folder of them.")],
+    base: Annotated[Path, typer.Argument(help="The measurement to compare with, or a folder of them.", metavar="BASE")],
     new: Annotated[
-        Path, typer.Argument(help="The measurement to judge, or a folder: files with the same name are compared.")
+        Path,
+        typer.Argument(
+            help="The measurement to judge, or a folder: files with the same name are compared.", metavar="NEW"
+        ),
     ],
     tolerance: Annotated[
-        str, typer.Option(help="Changes up to this size count as equal; with 0% only the intervals decide.")
+        str,
+        typer.Option(
+            help="Changes up to this size count as equal; with 0% only the intervals decide.", metavar="SHARE"
+        ),
     ] = "5%",
     force: Annotated[
         bool, typer.Option("--force", help="Compare even results that are not comparable, and name the differences.")
@@ -63,7 +69,9 @@ def compare(
 
 
 def table(
-    results: Annotated[list[Path], typer.Argument(help="Files of `ramp --json`, or folders of them.")],
+    results: Annotated[
+        list[Path], typer.Argument(help="Files of `ramp --json`, or folders of them.", metavar="RESULT")
+    ],
     steps: Annotated[bool, typer.Option("--steps", help="Print a row for each step, not for each result.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV in base units instead of Markdown.")] = False,
     as_bench: Annotated[
@@ -74,7 +82,8 @@ def table(
         typer.Option(help="Append the conditions and steps of each result to this Markdown file instead."),
     ] = None,
     gpu_hour_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a GPU hour, for the price of accepted output tokens.")
+        float | None,
+        typer.Option(min=0, help="Price of a GPU hour, for the price of accepted output tokens.", metavar="PRICE"),
     ] = None,
     gpus: Annotated[
         int | None, typer.Option(min=1, max=10_000, help="GPUs of the server. Default: by the server's flags, or 1.")
@@ -112,16 +121,22 @@ class PeakOptions:
     """The peak that replicas are planned for: one of the first three."""
 
     peak: Annotated[
-        float | None, typer.Option(help="Peak in requests/s, for requests like those of the result's workload.")
+        float | None,
+        typer.Option(help="Peak in requests/s, for requests like those of the result's workload.", metavar="RATE"),
     ] = None
-    peak_output_tokens: Annotated[float | None, typer.Option(help="Peak in output tokens/s instead.")] = None
+    peak_output_tokens: Annotated[
+        float | None, typer.Option(help="Peak in output tokens/s instead.", metavar="RATE")
+    ] = None
     prometheus: Annotated[
         str | None,
-        typer.Option(help="Prometheus to read the users' peak from instead: their highest five minutes in --weeks."),
+        typer.Option(
+            help="Prometheus to read the users' peak from instead: their highest five minutes in --weeks.",
+            metavar="URL",
+        ),
     ] = None
     prometheus_label: Annotated[
         list[str] | None,
-        typer.Option(metavar="<name=value>", help="Label of its series there, such as cluster=eu; can be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="Label of its series there, such as cluster=eu; can be repeated."),
     ] = None
     weeks: Annotated[int, typer.Option(min=1, max=12, help="Weeks that --prometheus looks back.")] = 4
 
@@ -134,12 +149,13 @@ class PlanOptions:
         str,
         typer.Option(
             help="Share of each replica's capacity to keep free at the peak: no balancer divides requests evenly,"
-            " and latencies rise steeply at the knee."
+            " and latencies rise steeply at the knee.",
+            metavar="SHARE",
         ),
     ] = "20%"
     spare: Annotated[int, typer.Option(min=0, max=1000, help="Replicas that may be lost at the peak.")] = 1
     gpu_hour_price: Annotated[
-        float | None, typer.Option(min=0, help="Price of a GPU hour, for the price of output tokens.")
+        float | None, typer.Option(min=0, help="Price of a GPU hour, for the price of output tokens.", metavar="PRICE")
     ] = None
     gpus: Annotated[
         int | None, typer.Option(min=1, max=10_000, help="GPUs of a replica. Default: by the server's flags, or 1.")
@@ -148,7 +164,9 @@ class PlanOptions:
 
 @grouped
 def plan(
-    results: Annotated[list[Path] | None, typer.Argument(help="Files of `ramp --json`; each gets a plan.")] = None,
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Files of `ramp --json`; each gets a plan.", metavar="RESULT")
+    ] = None,
     config: MaybeConfigFile = None,
     target: OneTarget = None,
     peak: PeakOptions = PeakOptions(),
@@ -207,7 +225,10 @@ class Lengths:
     """The lengths of requests: by a preset, by two numbers, or as in a result."""
 
     workload: Annotated[
-        str | None, typer.Option(help="Preset with the lengths, such as long-prefill. Default: default, 256 and 128.")
+        str | None,
+        typer.Option(
+            help="Preset with the lengths, such as long-prefill. Default: default, 256 and 128.", metavar="NAME"
+        ),
     ] = None
     prompt_tokens: Annotated[
         int | None, typer.Option(min=1, max=2_000_000, help="Prompt length in tokens, instead of --workload.")
@@ -223,17 +244,23 @@ class Lengths:
 
 @grouped
 def roofline(
-    gpu: Annotated[str, typer.Option(help="GPU model, such as H100, L40S or 'NVIDIA A100-SXM4-80GB'.")],
-    params: Annotated[str, typer.Option(help="Parameters of the model, such as 8B or 700M.")],
+    gpu: Annotated[str, typer.Option(help="GPU model, such as H100, L40S or 'NVIDIA A100-SXM4-80GB'.", metavar="NAME")],
+    params: Annotated[str, typer.Option(help="Parameters of the model, such as 8B or 700M.", metavar="COUNT")],
     active_params: Annotated[
-        str | None, typer.Option(help="For a mixture of experts: parameters used for one token. Default: all.")
+        str | None,
+        typer.Option(help="For a mixture of experts: parameters used for one token. Default: all.", metavar="COUNT"),
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, max=1024, help="GPUs that share each step (tensor parallel).")] = 1,
     weight_bits: Annotated[int, typer.Option(help="Bits per weight: 4, 8 or 16. 8 implies FP8 compute.")] = 16,
     kv: KvOptions = KvOptions(),
     memory_utilization: Annotated[
         float,
-        typer.Option(min=0.01, max=1, help="Share of GPU memory that the server may use: --gpu-memory-utilization."),
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="Share of GPU memory that the server may use: --gpu-memory-utilization.",
+            metavar="SHARE",
+        ),
     ] = 0.9,
     lengths: Lengths = Lengths(),
     as_json: Json = False,
@@ -260,7 +287,9 @@ def roofline(
 
 
 def trace(
-    file: Annotated[Path, typer.Argument(help="The trace to read, in any of the formats of `ramp --trace`.")],
+    file: Annotated[
+        Path, typer.Argument(help="The trace to read, in any of the formats of `ramp --trace`.", metavar="FILE")
+    ],
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="Write it to this file in Kneewatch's format.")
     ] = None,

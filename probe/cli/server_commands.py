@@ -18,6 +18,7 @@ from probe.cli.parameters import (
     OneTarget,
     ServerOptions,
     Timeout,
+    duration_option,
     grouped,
 )
 
@@ -72,7 +73,9 @@ def check(
     target: Annotated[
         str | None,
         typer.Option(
-            "--target", help="A target, or a discovery to check all it finds. Default: all targets with an address."
+            "--target",
+            help="A target, or a discovery to check all it finds. Default: all targets with an address.",
+            metavar="NAME",
         ),
     ] = None,
     base_url: BaseUrl = None,
@@ -115,9 +118,12 @@ def forecast(
     target: OneTarget = None,
     base_url: BaseUrl = None,
     server: ServerOptions = NO_SERVER,
-    seconds: Annotated[float, typer.Option(min=15, max=86400, help="Seconds to watch live traffic.")] = 120.0,
+    seconds: Annotated[
+        float, duration_option("How long to watch live traffic.", least="15s", most="1d", default="2m")
+    ] = 120.0,
     history: Annotated[
-        str | None, typer.Option(help="Use this much history from Prometheus instead, such as 6h; needs -c.")
+        str | None,
+        typer.Option(help="Use this much history from Prometheus instead, such as 6h; needs -c.", metavar="DURATION"),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -149,11 +155,13 @@ def forecast(
 
 @grouped
 def doctor(
-    base_url: Annotated[str, typer.Option("--base-url", help="Server to examine.")],
+    base_url: Annotated[str, typer.Option("--base-url", help="Server to examine.", metavar="URL")],
     server: ServerOptions = NO_SERVER,
     lengths: LengthOptions = NO_LENGTHS,
     timeout: Timeout = None,
-    seconds: Annotated[float, typer.Option(min=15, max=45, help="Seconds to watch live traffic.")] = 30.0,
+    seconds: Annotated[
+        float, duration_option("How long to watch live traffic.", least="15s", most="45s", default="30s")
+    ] = 30.0,
     fail_on: Annotated[
         Literal["objectives", "problems", "never"],
         typer.Option(

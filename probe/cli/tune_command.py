@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from probe.cli.output import NAME
-from probe.cli.parameters import Api, ApiKeyFile, CaFile, Header, Json, Model, Note, Timeout, grouped
+from probe.cli.parameters import Api, ApiKeyFile, CaFile, Header, Json, Model, Note, Timeout, duration_option, grouped
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,69 +19,131 @@ class TuneOptions:
         list[str],
         typer.Option(
             "--knob",
-            metavar="<name=base,value,...>",
+            metavar="NAME=BASE,VALUE,...",
             help="A setting and its values, the present one first: max_num_seqs, max_num_batched_tokens,"
             " gpu_memory_utilization, kv_cache_dtype or enable_prefix_caching. Can be repeated; settings are tuned one"
             " after the other.",
+            rich_help_panel="Settings",
         ),
     ]
     start: Annotated[
         str | None,
         typer.Option(
             help="Command that starts the server, with {port}. Settings are added as vLLM's flags, or replace"
-            " placeholders such as {max_num_seqs}. It runs without a shell, and is stopped after each measurement."
+            " placeholders such as {max_num_seqs}. It runs without a shell, and is stopped after each measurement.",
+            metavar="COMMAND",
+            rich_help_panel="Server",
         ),
     ] = None
     apply: Annotated[
         list[str] | None,
         typer.Option(
             "--apply",
-            metavar="<command>",
+            metavar="COMMAND",
             help="Command that changes a server that runs elsewhere, with {value} or placeholders such as"
             " {max_num_seqs}, and returns when the change is done. Can be repeated, such as for a command that waits."
             " With --base-url.",
             allow_from_autoenv=False,
+            rich_help_panel="Server",
         ),
     ] = None
-    base_url: Annotated[str | None, typer.Option(help="Address of the server that --apply changes.")] = None
+    base_url: Annotated[
+        str | None,
+        typer.Option(help="Address of the server that --apply changes.", metavar="URL", rich_help_panel="Server"),
+    ] = None
     port: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=65535,
             help="Port for --start. Default: one that is free.",
-            allow_from_autoenv=False,  # Kubernetes sets such names for services
+            allow_from_autoenv=False,
+            rich_help_panel="Server",  # Kubernetes sets such names for services
         ),
     ] = None
     any_host: Annotated[
-        bool, typer.Option("--any-host", help="Allow --start to run a server that other machines can reach.")
+        bool,
+        typer.Option(
+            "--any-host", help="Allow --start to run a server that other machines can reach.", rich_help_panel="Server"
+        ),
     ] = False
     ready_url: Annotated[
-        str | None, typer.Option(help="Address that answers 200 when the server is ready. Default: its /health.")
+        str | None,
+        typer.Option(
+            help="Address that answers 200 when the server is ready. Default: its /health.",
+            metavar="URL",
+            rich_help_panel="Server",
+        ),
     ] = None
-    start_timeout: Annotated[str, typer.Option(help="Time for the server to come up, or to change.")] = "10m"
+    start_timeout: Annotated[
+        str,
+        typer.Option(
+            help="Time for the server to come up, or to change.", metavar="DURATION", rich_help_panel="Server"
+        ),
+    ] = "10m"
     out: Annotated[
-        Path, typer.Option("-o", "--out", help="New folder for the record, each result, and the server's output.")
+        Path,
+        typer.Option(
+            "-o",
+            "--out",
+            help="New folder for the record, each result, and the server's output.",
+            metavar="DIR",
+            rich_help_panel="Result",
+        ),
     ] = Path("kneewatch-tune")
     plan_only: Annotated[
         bool,
-        typer.Option("--plan-only", help="Start and send nothing: print the predictions, and what a run would cost."),
+        typer.Option(
+            "--plan-only",
+            help="Start and send nothing: print the predictions, and what a run would cost.",
+            rich_help_panel="Settings",
+        ),
     ] = False
     result: Annotated[
-        Path | None, typer.Option(help="With --plan-only: a `ramp --json` result of the base, to predict from.")
+        Path | None,
+        typer.Option(
+            help="With --plan-only: a `ramp --json` result of the base, to predict from.", rich_help_panel="Settings"
+        ),
     ] = None
     measure_all: Annotated[
-        bool, typer.Option("--measure-all", help="Measure even values that are predicted to lose clearly.")
+        bool,
+        typer.Option(
+            "--measure-all", help="Measure even values that are predicted to lose clearly.", rich_help_panel="Settings"
+        ),
     ] = False
-    tolerance: Annotated[str, typer.Option(help="Changes of capacity up to this size count as equal.")] = "5%"
-    workload: Annotated[str | None, typer.Option(help="Workload preset, as in `ramp`.")] = None
-    prompt_tokens: Annotated[int | None, typer.Option(help="Prompt length in tokens. Default: 256.")] = None
-    output_tokens: Annotated[int | None, typer.Option(help="Output length in tokens. Default: 128.")] = None
-    ttft: Annotated[str | None, typer.Option(help="TTFT objective. Default: 500ms.")] = None
-    tpot: Annotated[str | None, typer.Option(help="TPOT objective. Default: 50ms.")] = None
-    e2e: Annotated[str | None, typer.Option(help="E2E objective. Default: none.")] = None
+    tolerance: Annotated[
+        str,
+        typer.Option(
+            help="Changes of capacity up to this size count as equal.", metavar="SHARE", rich_help_panel="Settings"
+        ),
+    ] = "5%"
+    workload: Annotated[
+        str | None, typer.Option(help="Workload preset, as in `ramp`.", metavar="NAME", rich_help_panel="Requests")
+    ] = None
+    prompt_tokens: Annotated[
+        int | None, typer.Option(help="Prompt length in tokens. Default: 256.", rich_help_panel="Requests")
+    ] = None
+    output_tokens: Annotated[
+        int | None, typer.Option(help="Output length in tokens. Default: 128.", rich_help_panel="Requests")
+    ] = None
+    ttft: Annotated[
+        str | None,
+        typer.Option(help="TTFT objective. Default: 500ms.", metavar="DURATION", rich_help_panel="Objectives"),
+    ] = None
+    tpot: Annotated[
+        str | None,
+        typer.Option(help="TPOT objective. Default: 50ms.", metavar="DURATION", rich_help_panel="Objectives"),
+    ] = None
+    e2e: Annotated[
+        str | None, typer.Option(help="E2E objective. Default: none.", metavar="DURATION", rich_help_panel="Objectives")
+    ] = None
     ratio: Annotated[
-        str | None, typer.Option(help="Share of requests that must meet each latency objective. Default: 0.95.")
+        str | None,
+        typer.Option(
+            help="Share of requests that must meet each latency objective. Default: 0.95.",
+            metavar="SHARE",
+            rich_help_panel="Objectives",
+        ),
     ] = None
     model: Model = None
     api: Api = None
@@ -89,16 +151,23 @@ class TuneOptions:
     header: Header = None
     ca_file: CaFile = None
     observe: Annotated[
-        float | None, typer.Option(min=0, max=3600, help="Seconds to watch live traffic before each run adds load.")
+        float | None,
+        duration_option(
+            "How long to watch live traffic before each run adds load.", least="0s", most="1h", panel="Load"
+        ),
     ] = None
     max_seconds: Annotated[
-        float | None, typer.Option(min=1, help="Budget of each run: wall time in seconds. Default: 300.")
+        float | None,
+        duration_option("Budget of each run: wall time. Default: 5m.", least="1s", panel="Limits"),
     ] = None
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Budget of each run: prompt and output tokens. Default: 5000000.")
+        int | None,
+        typer.Option(
+            min=1, help="Budget of each run: prompt and output tokens. Default: 5000000.", rich_help_panel="Limits"
+        ),
     ] = None
     timeout: Timeout = None
-    seed: Annotated[int, typer.Option(help="Seed of the prompt lengths.")] = 0
+    seed: Annotated[int, typer.Option(help="Seed of the prompt lengths.", rich_help_panel="Load")] = 0
     note: Note = None
     as_json: Json = False
 

@@ -3,12 +3,15 @@
 import csv
 import json
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
@@ -103,7 +106,7 @@ def test_the_version_from_the_module() -> None:
         (["check", "--nope"], "kneewatch check: No such option: --nope"),
         (["alerts"], "kneewatch alerts: Missing option '-o' / '--out'"),
         (["ramp", "--seed", "x"], "kneewatch ramp: Invalid value for '--seed'"),
-        (["compare", "one.json"], "kneewatch compare: Missing argument 'new'"),
+        (["compare", "one.json"], "kneewatch compare: Missing argument 'NEW'"),
         (["nope"], "kneewatch: No such command 'nope'"),
         (["config"], "kneewatch config: Missing command"),
     ],
@@ -127,6 +130,50 @@ def test_help_fits_a_terminal_of_80_columns_and_has_a_short_option() -> None:
         assert "...\n" not in short.stdout.partition("\n")[2], "each command's line is whole"
 
 
+def test_the_help_lists_commands_in_groups() -> None:
+    listed = CliRunner().invoke(app, ["--help"]).stdout
+    groups = ["Watch:", "Measure:", "Results:", "Set up:", "Try:", "Options:"]
+    assert [line for line in listed.splitlines() if line in groups] == groups
+    assert re.search(r"Watch:\n  run .*\n  check (.*\n)+  doctor (.*\n)+Measure:\n  ramp ", listed)
+
+
+def _commands(group: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, found in group.commands.items():
+        if hasattr(found, "commands"):
+            yield from _commands(found, (*names, name))
+        else:
+            yield (*names, name), found
+
+
+def test_each_command_names_its_values_and_has_an_example_that_its_options_take() -> None:
+    for names, found in _commands(get_command(app)):
+        shown = CliRunner().invoke(app, [*names, "--help"], terminal_width=78).stdout
+        usage, _, examples = shown.partition("Example")
+        assert not re.search(r"^ *(-. ?, )?--\S+ <|^Usage.*[{]", usage, re.MULTILINE), names
+        lines = [line.strip() for line in examples.splitlines()[1:]]
+        assert lines, names
+        for line in lines:
+            words = shlex.split(line.partition(" > ")[0])
+            assert words[: len(names) + 1] == ["kneewatch", *names]
+            # Without a command to run: options that do not exist and values of a wrong form end it.
+            found.make_context(names[-1], words[len(names) + 1 :]).close()
+
+
+@pytest.mark.parametrize(("written", "seconds"), [("90", 90.0), ("90s", 90.0), ("1.5m", 90.0), ("1m30s", 90.0)])
+def test_a_duration_has_a_unit_or_is_in_seconds(written: str, seconds: float) -> None:
+    ramp = get_command(app).commands["ramp"]  # type: ignore[attr-defined]
+    found = ramp.make_context("ramp", ["--step-seconds", written, "--max-seconds", written])
+    assert (found.params["step_seconds"], found.params["max_seconds"]) == (seconds, seconds)
+
+
+@pytest.mark.parametrize("written", ["0.5s", "2h", "5 m", "nan", "inf", ""])
+def test_a_duration_out_of_its_limits_is_one_line(written: str) -> None:
+    done = _kneewatch("ramp", "--step-seconds", written)
+    assert done.status == 2
+    (line,) = done.err.splitlines()
+    assert line.startswith("kneewatch ramp: Invalid value for '--step-seconds': expected a duration")
+
+
 def _help(command: str) -> str:
     """Return a command's help on one line, whatever the width of the terminal."""
     done = CliRunner().invoke(app, [command, "--help"], terminal_width=400)
@@ -141,7 +188,7 @@ def _help(command: str) -> str:
         ("ramp", "Works for targets without scheduled load too."),
         ("ramp", "stops the load at once"),
         ("ramp", "Kneewatch searches for the knee"),
-        ("ramp", "runs to its end. Default: the configuration's, or 15."),
+        ("ramp", "runs to its end. Default: the configuration's, or 15s."),
         ("sim", "Server to simulate; --list shows the choices."),
         ("dashboards", f"{FLEET}.json"),
         ("dashboards", RUNBOOKS),
