@@ -67,7 +67,8 @@ class _Told(App):
         super().__init__(CONFIG, VirtualClock())
         self.reported: list[tuple[float, float | None]] = []
         for task in ("canary", "scrape"):  # they would ask a server that is not there
-            del self._schedule._tasks[TaskId(task, "a")]
+            self._schedule._jobs.remove_job(repr(TaskId(task, "a")))
+            del self._schedule._tasks[repr(TaskId(task, "a"))]
         publish = self.measurements.forecast
 
         def forecast_told(result: CapacityResult) -> None:

@@ -12,7 +12,7 @@ import pytest
 from virtual_time import VirtualClock, virtually
 
 from probe.runtime.cron import cron_trigger
-from probe.runtime.scheduler import Interval, Scheduler, TaskId
+from probe.runtime.scheduler import Scheduler, TaskId
 
 CANARY = TaskId("canary", "a")
 NEVER = "0 0 29 2 *"
@@ -218,23 +218,26 @@ def test_intervals_are_moved_about_so_that_a_fleet_does_not_pulse_and_keep_their
 # Clocks that are set.
 
 
+_SET_AT_S = 4 * 3600 + 30 * 60 + 55.0
+
+
 def _cron_runs(expression: str, *, days: float, zone: str = "UTC", set_to: datetime | None = None) -> list[datetime]:
-    """Return when the wall clock says that a cron task ran, from a midnight on; after 4:30 it is set once."""
+    """Return when the wall clock says that a cron task ran, from a midnight on; at 4:30:55 it is set once."""
     heard = Heard()
     began: list[datetime] = []
 
     async def work(due_s: float) -> None:  # noqa: ARG001
-        began.append(datetime.fromtimestamp(round(heard.clock.wall_s()), UTC))
+        began.append(datetime.fromtimestamp(int(heard.clock.wall_s()), UTC))
 
     async def run() -> None:
         heard.clock.set(MIDNIGHT)
         schedule = heard.schedule()
         schedule.cron(CANARY, cron_trigger(expression, zone), work)
         schedule.start()
-        await asyncio.sleep(4.5 * 3600)
+        await asyncio.sleep(_SET_AT_S)
         if set_to is not None:
             heard.clock.set(set_to)
-        await asyncio.sleep((days * 24 - 4.5) * 3600)
+        await asyncio.sleep(days * 86400 - _SET_AT_S)
         await schedule.stop()
 
     virtually(run(), within_s=days * 86400 + 60)
@@ -290,16 +293,14 @@ def test_after_a_pause_there_is_one_run_and_the_targets_stay_spread(pause_s: flo
 @pytest.mark.parametrize("late_s", [0.1, 4.9, 5.1, 9.9, 4009.9])
 def test_a_late_run_is_not_followed_by_another_at_once(late_s: float) -> None:
     """Whatever the jitter, which is at random: so it is tried many times."""
+    works = [Work() for _ in range(50)]
 
-    async def run() -> list[float]:
-        clock, waits = VirtualClock(), []
-        for _ in range(50):
-            due = Interval(clock, 10.0, -late_s)
-            due.advance()
-            waits.append(due.wait_s())
-        return waits
+    def plan(schedule: Scheduler) -> None:
+        for i, work in enumerate(works):
+            schedule.every(TaskId("canary", str(i)), 10.0, work, first_s=-late_s)
 
-    waits = virtually(run())
+    _during(20.0, Heard(), plan)
+    waits = [work.began[1] - work.began[0] for work in works]
     assert min(waits) >= 4.0
     assert max(waits) <= 16.0
 
@@ -326,6 +327,13 @@ def test_a_cron_run_that_the_wall_clock_leaps_over_is_left_out_and_reported() ->
 @pytest.mark.fault("C22")
 def test_a_wall_clock_set_back_repeats_no_cron_run() -> None:
     assert _cron_runs("0 4,6 * * *", days=0.4, set_to=at(3, 30)) == [at(4), at(6)]
+
+
+@pytest.mark.parametrize("back_s", [0.04, 2.0, 3600.0])
+@pytest.mark.fault("C22", case="just before a run")
+def test_a_run_waits_for_a_wall_clock_that_was_set_back_just_before_it(back_s: float) -> None:
+    set_to = MIDNIGHT + timedelta(seconds=_SET_AT_S - back_s)
+    assert _cron_runs("31 4 * * *", days=0.4, set_to=set_to) == [at(4, 31)]
 
 
 @pytest.mark.fault(
@@ -488,6 +496,72 @@ def test_a_target_that_is_dropped_has_no_task_any_more_and_the_others_go_on() ->
         await schedule.stop()
 
     virtually(run())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_run_that_was_about_to_begin_does_not_when_its_target_is_dropped(turns: int) -> None:
+    heard, work = Heard(), Work(_forever)
+
+    async def run() -> None:
+        schedule = heard.schedule()
+        schedule.every(CANARY, 60.0, work)
+        schedule.start()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await schedule.drop("a")
+        began = len(work.began)
+        await asyncio.sleep(90.0)
+        assert (work.at_once, len(work.began)) == (0, began)
+        await schedule.stop()
+
+    virtually(run())
+    assert heard.problems == []
+
+
+def test_targets_whose_names_look_like_others_tasks_are_told_apart() -> None:
+    heard = Heard()
+    tasks = {TaskId("canary", "a", 1), TaskId("canary", "a:1"), TaskId("canary", "default")}
+
+    async def run() -> None:
+        schedule = heard.schedule()
+        schedule.start()
+        for task in tasks:
+            schedule.every(task, 60.0, Work())
+        await asyncio.sleep(0.1)
+        await schedule.stop()
+
+    virtually(run())
+    assert set(heard.succeeded) == tasks
+
+
+@pytest.mark.fault(
+    "TI60",
+    "Counting what became of a task fails",
+    area="Time",
+    users_see="an error in the log",
+    stays="the task runs on",
+)
+def test_only_what_goes_wrong_in_the_scheduler_is_logged_by_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def body() -> None:
+        await asyncio.sleep(0.15)
+        raise ZeroDivisionError
+
+    heard, work = Heard(), Work(body)
+    _during(1.0, heard, lambda s: s.every(CANARY, 0.1, work))
+    assert {what for _, what, _ in heard.problems} == {"failed", "skipped"}
+    assert caplog.records == []
+
+    async def run() -> None:
+        schedule = Scheduler(heard.clock, lambda _: 1 / 0, lambda *_: None)
+        schedule.every(CANARY, 0.1, quick)
+        schedule.start()
+        await asyncio.sleep(1.0)
+        await schedule.stop()
+
+    quick = Work()
+    virtually(run())
+    assert quick.ended > 5
+    assert {record.getMessage() for record in caplog.records} == {"Error notifying listener"}
 
 
 async def _forever() -> None:
