@@ -112,7 +112,7 @@ def failing(*records: RequestRecord) -> dict[str, Any]:
     for one in reversed(records):
         log.add(one)
     failures = [one for one in records if not one.is_up]
-    return {"failures": failures[:20], "failure_groups": log.groups, "since": log.since}
+    return {"failures": failures[:20], "failure_groups": log.groups, "since": log.since, "trouble": log.trouble}
 
 
 def whole_snapshot() -> ServerSnapshot:

@@ -33,6 +33,25 @@ class Since:
     is_exact: bool
 
 
+# So many successes in a row end a trouble. Fewer interrupt it: a server that fails every third request does not fail
+# "since" its last one.
+RECOVERED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Failures without RECOVERED successes in a row between them.
+
+    `sent`: canaries since the first of them, `failed`: of which failed. `last_ok_s`: when one succeeded last; None:
+    never.
+    """
+
+    since: Since
+    sent: int
+    failed: int
+    last_ok_s: float | None
+
+
 class FailureLog:
     """The last groups of failures of one target, and since when it has been up or down."""
 
@@ -40,11 +59,19 @@ class FailureLog:
         self._groups: deque[FailureGroup] = deque(maxlen=_KEEP)
         self._is_up: bool | None = None
         self.since: Since | None = None
+        self._last_ok_s: float | None = None
+        self._since_failed = 0  # successes
+        self._trouble: Trouble | None = None
 
     @property
     def groups(self) -> Sequence[FailureGroup]:
         """Return the groups, newest first."""
         return tuple(self._groups)
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Return the trouble that goes on, as far as one can tell yet; None after enough successes."""
+        return None if self._trouble is None else replace(self._trouble, last_ok_s=self._last_ok_s)
 
     def add(self, record: RequestRecord) -> None:
         """Take the next canary. One that shows nothing of the server changes nothing."""
@@ -54,10 +81,25 @@ class FailureLog:
         if is_up is not self._is_up:
             self.since = Since(record.done_wall_s, is_exact=self._is_up is not None)
             self._is_up = is_up
+        self._follow(record.done_wall_s, is_up=is_up)
         if not is_up:
             self._fail(record)
         elif self._groups and self._groups[0].recovered_s is None:
             self._recover(record.done_wall_s)
+
+    def _follow(self, at_s: float, *, is_up: bool) -> None:
+        is_first = self._trouble is None and self._last_ok_s is None
+        if is_up:
+            self._last_ok_s = at_s
+            self._since_failed += 1
+        else:
+            self._since_failed = 0
+        known = self._trouble
+        if known is None and not is_up:
+            known = Trouble(Since(at_s, is_exact=not is_first), 0, 0, None)
+        if known is not None and self._since_failed < RECOVERED:
+            known = replace(known, sent=known.sent + 1, failed=known.failed + (not is_up))
+        self._trouble = known if self._since_failed < RECOVERED else None
 
     def _fail(self, record: RequestRecord) -> None:
         last = self._groups[0] if self._groups else None

@@ -200,6 +200,40 @@ class Imbalance:
 
 
 @dataclass(frozen=True, slots=True)
+class UserLatency:
+    """Users' requests of the last minutes by one latency objective.
+
+    `late`: how many certainly missed it. `is_met`: None if that is not certain, or of fewer than ten. `p95_s`: between
+    which bounds of the server's histogram 95 % end; the upper one is None above its last.
+    """
+
+    requests: float
+    late: float
+    is_met: bool | None
+    p95_s: tuple[float, float | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UserMinutes:
+    """What became of users' requests in the last minutes. None: the server does not count it."""
+
+    seconds: float
+    ended: float | None = None
+    failed: float | None = None  # by the server's fault
+    latencies: Mapping[str, UserLatency] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMinutes:
+    """How full the server was in the last minutes: the highest KV cache usage and queue, and requests preempted."""
+
+    seconds: float
+    kv_cache_usage: float | None = None
+    waiting: float | None = None
+    preempted: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CrossChecks:
     """Values that need client, server and GPU metrics together. None or absent: unknown now."""
 
@@ -220,6 +254,8 @@ class CrossChecks:
     # them that may be on either side of it.
     users_met: Mapping[str, bool] = field(default_factory=dict)
     users_uncertain: Mapping[str, float] = field(default_factory=dict)
+    user_minutes: UserMinutes | None = None
+    engine_minutes: EngineMinutes | None = None
 
 
 @dataclass(frozen=True, slots=True)

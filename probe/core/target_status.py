@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from probe.core.canary_history import CanaryHistory
-from probe.core.failure_log import FailureGroup, Since
+from probe.core.failure_log import FailureGroup, Since, Trouble
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult, RunProgress
@@ -27,6 +27,8 @@ class CanaryStatus:
     up: bool | None  # None until the first canary has ended, and once the newest is too old
     recent: Sequence[RequestRecord] = ()  # newest first
     since: Since | None = None
+    trouble: Trouble | None = None  # failures that go on
+    is_starting: bool = False  # its failures do not count yet: the server has time to start
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,12 @@ class TargetStatus:
     failures: Sequence[RequestRecord] = ()  # newest first, kept longer than successes
     failure_groups: Sequence[FailureGroup] = ()  # newest first
     since: Since | None = None  # since when `up` has been as it is
+    trouble: Trouble | None = None  # of its only kind of canary; several kinds have their own
     history: CanaryHistory | None = None
     server: ServerSnapshot | None = None
     server_error: str | None = None
+    last_server: ServerSnapshot | None = None  # the newest one, also while the server's page cannot be read
+    last_checks: CrossChecks | None = None  # as of `last_server`
     asleep_since_s: float | None = None  # wall time of the first scrape that showed the server asleep; None: awake
     gpus: GpuSnapshot | None = None
     gpu_error: str | None = None

@@ -236,6 +236,11 @@ class StartupGrace:
         self._clock = clock
         self._ends_ns = clock.monotonic_ns() + int(seconds * 1e9)
 
+    @property
+    def is_on(self) -> bool:
+        """Return whether the server may still be starting: it has not been up, and has time left."""
+        return self._clock.monotonic_ns() < self._ends_ns
+
     def is_starting(self, record: RequestRecord) -> bool:
         """Return whether `record` was due within the grace, and before the first canary that the server answered."""
         if record.is_up:

@@ -82,6 +82,8 @@ class CanaryKind:
             up=shown.is_up if shown is not None and shown.done_ns >= oldest_ns else None,
             recent=recent,
             since=self.canary.failure_log.since,
+            trouble=self.canary.failure_log.trouble,
+            is_starting=self._startup.is_on,
         )
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from probe.core.snapshot import CrossChecks, GpuSnapshot, Histogram, ServerSnaps
 from probe.gpu.fields import utilization
 from probe.observe import kv_pressure
 from probe.observe.kv_pressure import RunningLimit
+from probe.observe.last_minutes import engine_minutes, user_minutes
 from probe.observe.server_state import WINDOW_NS, ServerState
 from probe.observe.user_objectives import UsersHour
 
@@ -70,6 +71,8 @@ class CrossChecker:
             held_back_ratio=self._held_back(),
             users_met={name: met for name, _, met in users if met is not None},
             users_uncertain={name: one.uncertain_ratio for name, one, _ in users},
+            user_minutes=user_minutes(self._state.user_history, self._objectives),
+            engine_minutes=engine_minutes(self._state.recent),
         )
 
     def _held_back(self) -> float | None:

@@ -73,6 +73,8 @@ class ServerObserver:
         self._cross_checker = cross_checker
         self.read_gpus = read_gpus
         self.server: ServerSnapshot | None = None  # None after a failed scrape
+        self.last_server: ServerSnapshot | None = None  # the newest one, whatever came after it
+        self.last_checks: CrossChecks | None = None  # as of it
         self.error: str | None = None
         self.gpus: GpuSnapshot | None = None
         self.gpu_error: str | None = None
@@ -88,7 +90,7 @@ class ServerObserver:
 
     async def read(self) -> ServerSnapshot:
         """Take a snapshot. Raise TargetError."""
-        self.server = await self.look()
+        self.server = self.last_server = await self.look()
         self.state.add(self.server)
         return self.server
 
@@ -107,7 +109,10 @@ class ServerObserver:
             self._sink.snapshot(self._target, server, self._scraper.seconds, self._scraper.page_bytes)
             self._sink.users(self._target, self.state.user_totals)
             self._cross_checker.add_users(server.at_ns, self.state.user_totals)
-        self._sink.cross_checks(self._target, self.checks, self.users)
+        checks = self.checks
+        if self.server is not None:
+            self.last_checks = checks
+        self._sink.cross_checks(self._target, checks, self.users)
 
     async def is_asleep(self) -> bool:
         """Return whether the server sleeps now, by its page where that shows it: it may have changed since the scrape.

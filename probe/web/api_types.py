@@ -15,6 +15,7 @@ from probe.report.figures import iso
 from probe.report.result_json import RecordJson, record_json
 from probe.web import overview
 from probe.web.history import PERIODS, budgets_left, uptime
+from probe.web.state import ASLEEP
 
 
 class ServerJson(TypedDict):
@@ -78,17 +79,24 @@ class FailureGroupJson(TypedDict):
 class TargetJson(TypedDict):
     """The current state of a target. Times in seconds, shares from 0 to 1.
 
-    `since`: when the target went up or down, or its first canary; null while `up` is null. `uptime`: the share of
-    canaries answered in the last 24 h, 7 d and 30 d; null without canaries. `budgets`: the share of each error budget
-    that is left; below 0: overspent. `asleep_since`: the first scrape that showed the server asleep; null while the
-    server is awake or does not report it. `up` is null while the server sleeps. `discovery` and `labels`: the discovery
-    that found the target, and its labels; null and {} for a configured target.
+    `state_since`: when the trouble of a failing or slow target began, or since when it is good or asleep; null if
+    unknown. `because`: why it is slow. `failed_share`, `late_share`: of its last 20 canaries, or of
+    users' requests in five minutes, whichever is larger; a failed one is late, too. `server` is null while its page
+    cannot be read. `since`: when the target went up or down, or its first canary; null while `up` is null. `uptime`:
+    the share of canaries answered in the last 24 h, 7 d and 30 d; null without canaries. `budgets`: the share of each
+    error budget that is left; below 0: overspent. `asleep_since`: the first scrape that showed the server asleep; null
+    while the server is awake or does not report it. `up` is null while the server sleeps. `discovery` and `labels`: the
+    discovery that found the target, and its labels; null and {} for a configured target.
     """
 
     name: str
     base_url: str
     model: str
     state: str
+    state_since: str | None
+    because: str | None
+    failed_share: float
+    late_share: float
     up: bool | None
     asleep_since: str | None
     passive: bool
@@ -131,7 +139,11 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "base_url": status.base_url,
         "model": status.model,
         "state": row.state,
-        "up": None if row.state == overview.ASLEEP else status.up,
+        "state_since": None if row.since is None else iso(row.since.at_s),
+        "because": row.because or None,
+        "failed_share": row.shares.failed,
+        "late_share": row.shares.late,
+        "up": None if row.state == ASLEEP else status.up,
         "asleep_since": iso(status.asleep_since_s) if status.asleep_since_s is not None else None,
         "passive": status.passive,
         "good_share": row.good,
@@ -140,7 +152,7 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "canaries": [record_json(record) for record in status.recent],
         "failures": [record_json(record) for record in status.failures],
         "failure_groups": [_failure_group(group) for group in status.failure_groups],
-        "since": None if status.since is None or row.state == overview.ASLEEP else iso(status.since.at_s),
+        "since": None if status.since is None or row.state == ASLEEP else iso(status.since.at_s),
         "uptime": {name: uptime(history, now_s, slots) for name, slots, _ in PERIODS},
         "budgets": budgets_left(history, status.objectives, now_s),
         "server": None if status.server is None else _server(status.server),

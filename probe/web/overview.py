@@ -1,41 +1,45 @@
 """Rows of the status page, the worst targets first, with their problems and failed canaries as text."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from urllib.parse import quote
 
 from probe.capacity.trend.headroom import headroom
 from probe.core import latency
 from probe.core import objectives as slo
-from probe.core.failure_log import FailureGroup
+from probe.core.failure_log import FailureGroup, Since
 from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome, RequestRecord
 from probe.core.result import CapacityResult
-from probe.core.snapshot import REPLICAS
+from probe.core.snapshot import REPLICAS, CrossChecks
 from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.cross_check_text import Finding, findings
-from probe.report.failure_text import refusal_words
 from probe.report.figures import ago, milliseconds, percent, when
 from probe.report.result_text import over_capacity
 from probe.web.history import TargetHistory, target_history
+from probe.web.row_text import because, failing_kinds, slow_kinds, users_trouble
+from probe.web.state import (
+    ASLEEP,
+    ENOUGH,
+    FAILING,
+    GOOD,
+    SLOW,
+    STATES,
+    Evidence,
+    Facts,
+    Shares,
+    decide,
+    evidence,
+    first_of,
+    kinds_of,
+    order,
+    shares,
+)
 
-# States of a target, the worst first.
-FAILING, MISSING, DEGRADED, STARTING, GOOD, PASSIVE = "failing", "missing", "degraded", "starting", "good", "passive"
-ASLEEP = "asleep"
-STATES = {
-    FAILING: "failing",
-    MISSING: "missing objectives",
-    DEGRADED: "needs attention",
-    STARTING: "starting",
-    ASLEEP: "asleep",
-    GOOD: "good",
-    PASSIVE: "passive",
-}
 _SLOT, _BAR, _HEIGHT, _SLOTS = 4, 3, 28, 60
 _MIN_HEIGHT = 0.06  # of a bar, as a share
 _LOW_HEADROOM = 0.1  # headroom below this needs attention
-_MIN_CANARIES = 5  # fewer say little about a ratio
 _MAX_FAILURES = 20
 _DATE = len("2026-11-23 ")
 
@@ -57,6 +61,7 @@ class CanarySummary:
 
     ratios: Mapping[str, float]
     strip: CanaryStrip | None
+    kinds: Sequence[Evidence]  # of each of state.kinds_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,11 @@ class TargetRow:
 
     status: TargetStatus
     state: str
+    since: Since | None  # of the state
+    because: str  # why it is slow; "" in other states
+    shares: Shares
+    sent: int  # canaries that decide, at most NEWEST of each kind
+    checks: CrossChecks  # while the server's page cannot be read: the last ones
     href: str
     strip: CanaryStrip | None
     good: float | None
@@ -82,9 +92,8 @@ class Overview:
         self._known: dict[str, tuple[RequestRecord, Objectives, CanarySummary]] = {}
 
     def rows(self, statuses: Sequence[TargetStatus]) -> list[TargetRow]:
-        """Return the rows, targets in trouble first, otherwise in the given order."""
-        order = list(STATES)
-        return sorted(self.in_order(statuses), key=lambda one: (order.index(one.state), not one.wrong))
+        """Return the rows, the worst targets first, otherwise in the given order."""
+        return sorted(self.in_order(statuses), key=_order)
 
     def in_order(self, statuses: Sequence[TargetStatus]) -> list[TargetRow]:
         """Return the rows in the given order."""
@@ -103,37 +112,88 @@ class Overview:
         return known[2]
 
 
+def _order(one: TargetRow) -> tuple[float, ...]:
+    users_rps = (one.status.users.requests_per_second if one.status.users is not None else None) or 0.0
+    return (*order(one.state, one.shares, users_rps), not one.wrong)
+
+
 def canary_summary(status: TargetStatus) -> CanarySummary:
     """Return the summary of a target's recent canaries."""
-    verdicts = [slo.met(record, status.objectives) for record in status.recent]
+    verdicts = _verdicts(status.recent, status.objectives)
     drawn = strip(status.recent, status.objectives, verdicts) if status.recent else None
-    return CanarySummary(slo.shares(verdicts, status.objectives), drawn)
+    kinds = [
+        evidence(
+            kind.recent,
+            verdicts if kind is status else _verdicts(kind.recent, status.objectives),
+            status.objectives,
+        )
+        for kind in kinds_of(status)
+    ]
+    return CanarySummary(slo.shares(verdicts, status.objectives), drawn, kinds)
+
+
+def _verdicts(records: Sequence[RequestRecord], objectives: Objectives) -> Sequence[Mapping[str, bool]]:
+    return [slo.met(record, objectives) for record in records]
 
 
 def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
     """Return the row of one target."""
-    known = known or canary_summary(status)
-    ratios = known.ratios
+    known, now_s = known or canary_summary(status), time.time()
+    checks = status.checks if status.server is not None else status.last_checks or status.checks
     found = findings(status)
-    broken = slo.broken(ratios, status.objectives) if len(status.recent) >= _MIN_CANARIES else ()
-    if status.asleep_since_s is not None:
-        broken = ()  # the canaries were sent before it fell asleep
-    state = _state(status, broken)
-    problems = [*_wrong(status, state, broken, ratios), *(finding.words for finding in found if finding.is_problem)]
-    if problems and state in (GOOD, PASSIVE):
-        state = DEGRADED
+    headroom_of = (headroom_now(status), _headroom_below(status, status.for_users))
+    kinds = _that_show(status, known.kinds)
+    facts = Facts(
+        kinds=[one for _, one in kinds],
+        users=status.checks.user_minutes,  # those of a server that cannot be read are of the past
+        is_asleep=status.asleep_since_s is not None,
+        is_passive=status.passive,
+        is_stale=status.up is None and bool(status.recent),
+        is_over=any(left is not None and left < 0 for left in headroom_of),
+    )
+    state = decide(facts, status.objectives)
+    problems = [*_wrong(status, known, kinds, now_s), *(finding.words for finding in found if finding.is_problem)]
+    state = decide(replace(facts, has_problem=bool(problems)), status.objectives)
     return TargetRow(
         status=status,
         state=state,
+        since=_since(status, state, kinds),
+        because=because(status, checks) if state == SLOW else "",
+        shares=shares(facts.kinds, facts.users) if state != ASLEEP else Shares(),
+        sent=sum(one.sent for one in facts.kinds),
+        checks=checks,
         href=href(status.name),
         strip=known.strip,
-        good=ratios.get(slo.ALL),
-        headroom=headroom_now(status),
-        headroom_for_users=_headroom_below(status, status.for_users),
-        history=target_history(status, time.time()),
+        good=known.ratios.get(slo.ALL),
+        headroom=headroom_of[0],
+        headroom_for_users=headroom_of[1],
+        history=target_history(status, now_s),
         findings=found,
         wrong=problems,
     )
+
+
+_Kinds = Sequence[tuple[CanaryStatus | TargetStatus, Evidence]]
+
+
+def _that_show(status: TargetStatus, known: Sequence[Evidence]) -> _Kinds:
+    """Return the kinds of canaries that show how the server is now: not those that are old, or may fail yet."""
+    are_starting = [kind.is_starting for kind in status.canaries] if status.canaries else [False]
+    several = zip(kinds_of(status), known, are_starting, strict=True)
+    return [(kind, one) for kind, one, is_starting in several if kind.up is not None and not is_starting]
+
+
+def _since(status: TargetStatus, state: str, kinds: _Kinds) -> Since | None:
+    """Return since when the target is in its state, if that is known."""
+    if state == FAILING:
+        known = [kind.trouble for kind, one in kinds if kind.trouble and one.is_failing(status.objectives.availability)]
+        return first_of([one.since for one in known])
+    if state == SLOW:
+        slow = [one.missed[name].since for _, one in kinds for name in one.slow(status.objectives)]
+        return first_of([one for one in slow if one is not None])
+    if state == ASLEEP and status.asleep_since_s is not None:
+        return Since(status.asleep_since_s, is_exact=True)
+    return status.since if state == GOOD else None
 
 
 def href(name: str) -> str:
@@ -185,30 +245,23 @@ def strip(
     )
 
 
-def _state(status: TargetStatus, broken: Sequence[str]) -> str:
-    if status.asleep_since_s is not None:
-        return ASLEEP
-    if status.passive:
-        return PASSIVE
-    if status.up is None:
-        return DEGRADED if status.recent else STARTING
-    if not status.up:
-        return FAILING
-    return MISSING if broken else GOOD
-
-
-def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapping[str, float]) -> Iterator[str]:
+def _wrong(status: TargetStatus, known: CanarySummary, kinds: _Kinds, now_s: float) -> Iterator[str]:
     """Yield each problem that users may notice, as a sentence."""
-    if state == FAILING:
-        yield from _failing(status)
-    if status.up is None and status.recent and state == DEGRADED:
-        yield "no recent canary shows whether the server is up"
-    for name in broken:
-        promise = slo.promised(status.objectives)[name]
-        limit = status.objectives.latencies().get(name)
-        within = f" within {milliseconds(limit.within_s)}" if limit is not None else ""
-        word = "answered" if name == slo.AVAILABILITY else f"{name.upper()}{within}"
-        yield f"{word}: {percent(ratios[name])} of the last {len(status.recent)} canaries, objective {percent(promise)}"
+    said: set[str] = set()
+    if status.asleep_since_s is None:  # else the canaries were sent before it fell asleep
+        failing = [*failing_kinds(status, kinds, now_s)]
+        slow = {name for _, one in kinds for name in one.slow(status.objectives)}
+        said = slow | ({slo.AVAILABILITY} if failing else set())
+        yield from failing
+        yield from users_trouble(status.checks, status.objectives)
+        yield from slow_kinds(status, kinds, now_s)
+        if status.up is None and status.recent:
+            yield "no recent canary shows whether the server is up"
+        if len(status.recent) >= ENOUGH:
+            yield from _broken(status, known.ratios, said)
+        if status.up is False and not failing and kinds:
+            failure = next((one.failure for _, one in kinds if one.in_a_row and one.failure is not None), None)
+            yield f"the last canary failed: {failure.detail or failure.outcome.value}" if failure else "a canary failed"
     left = headroom_now(status)
     if left is not None and left < _LOW_HEADROOM:
         yield f"users leave only {percent(left)} of the measured capacity" if left >= 0 else over_capacity(left)
@@ -216,19 +269,16 @@ def _wrong(status: TargetStatus, state: str, broken: Sequence[str], ratios: Mapp
         yield f"server's metrics: {status.server_error}"
 
 
-def _failing(status: TargetStatus) -> Iterator[str]:
-    """Yield why each kind of canary fails, and since when."""
-    several = status.canaries if len(status.canaries) > 1 else ()
-    failing_kinds: list[CanaryStatus | TargetStatus] = [kind for kind in several if kind.up is False]
-    for failing in failing_kinds or [status]:
-        named = ""
-        if isinstance(failing, CanaryStatus):
-            named = f"canaries of {failing.workload} with {failing.model}: "
-        if failing.recent:
-            last, since = failing.recent[0], since_words(failing, time.time())
-            known = f", failing since {since}" if since else ""
-            why = f"{last.detail or 'no reason known'}{refusal_words(last)}"
-            yield f"{named}{last.outcome.value}: {why}{known}"
+def _broken(status: TargetStatus, ratios: Mapping[str, float], said: Collection[str]) -> Iterator[str]:
+    """Yield the objectives that the kept canaries missed, but for those of which it is said already."""
+    for name in slo.broken(ratios, status.objectives):
+        if name in said:
+            continue
+        promise = slo.promised(status.objectives)[name]
+        limit = status.objectives.latencies().get(name)
+        within = f" within {milliseconds(limit.within_s)}" if limit is not None else ""
+        word = "answered" if name == slo.AVAILABILITY else f"{name.upper()}{within}"
+        yield f"{word}: {percent(ratios[name])} of the last {len(status.recent)} canaries, objective {percent(promise)}"
 
 
 def is_slow(record: RequestRecord, objectives: Objectives) -> bool:
@@ -257,7 +307,7 @@ def failures(statuses: Sequence[TargetStatus]) -> list[TargetFailures]:
     return sorted(found, key=lambda one: (not one.is_current, -one.group.last_s))[:_MAX_FAILURES]
 
 
-def since_words(status: TargetStatus | CanaryStatus, now_s: float) -> str:
+def since_words(status: TargetStatus | TargetRow | CanaryStatus, now_s: float) -> str:
     """Return since when a target, or a kind of its canaries, is up or down; "" if unknown.
 
     Such as "2026-11-23 02:49:12 UTC (3 h ago)".
@@ -265,7 +315,7 @@ def since_words(status: TargetStatus | CanaryStatus, now_s: float) -> str:
     if status.since is None:
         return ""
     age = ago(status.since.at_s, now_s)
-    return f"{when(status.since.at_s)} ({age if status.since.is_exact else f'{age}, the first canary'})"
+    return f"{when(status.since.at_s)} ({age if status.since.is_exact else f'{age} or earlier'})"
 
 
 def _words(group: FailureGroup, *, is_current: bool) -> str:

@@ -35,7 +35,9 @@ from probe.web.hosts import only_allowed_hosts
 from probe.web.monitor_protocol import Monitor
 from probe.web.on_demand import OnDemand
 from probe.web.operations import Operations
-from probe.web.overview import failures, since_words
+from probe.web.overview import TargetRow, failures, since_words
+from probe.web.row_text import users_words
+from probe.web.state import ENOUGH, STATES
 from probe.web.waterfall import waterfall
 
 __all__ = ["Monitor", "build_pages"]
@@ -176,6 +178,7 @@ class _Pages:
         row = overview.row(status)
         now_s = time.time()
         history = status.history
+        firing = len(alerts.alerts) if alerts is not None else 0
         return self._page(
             request,
             "target.html",
@@ -188,6 +191,7 @@ class _Pages:
             budgets=budgets(history, status.objectives, now_s) if history else [],
             failures=failures([status]),
             firing=alerts,
+            firing_words=f"{firing} alert{'s' if firing > 1 else ''} firing" if firing else "",
             curve=curve,
             runs=runs[:_MAX_RUNS],
         )
@@ -245,8 +249,8 @@ def _templates() -> Mapping[str, jinja2.Template]:
     env = environment(_HERE / "templates")
     env.filters |= {"beside": _beside, "busy": utilization, "memory": memory, "slow": overview.is_slow}
     env.filters |= {"kv_size": kv_size, "forecast_rate": forecast_rate, "corrected": correction_words}
-    env.filters |= {"href": overview.href, "since": _since}
-    env.globals |= {"states": overview.STATES, "version": __version__, "echarts": ECHARTS, "notice": notice()}
+    env.filters |= {"href": overview.href, "since": _since, "users_words": users_words}
+    env.globals |= {"states": STATES, "enough": ENOUGH, "version": __version__, "echarts": ECHARTS, "notice": notice()}
     return {name: env.get_template(name) for name in _TEMPLATES}
 
 
@@ -267,5 +271,5 @@ def _beside(forecast: CapacityResult, measured: CapacityResult | None) -> str:
     return beside_measured(forecast, measured, time.time())
 
 
-def _since(status: TargetStatus | CanaryStatus) -> str:
-    return since_words(status, time.time())
+def _since(shown: TargetRow | CanaryStatus) -> str:
+    return since_words(shown, time.time())

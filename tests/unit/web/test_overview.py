@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from example_fleet import fleet
-from example_records import CHAT, WALL_S, failing, record, result, status
+from example_records import CHAT, WALL_S, failing, record, result, snapshot, status
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +14,7 @@ from probe.core import objectives as slo
 from probe.core.failure_log import Since
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome, RequestRecord
-from probe.core.snapshot import Gpu, GpuSnapshot, UserLoad
+from probe.core.snapshot import CrossChecks, EngineMinutes, Gpu, GpuSnapshot, UserLatency, UserLoad, UserMinutes
 from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.report.figures import when
 from probe.report.html import ago, good_share
@@ -79,11 +79,13 @@ def test_client_bound_and_aborted_canaries_are_not_slow() -> None:
     [
         (status(), "starting"),
         (status(passive=True), "passive"),
-        (status(up=True, recent=[record()]), "good"),
-        (status(up=True, recent=[record(ttft_s=0.9)] * 4), "good"),  # of four canaries nothing is said
-        (status(up=True, recent=[record(ttft_s=0.9)] * 5), "missing"),
-        (status(up=True, recent=[record(), record(outcome=Outcome.TIMEOUT)] * 3), "missing"),
-        (status(up=False, recent=[record(outcome=Outcome.TIMEOUT), record()]), "failing"),
+        (status(up=True, recent=[record()] * 4), "starting"),
+        (status(up=True, recent=[record()] * 5), "good"),
+        (status(up=True, recent=[record(ttft_s=0.9)] * 2), "starting"),
+        (status(up=True, recent=[record(ttft_s=0.9)] * 3), "slow"),
+        (status(up=True, recent=[record(), record(outcome=Outcome.TIMEOUT)] * 3), "failing"),
+        (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)]), "failing"),
+        (status(up=False, recent=[record(outcome=Outcome.TIMEOUT), *[record()] * 9]), "degraded"),
         (status(up=True, recent=[record()], gpu_error="no connection"), "degraded"),
         (status(passive=True, server_error="no connection"), "degraded"),
         (status(gpu_error="no connection"), "starting"),
@@ -98,7 +100,7 @@ def test_the_state_of_a_target(shown: TargetStatus, state: str) -> None:
 def test_a_target_is_not_good_beside_an_error_of_its_gpu(xid: float, state: str) -> None:
     """43 is an error of a program."""
     card = Gpu({"gpu": "0", "modelName": "H100"}, {"DCGM_FI_DEV_XID_ERRORS": xid})
-    shown = row(status(up=True, recent=[record()], gpus=GpuSnapshot(0, 0.0, "dcgm", (card,))))
+    shown = row(status(up=True, recent=[record()] * 5, gpus=GpuSnapshot(0, 0.0, "dcgm", (card,))))
     assert shown.state == state
     assert shown.wrong == ([f"GPU 0: its last error was XID {xid:.0f}"] if state == "degraded" else [])
 
@@ -106,7 +108,7 @@ def test_a_target_is_not_good_beside_an_error_of_its_gpu(xid: float, state: str)
 def test_a_target_that_refuses_load_is_told_from_a_dead_one() -> None:
     busy = record(outcome=Outcome.REJECTED, detail="HTTP 503: busy", is_overload=True)
     (words, *_) = row(status(up=False, recent=[busy])).wrong
-    assert words.startswith("rejected: HTTP 503: busy; the server is up and refuses load")
+    assert words.startswith("the first canary failed (rejected: HTTP 503: busy; the server is up and refuses load")
     dead = record(outcome=Outcome.UNREACHABLE, detail="cannot be reached")
     assert "is up" not in row(status(up=False, recent=[dead])).wrong[0]
 
@@ -116,11 +118,66 @@ def test_a_failing_target_shows_since_when() -> None:
     failed = [record(outcome=Outcome.TIMEOUT, detail="no token", done_wall_s=now_s - 15 * i) for i in range(1, 300)]
     before = record(done_wall_s=now_s - 15 * 300)
     (words, *_) = row(status(up=False, recent=failed[:60], **failing(*failed, before))).wrong
-    assert words == f"timeout: no token, failing since {when(now_s - 15 * 299)} (1 h ago)"
+    since = f"since {when(now_s - 15 * 299)} (1 h ago), last answered 1 h ago"
+    assert words == f"299 of 299 canaries failed (timeout: no token) {since}"
     (words, *_) = row(status(up=False, recent=failed[:60], **failing(*failed))).wrong
-    assert words.endswith(" (1 h ago, the first canary)"), "it may have failed before"
+    assert words.endswith(" (1 h ago or earlier)"), "it may have failed before"
     (words,) = row(status(up=False, recent=failed[:1])).wrong
-    assert words == "timeout: no token"
+    assert words == "the first canary failed (timeout: no token)"
+
+
+def test_one_success_among_failures_does_not_restart_since() -> None:
+    now_s = time.time()
+    canaries = [
+        record(outcome=Outcome.OK if i % 5 < 2 else Outcome.SERVER_ERROR, detail="HTTP 500", done_wall_s=now_s - 15 * i)
+        for i in range(60)
+    ] + [record(done_wall_s=now_s - 15 * i) for i in range(60, 80)]
+    shown = row(status(up=True, recent=canaries[:60], **failing(*canaries)))
+    assert shown.state == "failing"
+    assert shown.since == Since(now_s - 15 * 59, is_exact=True)
+    (words, *_) = shown.wrong
+    assert words.startswith("36 of 60 canaries failed (server error: HTTP 500) since ")
+    assert words.endswith("(15 min ago), last answered 0 s ago")
+    over = row(status(up=True, recent=[record()] * 10 + canaries[:50], **failing(*[record()] * 10, *canaries)))
+    assert (over.state, over.since) == ("degraded", None), "ten successes in a row end it"
+
+
+def test_users_decide_the_state_too_and_a_slow_target_says_why() -> None:
+    late = {"ttft": UserLatency(80.0, 77.0, is_met=False, p95_s=(2.5, 5.0))}
+    checks = CrossChecks(
+        is_kv_cache_too_small=True,
+        user_minutes=UserMinutes(300.0, 80.0, 0.0, late),
+        engine_minutes=EngineMinutes(300.0, 0.9, 5.0, 279.0),
+    )
+    shown = row(status(up=True, recent=[record()] * 20, server=snapshot(), checks=checks))
+    assert shown.state == "slow"
+    assert shown.wrong[0] == "users: TTFT over 500 ms in 77 of 80 requests in 5 min, p95 2.5 s to 5 s"
+    assert shown.because == "the KV cache is full (90 %, 5 waiting, 279 preempted in 5 min)"
+    idle = replace(checks, is_kv_cache_too_small=False, engine_minutes=EngineMinutes(300.0, 0.1, 0.0, 0.0))
+    quiet = row(status(up=True, recent=[record()] * 20, server=snapshot(), checks=idle))
+    assert quiet.because == "not known: the server shows no queue and no full KV cache"
+    failed = CrossChecks(user_minutes=UserMinutes(300.0, 60.0, 30.0))
+    broken = row(status(up=True, recent=[record()] * 20, server=snapshot(), checks=failed))
+    assert (broken.state, broken.shares.failed) == ("failing", 0.5)
+    assert broken.wrong[0] == "users: 30 of 60 requests failed in 5 min"
+
+
+def test_the_worst_targets_come_first_by_share_and_then_by_users() -> None:
+    def some(name: str, failed: int, rps: float = 1.0) -> TargetStatus:
+        recent = [record(outcome=Outcome.TIMEOUT)] * failed + [record()] * (20 - failed)
+        return status(name=name, up=failed == 0, recent=recent, users=UserLoad(rps, 1.0))
+
+    shown = [some("good", 0), some("some", 8, 9.0), some("small", 20), some("large", 20, 30.0)]
+    assert [one.status.name for one in Overview().rows(shown)] == ["large", "small", "some", "good"]
+
+
+def test_a_server_that_may_still_be_starting_does_not_fail_and_a_rare_kind_of_canary_is_not_lost_among_others() -> None:
+    dead = [record(outcome=Outcome.UNREACHABLE)] * 3
+    starts = CanaryStatus("short", "m", 15.0, up=False, recent=dead, is_starting=True)
+    assert row(status(up=False, recent=dead, canaries=[starts])).state == "starting"
+    often = CanaryStatus("short", "m", 15.0, up=True, recent=[record()] * 60)
+    rare = CanaryStatus("long", "m", 600.0, up=False, recent=[record(outcome=Outcome.TIMEOUT)] * 2)
+    assert row(status(up=False, recent=[record()] * 60, canaries=[often, rare])).state == "failing"
 
 
 def test_headroom_is_that_of_now_and_of_what_load_has_measured() -> None:
@@ -170,7 +227,7 @@ def test_a_known_verdict_makes_the_same_row() -> None:
 def test_a_server_that_sleeps_is_neither_failing_nor_in_need_of_attention(outcome: Outcome) -> None:
     late = [record(outcome=outcome, ttft_s=9.0) for _ in range(10)]
     before = status(up=outcome is Outcome.OK, recent=late)
-    assert row(before).state in ("missing", "failing")
+    assert row(before).state in ("slow", "failing")
     shown = row(replace(before, asleep_since_s=1000.0))
     assert (shown.state, list(shown.wrong)) == ("asleep", [])
 
@@ -185,7 +242,9 @@ def test_each_failing_kind_of_canary_is_named_with_its_reason() -> None:
     shown = row(status(up=False, canaries=kinds, recent=[record(), down]))
     assert shown.state == "failing"
     (words,) = shown.wrong
-    assert words.startswith(f"canaries of short with sql: not_found: no such model, failing since {when(WALL_S)}")
+    assert words.startswith(
+        f"canaries of short with sql: the first canary failed (not found: no such model) since {when(WALL_S)}"
+    )
 
 
 NIGHT_S = 1_795_402_140.0  # 2026-11-23 02:49:00 UTC
@@ -242,5 +301,5 @@ def test_since_when_a_target_is_up_or_down() -> None:
     shown = _status("a", Outcome.TIMEOUT, Outcome.OK, Outcome.OK, Outcome.ABORTED)
     assert since_words(shown, NIGHT_S + 15 + 120) == "2026-11-23 02:49:15 UTC (2 min ago)"
     first = _status("a", Outcome.OK, Outcome.OK)
-    assert since_words(first, NIGHT_S + 120) == f"{when(NIGHT_S)} (2 min ago, the first canary)"
+    assert since_words(first, NIGHT_S + 120) == f"{when(NIGHT_S)} (2 min ago or earlier)"
     assert since_words(status(), time.time()) == ""

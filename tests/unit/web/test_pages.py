@@ -23,8 +23,8 @@ from probe.core.canary_history import CanaryHistory
 from probe.core.failure_log import Since
 from probe.core.request import Outcome, ServerTimes
 from probe.core.result import Capacity, CapacityResult, Correction, PriorForecast, Stopped
-from probe.core.snapshot import UserLoad
-from probe.core.target_status import CanaryStatus, TargetStatus
+from probe.core.snapshot import CrossChecks, EngineMinutes, UserLoad, UserMinutes
+from probe.core.target_status import CanaryStatus, FiringAlert, FiringAlerts, TargetStatus
 from probe.report.figures import iso
 from probe.scrape import engines
 from probe.web.pages import build_pages
@@ -140,9 +140,10 @@ def test_pages_and_api_say_since_when_a_server_sleeps_and_offer_no_canary() -> N
     ("shown", "words"),
     [
         (status(), ["1 starting", "no canary yet", "not measured"]),
-        (status(up=True, recent=[record()]), ["1 good", "100 ms / 10.0 ms", "100 % within objectives"]),
+        (status(up=True, recent=[record()] * 2), ["1 starting", "starting, 2 of 5 canaries", "100 ms / 10.0 ms"]),
+        (status(up=True, recent=[record()] * 5), ["1 good", "100 % within objectives"]),
         (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)]), ["1 failing", "timeout: it failed"]),
-        (status(up=True, recent=[record(ttft_s=0.9)] * 6), ["TTFT within 500 ms: 0 % of the last 6 canaries"]),
+        (status(up=True, recent=[record(ttft_s=0.9)] * 6), ["TTFT over 500 ms in 6 of the last 6 canaries"]),
         (status(server=whole_snapshot()), ["3 / 2", "25 %"]),
         (status(server_error="http://a/metrics: no metrics (HTTP 404)"), ["no metrics (HTTP 404)"]),
         (status(passive=True), ["1 passive", "no canaries: passive"]),
@@ -226,7 +227,7 @@ def test_the_labels_of_a_target_that_was_found_are_on_its_page() -> None:
 def test_targets_in_trouble_come_first() -> None:
     shown = [
         status(name="passive", passive=True),
-        status(name="good", up=True, recent=[record()]),
+        status(name="good", up=True, recent=[record()] * 5),
         status(name="slow", up=True, recent=[record(ttft_s=0.9)] * 6),
         status(name="down", up=False, recent=[record(outcome=Outcome.TIMEOUT)]),
         status(name="new"),
@@ -273,9 +274,42 @@ def test_pages_say_how_much_of_the_time_a_target_was_up_and_what_is_left_of_its_
 
 @pytest.mark.parametrize(("up", "words"), [(True, "answering since"), (False, "failing since")])
 def test_a_targets_page_says_since_when_it_answers_or_fails(up: bool, words: str) -> None:  # noqa: FBT001
-    shown = status(up=up, recent=[record()], since=Since(WALL_S, is_exact=True))
+    bad = record(outcome=Outcome.TIMEOUT)
+    known = failing(*[bad] * 5, record()) | ({"since": Since(WALL_S, is_exact=True)} if up else {})
+    shown = status(up=up, recent=[record() if up else bad] * 5, **known)
     facts = _words(_target(shown)).partition("Is it slow or broken?")[2]
     assert re.search(rf"{words} ?{iso(WALL_S)[:10]} {iso(WALL_S)[11:19]} UTC", facts)
+
+
+@pytest.mark.fault(
+    "NM42",
+    "A busy server does not answer on its metrics page",
+    area="Truth",
+    users_see="the last values, greyed, with their age, and the cause as of then",
+    stays="the state, which is not judged by old values",
+)
+def test_last_values_stay_with_their_age_while_the_servers_page_cannot_be_read() -> None:
+    last = replace(whole_snapshot(), wall_s=time.time() - 40)
+    full = CrossChecks(engine_minutes=EngineMinutes(300.0, 0.95, 5.0, 9.0))
+    slow = [record(ttft_s=0.9)] * 6
+    shown = status(up=True, recent=slow, last_server=last, last_checks=full, server_error="not read within 3 s")
+    page, one = _words(_page(shown)), _words(_target(shown))
+    assert "3 / 240 s ago" in page
+    assert "These are of 40 s ago." in one
+    assert "waiting2 (2 capacity)" in one
+    for text in (page, one):
+        assert "because: the KV cache is full (95 %, 5 waiting, 9 preempted in 5 min)" in text
+        assert "not read within 3 s" in text
+
+
+def test_the_head_of_a_targets_page_says_what_canaries_users_and_alerts_say() -> None:
+    failed = record(outcome=Outcome.SERVER_ERROR, detail="HTTP 500")
+    checks = CrossChecks(user_minutes=UserMinutes(300.0, 60.0, 0.0))
+    shown = status(up=False, recent=[failed] * 20, server=whole_snapshot(), checks=checks, **failing(*[failed] * 20))
+    alerts = FiringAlerts([FiringAlert("KneewatchTargetDown", "page", "a", WALL_S)] * 2, WALL_S)
+    page = _words(_Tags(_get(FakeMonitor([shown], alerts=alerts), "/targets/a").text))
+    assert "20 of 20 canaries failed (server error: HTTP 500) since" in page
+    assert "· users: 0 of 60 requests failed in 5 min · 2 alerts firing" in page
 
 
 def test_an_old_capacity_shows_its_age() -> None:
