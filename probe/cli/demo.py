@@ -15,10 +15,11 @@ from probe.core import objectives as slo
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
 from probe.core.request import Outcome
+from probe.core.text import one_line
 from probe.monitor.app import App
 from probe.report.figures import number, percent
-from probe.report.result_text import result_words
-from probe.report.steps import PIPED_WIDTH, step_rows
+from probe.report.result_text import result_lines
+from probe.report.steps import step_rows
 from probe.report.terminal import live_summary
 from probe.runtime.logs import configure_logs
 
@@ -28,12 +29,18 @@ _START_S = 15.0
 # Early enough that a run ends within the shortest demo, late enough for a few canaries before it.
 _FIRST_RUN_S = 6.0
 _LINE_S = 5.0
+_PIPED_WIDTH = 100  # of what the demo prints into a pipe
+# The lines of the result that a newcomer needs, in this order; `kneewatch ramp` prints all.
+_FOUND = ("Incomplete", "Ended by", "Failure", "Bottleneck", "Knee", "Capacity", "Limited by")
 
 
-async def run_demo(seconds: float, port: int) -> None:
-    """Run for `seconds`: print a live summary, then the capacity run's result. Raises KneewatchError."""
+async def run_demo(seconds: float, port: int, *, keep: bool = False) -> None:
+    """Run for `seconds`: print a live summary, then the capacity run's result. Raises KneewatchError.
+
+    `keep`: stay after that, until a signal.
+    """
     configure_logs(quiet=True)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
     # By the name that finds Kneewatch's packages itself: a kept program gets no path of ours.
     program = (
         sys.executable,
@@ -59,7 +66,7 @@ async def run_demo(seconds: float, port: int) -> None:
         console.print(f"A mock vLLM server (simulated timings, no GPU) runs on {url}")
         with tempfile.TemporaryDirectory(prefix="kneewatch-demo-") as directory:
             app = App(_config(url, port, Path(directory), seconds), SystemClock())
-            await _watch(app, seconds, console)
+            await _watch(app, seconds, console, keep=keep)
     finally:
         if server.stdin is not None:
             server.stdin.close()
@@ -115,7 +122,7 @@ def _config(url: str, port: int, directory: Path, seconds: float) -> Config:
     return config_from(raw, "the demo's configuration")
 
 
-async def _watch(app: App, seconds: float, console: Console) -> None:
+async def _watch(app: App, seconds: float, console: Console, *, keep: bool) -> None:
     stop = asyncio.Event()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     monitor = asyncio.create_task(app.run(stop, address.set_result))
@@ -128,18 +135,29 @@ async def _watch(app: App, seconds: float, console: Console) -> None:
     url = await address
     try:
         console.print(f"status page  {url}/\nmetrics      {url}/metrics")
-        console.print(f"The nightly capacity run starts at once; the demo ends after {seconds:g} s.\n")
+        then = "stays until Ctrl-C" if keep else f"ends after {seconds:g} s; --keep lets it stay until Ctrl-C"
+        console.print(f"The nightly capacity run starts in {_FIRST_RUN_S:g} s. The demo {then}.\n")
         app.measure_capacity_in(_TARGET, _FIRST_RUN_S)
         await _show(app, seconds, console, monitor)
+        _print_found(app, console)
+        if keep and not monitor.done():
+            console.print(f"The demo stays until Ctrl-C: {url}/")
+            await asyncio.wait([monitor])
     finally:
         stop.set()
         await monitor
-    console.print(live_summary(app.statuses(), time.time()))
+
+
+def _print_found(app: App, console: Console) -> None:
+    """Print the steps of the capacity run, and at the end what it found."""
+    console.print(live_summary(app.statuses(), time.time(), console.width))
     result = app.monitors[_TARGET].last_result
     if result is not None:
         console.print("The capacity run, closed loop, 256 prompt and 64 output tokens:")
         console.print(step_rows(result.steps, console.width))
-        console.print(result_words(result), markup=False)
+        found = [(label, words) for label, words in result_lines(result) if label in _FOUND]
+        for label, words in sorted(found, key=lambda line: _FOUND.index(line[0])):
+            console.print(f"{f'{label}:':<13}{one_line(words)}", markup=False, soft_wrap=True)
 
 
 async def _show(app: App, seconds: float, console: Console, monitor: asyncio.Task[None]) -> None:
@@ -149,7 +167,7 @@ async def _show(app: App, seconds: float, console: Console, monitor: asyncio.Tas
     with Live(console=console, auto_refresh=False, transient=True) as live:
         while loop.time() < end and not monitor.done():
             if console.is_terminal:
-                live.update(live_summary(app.statuses(), time.time()), refresh=True)
+                live.update(live_summary(app.statuses(), time.time(), console.width), refresh=True)
             elif loop.time() >= line_due:
                 line_due = loop.time() + _LINE_S
                 console.print(_line(app, end - loop.time()))

@@ -113,7 +113,14 @@ class Metrics:
         states = self._family(Gauge, "engine_sleep_state", "1 for the state that the engine is in.", "sleep_state")
         self._sleep_states = {s: states.labels(**self._labels, sleep_state=s) for s in SLEEP_STATES}
         self.sleep("awake")
+        # Not vLLM's own: no prefix, and no label of the model.
+        names = ("method", "status", "handler")
+        self._answers = Counter("http_requests", "HTTP answers.", names, registry=self._registry)
         self._constants(profile, model)
+
+    def answered(self, method: str, status: str, handler: str) -> None:
+        """Count an HTTP answer; `status` is its class, such as 5xx."""
+        self._answers.labels(method, status, handler).inc()
 
     def sleep(self, state: str) -> None:
         """Set the sleep state: one of SLEEP_STATES, or another word for level 0, which sets all of them to 0."""

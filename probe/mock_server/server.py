@@ -27,9 +27,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from probe.mock_server import wire
 from probe.mock_server.driver import HEALTHY, Driver, Faults, Generation
 from probe.mock_server.forms import FORMS, RESULT_FORMS, Form
+from probe.mock_server.http_counts import CountedAnswers
 from probe.mock_server.metrics import Metrics
 from probe.mock_server.prompts import PromptHistory
 from probe.mock_server.request_parser import Refusal
+from probe.mock_server.staging import NOTHING, Staging
 from probe.runtime.ending import acting_on_signals
 from probe.simulator.cost import Profile
 
@@ -58,6 +60,7 @@ class Reply:
         self._answer = answer
         self._form = form
         self._shared_tokens = shared_tokens
+        self._is_gone = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = self._answer.request
@@ -71,6 +74,7 @@ class Reply:
         async def abort_when_gone() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
+            self._is_gone = True
             self._driver.abort(generation)
 
         watcher = asyncio.create_task(abort_when_gone())
@@ -112,6 +116,8 @@ class Reply:
         number: int | None = 0
         while number != generation.output_tokens:
             number = await generation.next_token()
+            if number is None and self._is_gone:
+                return _json_answer("null")  # vLLM counts this 200 when the client is gone
             if number is None:
                 return _json_answer(wire.dumps(_INTERNAL_ERROR.body), _INTERNAL_ERROR.status)
         return _json_answer(self._form.whole(self._answer))
@@ -142,17 +148,22 @@ def build_app(
     serve an embedding model, which answers with vectors and scores instead of text.
     """
     mock, forms = _MockServer(profile, model, seed, faults), RESULT_FORMS if is_pooling else FORMS
+    routes = [
+        *(Route(path, mock.answers(form), methods=["POST"]) for path, form in forms.items()),
+        Route("/v1/models", mock.models, methods=["GET"]),
+        Route("/health", mock.health),
+        Route("/version", mock.version),
+        Route("/metrics", mock.metrics),
+        Route("/sleep", mock.sleep, methods=["POST"]),
+        Route("/wake_up", mock.wake_up, methods=["POST"]),
+    ]
+    counted = {(method, route.path) for route in routes for method in route.methods or ()}
     app = Starlette(
-        routes=[
-            *(Route(path, mock.answers(form), methods=["POST"]) for path, form in forms.items()),
-            Route("/v1/models", mock.models),
-            Route("/health", mock.health),
-            Route("/version", mock.version),
-            Route("/metrics", mock.metrics),
-            Route("/sleep", mock.sleep, methods=["POST"]),
-            Route("/wake_up", mock.wake_up, methods=["POST"]),
+        routes=routes,
+        middleware=[
+            *([Middleware(BearerToken, token=api_key)] if api_key else []),
+            Middleware(CountedAnswers, routes=counted, answered=mock.answered),
         ],
-        middleware=[Middleware(BearerToken, token=api_key)] if api_key else [],
         exception_handlers={HTTPException: _http_error},
     )
     app.state.driver = mock.driver
@@ -170,10 +181,16 @@ async def serve(
     ready: Callable[[int], None] | None = None,
     handle_signals: bool = True,
     is_pooling: bool = False,
+    staging: Staging = NOTHING,
 ) -> None:
-    """Build the mock server and serve it, as `serve_app` does."""
-    app = build_app(profile, model=model, seed=seed, api_key=api_key, is_pooling=is_pooling)
-    await serve_app(app, host=host, port=port, ready=ready, handle_signals=handle_signals)
+    """Build the mock server and serve it, as `serve_app` does, with users and faults as staged."""
+    app = build_app(profile, model=model, seed=seed, api_key=api_key, faults=staging.faults, is_pooling=is_pooling)
+    staged = asyncio.create_task(staging.run(app, model, seed))
+    try:
+        await serve_app(app, host=host, port=port, ready=ready, handle_signals=handle_signals)
+    finally:
+        staged.cancel()
+        await asyncio.gather(staged, return_exceptions=True)
 
 
 async def serve_app(
@@ -221,6 +238,7 @@ class _MockServer:
         self._metrics = Metrics(profile, model)
         self._prompts = PromptHistory(profile.block_size, profile.usable_blocks)
         self.driver = Driver(profile, self._metrics, seed=seed, faults=faults)
+        self.answered = self._metrics.answered
 
     def answers(self, form: Form) -> Callable[[Request], Awaitable[ASGIApp]]:
         """Return the route that answers as this API."""

@@ -17,6 +17,9 @@ from probe.report.figures import MISSING, ago, milliseconds, number, percent, pr
 from probe.report.knee_text import knee_words, limit_words
 from probe.report.result_json import unknown_tpot
 
+_WIDE = 130
+_SERVER = ("running", "waiting", "KV", "KV tokens")  # columns
+
 
 def canary_words(record: RequestRecord, objectives: Objectives, server: str | None = None) -> str:
     """Return the result of one canary: latencies, and the objectives it met. `server`: instead of the target's name."""
@@ -44,14 +47,16 @@ def canary_words(record: RequestRecord, objectives: Objectives, server: str | No
     )
 
 
-def live_summary(statuses: Sequence[TargetStatus], wall_s: float) -> Table:
-    """Return the targets' current state at `wall_s` as a table."""
+def live_summary(statuses: Sequence[TargetStatus], wall_s: float, width: int = _WIDE) -> Table:
+    """Return the targets' current state at `wall_s` as a table; in less than _WIDE columns without the server's own."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    now = ("good", "TTFT", "TPOT", "running", "waiting", "KV", "KV tokens")
-    for column in ("target", "canaries", *now, "capacity", "limited by"):
-        table.add_column(column, overflow="fold")
+    columns = ("target", "canaries", "good", "TTFT", "TPOT", *_SERVER, "capacity", "limited by")
+    kept = [at for at, column in enumerate(columns) if width >= _WIDE or column not in _SERVER]
+    for at in kept:
+        table.add_column(columns[at], overflow="fold")
     for status in statuses:
-        table.add_row(*(Text(one_line(cell)) for cell in _status_row(status, wall_s)))
+        row = _status_row(status, wall_s)
+        table.add_row(*(Text(one_line(row[at])) for at in kept))
     return table
 
 

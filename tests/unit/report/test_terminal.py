@@ -65,6 +65,15 @@ def test_the_live_summary_before_and_after_the_first_canary() -> None:
     assert "1, last ok" in text
 
 
+def test_a_narrow_live_summary_fits_eighty_columns() -> None:
+    console = Console(file=io.StringIO(), width=80, highlight=False, force_terminal=False)
+    console.print(live_summary([status(recent=[record()], capacity=result())], WALL_S + 31.5, 80))
+    head, _, row, *_ = console.file.getvalue().splitlines()[1:]  # type: ignore[attr-defined]
+    assert head.split() == ["target", "canaries", "good", "TTFT", "TPOT", "capacity", "limited", "by"]
+    assert "1, last ok" in row
+    assert "10 req/s" in row
+
+
 def test_the_live_summary_shows_the_capacity_or_why_there_is_none() -> None:
     shown = _printed(live_summary([status(capacity=result())], WALL_S + 31.5 + 7300))
     assert "10 req/s at 4 requests in flight, 2 h ago" in shown
