@@ -49,7 +49,7 @@ app = typer.Typer(
 # The groups of `kneewatch --help`.
 _WATCH, _MEASURE, _RESULTS, _SET_UP, _TRY = "Watch", "Measure", "Results", "Set up", "Try"
 _CONFIG = "kneewatch.yml"
-_SERVER = "--base-url http://localhost:8000"
+_SERVER = "http://localhost:8000"
 
 
 def _add(function: Callable[..., None], group: str | None, *examples: str, to: typer.Typer = app, **more: Any) -> None:  # noqa: ANN401
@@ -76,7 +76,7 @@ _add(
     ramp_command.ramp,
     _MEASURE,
     f"kneewatch ramp {_SERVER} -o result.json",
-    f"kneewatch ramp {_SERVER} --rates 1,2,4 --ttft 300ms",
+    f"kneewatch ramp {_SERVER} --rates 1,2,4 --html result.html",
     f"kneewatch ramp -c {_CONFIG} --target llama-8b",
     context_settings={"allow_extra_args": True},  # the file of `--json FILE`
 )

@@ -21,6 +21,7 @@ from probe.cli.parameters import (
     ServerOptions,
     given_options,
 )
+from probe.cli.server_address import KEY_VARIABLE, server_key
 from probe.config.config import Config
 from probe.config.config_file import load_config
 from probe.config.headers import names_secret
@@ -40,6 +41,7 @@ from probe.monitor.desired_targets import Shard
 _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
     ("targets", 0, "base_url"): "--base-url",
     ("targets", 0, "model"): "--model",
+    ("targets", 0, "api_key"): KEY_VARIABLE,
     ("targets", 0, "engine"): "--engine",
     ("targets", 0, "metrics_url"): "--metrics-url",
     ("targets", 0, "metrics_urls"): "--metrics-url",
@@ -59,7 +61,7 @@ def configuration(
     lengths: LengthOptions = NO_LENGTHS,
     objectives: ObjectiveOptions = NO_OBJECTIVES,
 ) -> Config:
-    """Return the configuration of the file, or one made from --base-url and its options. Raises ConfigError."""
+    """Return the configuration of the file, or one made from an address and its options. Raises ConfigError."""
     if file is not None and base_url is None:
         if given := given_options(server, lengths, objectives):
             raise ConfigError(
@@ -68,7 +70,7 @@ def configuration(
         return load_config(file)
     if file is None and base_url is not None:
         return _one_server(base_url, server, lengths, objectives)
-    raise ConfigError("expected either -c FILE or --base-url URL; give one of them")
+    raise ConfigError("expected either -c FILE or URL, such as http://localhost:8000; give one of them")
 
 
 def shard_of(index: int | None, total: int) -> Shard | None:
@@ -133,6 +135,7 @@ def _one_server(base_url: str, server: ServerOptions, lengths: LengthOptions, ob
         "base_url": base_url,
         "model": server.model,
         "api_key_file": server.api_key_file,
+        "api_key": server_key(base_url) if server.api_key_file is None else None,
         "engine": server.engine,
         **_pages(server.metrics_url or ()),
         "headers": _headers(server.header or ()),
@@ -217,6 +220,9 @@ def _problems(error: ValidationError, raw: Mapping[str, Any]) -> Iterator[str]:
             continue
         if option is None:
             yield f"--base-url and the other options: {problem.words}"
+            continue
+        if option == KEY_VARIABLE:
+            yield f"{option}: {problem.words}"
             continue
         value = value_at(path, raw)
         given = ", ".join(value) if isinstance(value, list | tuple) else str(value)

@@ -14,6 +14,10 @@ from probe.core import request
 from probe.core.durations import parse_duration
 from probe.core.text import one_line
 
+# The groups in the help of what a configuration has otherwise.
+_SERVER = "Server, without a configuration"
+_REQUESTS = "Requests, without a configuration"
+_OBJECTIVES = "Objectives, without a configuration"
 _LONGEST = "520w"  # ten years: more is a typing error
 _APIS = [api.value for api in request.Api]
 
@@ -45,41 +49,48 @@ ConfigFile = Annotated[Path, typer.Option("-c", "--config", help="Configuration 
 MaybeConfigFile = Annotated[
     Path | None, typer.Option("-c", "--config", help="Configuration file (YAML).", rich_help_panel="Server")
 ]
+Address = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="URL",
+        help="Server to use instead of a configuration. Default: OPENAI_BASE_URL, with OPENAI_API_KEY.",
+        show_default=False,
+        rich_help_panel="Server",
+    ),
+]
 BaseUrl = Annotated[
     str | None,
-    typer.Option(
-        "--base-url", help="Server to use instead of a configuration.", metavar="URL", rich_help_panel="Server"
-    ),
+    typer.Option("--base-url", help="The same as URL.", metavar="URL", rich_help_panel="Server"),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
         "--model",
-        help="Model name, with --base-url. Default: auto, which asks the server.",
+        help="Model name. Default: auto, which asks the server.",
         metavar="NAME",
-        rich_help_panel="Server",
+        rich_help_panel=_SERVER,
     ),
 ]
 ApiKeyFile = Annotated[
     Path | None,
-    typer.Option("--api-key-file", help="File with the server's API key, with --base-url.", rich_help_panel="Server"),
+    typer.Option("--api-key-file", help="File with the server's API key.", rich_help_panel=_SERVER),
 ]
 Api = Annotated[
     str | None,
     typer.Option(
         "--api",
-        help=f"{', '.join(_APIS[:-1])} or {_APIS[-1]}, with --base-url. Default: completions.",
+        help=f"{', '.join(_APIS[:-1])} or {_APIS[-1]}. Default: completions.",
         metavar="NAME",
-        rich_help_panel="Server",
+        rich_help_panel=_SERVER,
     ),
 ]
 Engine = Annotated[
     str | None,
     typer.Option(
         "--engine",
-        help="Inference engine or gateway, with --base-url. Default: auto.",
+        help="Inference engine or gateway. Default: auto.",
         metavar="NAME",
-        rich_help_panel="Server",
+        rich_help_panel=_SERVER,
     ),
 ]
 MetricsUrl = Annotated[
@@ -87,8 +98,8 @@ MetricsUrl = Annotated[
     typer.Option(
         "--metrics-url",
         metavar="URL",
-        help="The server's metrics page, with --base-url; repeat it for each replica. Default: below --base-url.",
-        rich_help_panel="Server",
+        help="The server's metrics page; repeat it for each replica. Default: below --base-url.",
+        rich_help_panel=_SERVER,
     ),
 ]
 Header = Annotated[
@@ -96,30 +107,26 @@ Header = Annotated[
     typer.Option(
         "--header",
         metavar="HEADER",
-        help="Additional header, with --base-url: 'NAME: VALUE', or 'NAME: @FILE' for a secret.",
+        help="Additional header: 'NAME: VALUE', or 'NAME: @FILE' for a secret.",
         allow_from_autoenv=False,
-        rich_help_panel="Server",  # a variable would be split at the blank
+        rich_help_panel=_SERVER,  # a variable would be split at the blank
     ),
 ]
 CaFile = Annotated[
     Path | None,
     typer.Option(
         "--ca-file",
-        help="CA certificates that sign the server's certificate (PEM), with --base-url.",
-        rich_help_panel="Server",
+        help="CA certificates that sign the server's certificate (PEM).",
+        rich_help_panel=_SERVER,
     ),
 ]
 PromptTokens = Annotated[
     int | None,
-    typer.Option(
-        "--prompt-tokens", help="Prompt length in tokens, with --base-url. Default: 256.", rich_help_panel="Requests"
-    ),
+    typer.Option("--prompt-tokens", help="Prompt length in tokens. Default: 256.", rich_help_panel=_REQUESTS),
 ]
 OutputTokens = Annotated[
     int | None,
-    typer.Option(
-        "--output-tokens", help="Output length in tokens, with --base-url. Default: 128.", rich_help_panel="Requests"
-    ),
+    typer.Option("--output-tokens", help="Output length in tokens. Default: 128.", rich_help_panel=_REQUESTS),
 ]
 Timeout = Annotated[
     str | None,
@@ -185,36 +192,30 @@ class ObjectiveOptions:
 
     ttft: Annotated[
         str | None,
-        typer.Option(
-            help="TTFT objective, with --base-url. Default: 500ms.", metavar="DURATION", rich_help_panel="Objectives"
-        ),
+        typer.Option(help="TTFT objective. Default: 500ms.", metavar="DURATION", rich_help_panel=_OBJECTIVES),
     ] = None
     tpot: Annotated[
         str | None,
-        typer.Option(
-            help="TPOT objective, with --base-url. Default: 50ms.", metavar="DURATION", rich_help_panel="Objectives"
-        ),
+        typer.Option(help="TPOT objective. Default: 50ms.", metavar="DURATION", rich_help_panel=_OBJECTIVES),
     ] = None
     e2e: Annotated[
         str | None,
-        typer.Option(
-            help="E2E objective, with --base-url. Default: none.", metavar="DURATION", rich_help_panel="Objectives"
-        ),
+        typer.Option(help="E2E objective. Default: none.", metavar="DURATION", rich_help_panel=_OBJECTIVES),
     ] = None
     itl: Annotated[
         str | None,
         typer.Option(
-            help="Objective for a request's longest gap between tokens, with --base-url. Default: none.",
+            help="Objective for a request's longest gap between tokens. Default: none.",
             metavar="DURATION",
-            rich_help_panel="Objectives",
+            rich_help_panel=_OBJECTIVES,
         ),
     ] = None
     ratio: Annotated[
         str | None,
         typer.Option(
-            help="Share of requests that must meet each latency objective, with --base-url. Default: 0.95.",
+            help="Share of requests that must meet each latency objective. Default: 0.95.",
             metavar="SHARE",
-            rich_help_panel="Objectives",
+            rich_help_panel=_OBJECTIVES,
         ),
     ] = None
 

@@ -1,5 +1,6 @@
 """`kneewatch ramp` behind its options: the run with its progress, what ends it, and the files with the result."""
 
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -48,6 +49,7 @@ from probe.runtime.process import raise_descriptor_limit
 from probe.scrape.scraper import Scraper
 
 _SCRAPE_S = 1.0
+_NO_SCHEME = re.compile(r"localhost\b|(\[[0-9a-fA-F:]+\]|[\w.-]+):[0-9]{1,5}(/|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +90,26 @@ def _json(result: CapacityResult) -> str:
     return dumps(result, indent=1) + "\n"
 
 
+def address_and_file(words: Sequence[str | None], *, as_json: bool) -> tuple[str | None, list[str]]:
+    """Return the URL among the arguments, and the rest of them: the file of `--json FILE`. Raises ConfigError."""
+    given = [word for word in words if word is not None]
+    if as_json and (unclear := next(filter(_NO_SCHEME.match, given), None)):
+        raise ConfigError(f"{one_line(unclear)}: is it a server? expected an address such as http://localhost:8000")
+    url = next((word for word in given if not as_json or "://" in word), None)
+    if url is not None:
+        given.remove(url)
+    return url, given
+
+
 def json_output(out: Path | None, extra: Sequence[str], *, as_json: bool) -> Path | None:
     """Return where the result is written as JSON. `extra`: the file of `--json FILE`, which -o replaces.
 
     Raises ConfigError.
     """
     if extra[0 if not as_json else 1 :]:
-        raise ConfigError(f"unexpected argument {one_line(extra[-1])}; ramp takes options only, see kneewatch ramp -h")
+        raise ConfigError(
+            f"unexpected argument {one_line(extra[-1])}; ramp takes a URL and options, see kneewatch ramp -h"
+        )
     if out is not None and as_json:
         raise ConfigError("--json, -o: expected one of them; --json prints the result, and -o FILE writes it")
     return out or (Path(extra[0]) if extra else STDOUT if as_json else None)

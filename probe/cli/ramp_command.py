@@ -17,6 +17,7 @@ from probe.cli.parameters import (
     NO_LENGTHS,
     NO_OBJECTIVES,
     NO_SERVER,
+    Address,
     BaseUrl,
     Json,
     LengthOptions,
@@ -51,6 +52,7 @@ _MOST_REQUESTS = 1_000_000
 class RampOptions:
     """The options of `kneewatch ramp`. None: as configured; for `workers`, as the cores allow."""
 
+    url: Address = None
     config: MaybeConfigFile = None
     target: OneTarget = None
     base_url: BaseUrl = None
@@ -161,7 +163,7 @@ class RampOptions:
             " prefix-cold, prefix-warm, varied-chat, conversation or production; or users, for the lengths that the"
             " server's metrics show.",
             metavar="NAME",
-            rich_help_panel="Requests",
+            rich_help_panel="Load",
         ),
     ] = None
     lengths: LengthOptions = NO_LENGTHS
@@ -239,18 +241,22 @@ def ramp(context: typer.Context, options: RampOptions) -> None:
     from probe.cli.check import with_timeout
     from probe.cli.command_line import command_line, variables_of
     from probe.cli.options import configuration, timeout_of
-    from probe.cli.ramp import ResultFiles, json_output, measure
+    from probe.cli.ramp import ResultFiles, address_and_file, json_output, measure
+    from probe.cli.server_address import URL_VARIABLE, server_address
     from probe.cli.targets import one_target
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
-    json_file = json_output(options.out, context.args, as_json=options.as_json)
-    files = ResultFiles(json_file, options.html_file, options.base_url)
+    url, extra = address_and_file([options.url, *context.args], as_json=options.as_json)
+    json_file = json_output(options.out, extra, as_json=options.as_json)
     options.check()
+    where = server_address(url, options.base_url, options.config)
+    files = ResultFiles(json_file, options.html_file, where)
     limit_s = timeout_of(options.timeout)
-    config = configuration(options.config, options.base_url, options.server, options.lengths, options.objectives)
+    config = configuration(options.config, where, options.server, options.lengths, options.objectives)
     target = with_timeout(one_target(config, options.target, adds_load=True), limit_s)
-    made_by = command_line(NAME, context.obj or (), os.environ, variables_of(context.command))
+    variables = variables_of(context.command) | ({URL_VARIABLE} if where not in (url, options.base_url) else set())
+    made_by = command_line(NAME, context.obj or (), os.environ, variables)
     raise typer.Exit(measure(config, target, run_request(config, target, options, made_by), files))
 
 

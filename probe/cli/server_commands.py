@@ -10,6 +10,7 @@ from probe.cli.output import print_json, print_written
 from probe.cli.parameters import (
     NO_LENGTHS,
     NO_SERVER,
+    Address,
     BaseUrl,
     ConfigFile,
     Json,
@@ -69,6 +70,7 @@ def run(
 
 @grouped
 def check(
+    url: Address = None,
     config: MaybeConfigFile = None,
     target: Annotated[
         str | None,
@@ -90,14 +92,16 @@ def check(
     """
     from probe.cli.check import check_one, with_timeout
     from probe.cli.options import configuration, timeout_of
+    from probe.cli.server_address import server_address
     from probe.cli.targets import configured_targets, named_targets
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
     limit_s = timeout_of(timeout)
-    loaded = configuration(config, base_url, server, lengths)
+    where = server_address(url, base_url, config)
+    loaded = configuration(config, where, server, lengths)
     chosen = named_targets(loaded, target) if target is not None else configured_targets(loaded)
-    address = urlsplit(base_url).netloc if base_url else None
+    address = urlsplit(where).netloc if where else None
     kinds = [
         (with_timeout(kind, limit_s), f"{one.name}, {kind.canary.workload}" if one.canaries else address)
         for one in chosen
@@ -114,6 +118,7 @@ def check(
 
 @grouped
 def forecast(
+    url: Address = None,
     config: MaybeConfigFile = None,
     target: OneTarget = None,
     base_url: BaseUrl = None,
@@ -133,6 +138,7 @@ def forecast(
     """
     from probe.cli.forecasting import forecast_target
     from probe.cli.options import configuration, duration_of
+    from probe.cli.server_address import server_address
     from probe.cli.targets import one_target
     from probe.core.clock import SystemClock
     from probe.report.forecast_text import forecast_words
@@ -142,7 +148,7 @@ def forecast(
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
-    loaded = configuration(config, base_url, server)
+    loaded = configuration(config, server_address(url, base_url, config), server)
     chosen = one_target(loaded, target)
     past_s = duration_of(history, "--history") if history is not None else None
     with following() as follow:
@@ -155,7 +161,8 @@ def forecast(
 
 @grouped
 def doctor(
-    base_url: Annotated[str, typer.Option("--base-url", help="Server to examine.", metavar="URL")],
+    url: Address = None,
+    base_url: BaseUrl = None,
     server: ServerOptions = NO_SERVER,
     lengths: LengthOptions = NO_LENGTHS,
     timeout: Timeout = None,
@@ -179,6 +186,7 @@ def doctor(
     """
     from probe.cli.doctor import Asked, examine
     from probe.cli.options import configuration, timeout_of
+    from probe.cli.server_address import server_address
     from probe.core.errors import ConfigError
     from probe.report.diagnosis import diagnosis_json, diagnosis_markdown, diagnosis_words
     from probe.report.files import write_file
@@ -189,8 +197,11 @@ def doctor(
     configure_logs(quiet=True)
     if as_json and as_markdown:
         raise ConfigError("--json, --markdown: both are set; keep one")
-    asked = Asked(base_url, server, lengths, timeout_of(timeout))
-    config = configuration(None, base_url, server, lengths)
+    where = server_address(url, base_url, None)
+    if where is None:
+        raise ConfigError("expected URL, the server to examine, such as http://localhost:8000; give it")
+    asked = Asked(where, server, lengths, timeout_of(timeout))
+    config = configuration(None, where, server, lengths)
     if write is not None:
         _check_new(write)
     with following() as follow:

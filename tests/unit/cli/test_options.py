@@ -217,7 +217,7 @@ def test_options_that_the_configuration_has_are_refused_beside_it(groups: dict[s
 
 @pytest.mark.parametrize(("file", "base_url"), [(None, None), (Path("a.yml"), URL)])
 def test_a_file_or_an_address_and_not_both(file: Path | None, base_url: str | None) -> None:
-    with pytest.raises(ConfigError, match="expected either -c FILE or --base-url URL"):
+    with pytest.raises(ConfigError, match="expected either -c FILE or URL"):
         configuration(file, base_url, ServerOptions())
 
 
