@@ -18,7 +18,7 @@ from probe.runtime.cron import cron_trigger
 from probe.runtime.scheduler import Scheduler, TaskId
 
 HOUR_S = 3600.0
-NIGHTLY, HALF_HOURLY = "30 3 * * *", "0,30 * * * *"
+NIGHTLY, SIX_HOURLY, HALF_HOURLY = "30 3 * * *", "30 */6 * * *", "0,30 * * * *"
 
 
 @dataclass
@@ -74,12 +74,12 @@ def _began(monitor: Measured, cron: str, *, hours: float) -> list[float]:
     return [round((at - monitor.began[0]) / HOUR_S, 2) for at in monitor.began]
 
 
-def test_a_drop_is_measured_again_an_hour_later_and_not_again_before_the_next_night() -> None:
-    assert _began(Measured(drops=1), NIGHTLY, hours=48) == [0.0, 1.0, 24.0]
+def test_a_drop_is_measured_again_an_hour_later_and_not_again_before_the_next_time() -> None:
+    assert _began(Measured(drops=1), SIX_HOURLY, hours=12) == [0.0, 1.0, 6.0]
 
 
-def test_a_night_without_a_drop_has_one_run() -> None:
-    assert _began(Measured(drops=0), NIGHTLY, hours=48) == [0.0, 24.0]
+def test_without_a_drop_each_time_has_one_run() -> None:
+    assert _began(Measured(drops=0), SIX_HOURLY, hours=12) == [0.0, 6.0]
 
 
 def test_a_run_that_is_due_sooner_confirms_a_drop() -> None:
