@@ -149,6 +149,7 @@ pictures: .venv/.compiled ## draw docs/pictures again (needs prometheus and chro
 generate: .venv/.compiled ## write dashboards, rules, deploy/kustomize, the tables of docs/ and of the chart's values, and docs/pictures/layers.svg
 	@$(BIN)/kneewatch dashboards -c $(EXAMPLE) -o dashboards/generated
 	@$(BIN)/kneewatch alerts -o alerts/generated
+	@$(BIN)/python -m benchmarks.rules_template
 	@$(BIN)/python -m benchmarks.kustomizations
 	@$(BIN)/python -m exporters.reference > docs/metrics.md
 	@$(BIN)/python -m probe.config.reference docs/configuration.md

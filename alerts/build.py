@@ -11,6 +11,7 @@ from alerts.links import DEFAULT, Links
 from alerts.objectives import objective_groups
 from alerts.pressure import disaggregated_group, pressure_group, stalled_group
 from alerts.rules import Alert, Manifest, RuleGroup, to_yaml
+from alerts.thresholds import DEFAULTS, Thresholds
 from alerts.trends import trends_group
 from alerts.user_mix import user_mix_groups
 from probe.report.files import write_files
@@ -25,30 +26,32 @@ def render(
     links: Links = DEFAULT,
     manifest: Manifest | None = None,
     labels: AlertLabels = PLAIN_LABELS,
+    thresholds: Thresholds = DEFAULTS,
 ) -> dict[str, str]:
     """Return YAML text by file name; the same options give the same text.
 
     `window_scale` below 1 shortens every window and waiting time, to rehearse an alert in minutes. With a `manifest`,
-    the rules are wrapped in objects for the Prometheus Operator. `labels`: added to every alert. Raises ValueError
+    the rules are wrapped in objects for the Prometheus Operator. `labels`: added to every alert. `thresholds`: of
+    alerts. Raises ValueError
     unless `window_scale` is above 0.
     """
     remarks = [_GENERATED, *_rehearsal(window_scale)]
-    rules = [group.as_yaml(links, labels) for group in groups(window_scale) if group.rules]
+    rules = [group.as_yaml(links, labels) for group in groups(window_scale, thresholds) if group.rules]
     if manifest is not None:
         return {MANIFEST_FILE: to_yaml(manifest.wrap(rules), remarks)}
     return {FILE: to_yaml([{"groups": rules}], remarks)}
 
 
-def groups(window_scale: float = 1.0) -> list[RuleGroup]:
+def groups(window_scale: float = 1.0, thresholds: Thresholds = DEFAULTS) -> list[RuleGroup]:
     """Return every group of rules. Raises ValueError unless `window_scale` is above 0."""
     if window_scale <= 0:
         raise ValueError(f"window_scale must be above 0, got {window_scale}")
     return [
         *objective_groups(window_scale),
-        capacity_group(window_scale),
+        capacity_group(window_scale, thresholds),
         stale_group(window_scale),
         acute_group(window_scale),
-        pressure_group(window_scale),
+        pressure_group(window_scale, thresholds),
         stalled_group(window_scale),
         disaggregated_group(window_scale),
         gpu_group(window_scale),
@@ -82,9 +85,11 @@ def write(
     links: Links = DEFAULT,
     manifest: Manifest | None = None,
     labels: AlertLabels = PLAIN_LABELS,
+    thresholds: Thresholds = DEFAULTS,
 ) -> list[Path]:
     """Write the files into the folder `out`, created if missing. Raises ConfigError."""
-    return write_files(render(window_scale=window_scale, links=links, manifest=manifest, labels=labels), out)
+    texts = render(window_scale=window_scale, links=links, manifest=manifest, labels=labels, thresholds=thresholds)
+    return write_files(texts, out)
 
 
 def _rehearsal(window_scale: float) -> list[str]:

@@ -12,12 +12,12 @@ from alerts.alert_labels import by, on
 from alerts.headroom import ALERT, KEEP_S, LOAD, THIS, headroom_rules
 from alerts.rules import Alert, FaultKind, Recording, RuleGroup
 from alerts.templates import OF_TARGET, value_of
+from alerts.thresholds import CAPACITY_DROP, DEFAULTS, Thresholds, percent
 from alerts.user_mix import if_moved
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from exporters.names import PREFIX
 from probe.capacity.trend.change_detection import CONFIRMED_DROP, MANN_WHITNEY, MEDIAN_OF_3
-from probe.capacity.trend.reference import DROP_RATIO
 from probe.core.reasons import REFUSED_ASLEEP
 
 # Verified, empirical and unverified samples share a baseline. Which of them the last run gave must not end an alert.
@@ -53,10 +53,11 @@ RAREST_SCHEDULE_S = 7 * DAY_S
 _WEEKLY = _Schedule(DAY_S, RAREST_SCHEDULE_S, 15 * DAY_S, "every week or more often")
 
 
-def capacity_group(scale: float = 1.0) -> RuleGroup:
+def capacity_group(scale: float = 1.0, thresholds: Thresholds = DEFAULTS) -> RuleGroup:
     """Return the alerts for all targets; `scale` shortens their windows and waiting times, not the cron schedules."""
-    dropped = [_dropped(scale, page=True), _dropped(scale, page=False)]
-    rules = [_load(), _below_peak(scale), *dropped, _down(scale), _stale(scale), *headroom_rules(scale)]
+    dropped = [_dropped(scale, thresholds, page=is_page) for is_page in (True, False)]
+    headroom = headroom_rules(scale, thresholds)
+    rules = [_load(), _below_peak(scale), *dropped, _down(scale), _stale(scale), *headroom]
     return RuleGroup("kneewatch-capacity", max(1.0, _INTERVAL_S * scale), rules)
 
 
@@ -91,7 +92,7 @@ def _below_peak(scale: float) -> Recording:
     return Recording(_BELOW, f"(({knee}) < {peak}) and {on(*_LABELS)} {_shifted(CONFIRMED_DROP)}")
 
 
-def _dropped(scale: float, *, page: bool) -> Alert:
+def _dropped(scale: float, thresholds: Thresholds, *, page: bool) -> Alert:
     """Alert on a drop that two more runs have confirmed.
 
     A page remains one when a later run of the drop measures a little more than the peak: each return would be a ring.
@@ -107,20 +108,21 @@ def _dropped(scale: float, *, page: bool) -> Alert:
         name="KneewatchKneeDropped",
         expr=(
             f"{_shifted(CONFIRMED_DROP)}\n"
+            f"unless {on(*_LABELS)} {_smaller(thresholds[CAPACITY_DROP])}\n"
             f"{'and' if page else 'unless'} {on(*_LABELS)} count_over_time({_BELOW}[{week}])"
         ),
         for_s=60 * scale,
         keep_s=KEEP_S * scale,
         severity="page" if page else "ticket",
-        summary=f"{{{{ $labels.target }}}}: capacity has dropped by {DROP_RATIO:.0%} or more"
+        summary=f"{{{{ $labels.target }}}}: capacity has dropped by {thresholds.share(CAPACITY_DROP)} or more"
         + (", below the users' peak" if page else ""),
         description=(
-            f"{_capacity_and_baseline()}. Three consecutive runs measured {DROP_RATIO:.0%} or more below that baseline."
-            f" {impact} (peak: {peak_now} requests/s).{if_moved(scale)}"
+            f"{_capacity_and_baseline()}. Three consecutive runs measured {CAPACITY_DROP.default:.0%} or more below"
+            f" that baseline. {impact} (peak: {peak_now} requests/s).{if_moved(scale)}"
         ),
         means=(
-            "three consecutive runs, the last an hour later, measured a capacity 20 % or more below the baseline; a"
-            " page if users sent more than that within the last week"
+            f"three consecutive runs, the last an hour later, measured a capacity {percent(CAPACITY_DROP)} or more"
+            " below the baseline; a page if users sent more than that within the last week"
         ),
         panels={
             links.CAPACITY: ["Measured capacity", "Capacity and its baseline", "Shift", "Detected shifts"],
@@ -130,6 +132,16 @@ def _dropped(scale: float, *, page: bool) -> Alert:
         route=inhibitions.LASTS_FOR_DAYS,
         finds=(FaultKind.KNEE,),
     )
+
+
+def _smaller(drop: str) -> str:
+    """Return the PromQL: the drop is smaller than one that is to be told.
+
+    At the monitor's own threshold none is, though a later run may measure a little more: else the alert would end while
+    the drop lasts.
+    """
+    shift = f'max {by(*_LABELS)} ({names.KNEE_SHIFT.name}{{mode!="forecast"}})'
+    return f"({shift} > -{drop} and on() vector({drop}) > {CAPACITY_DROP.default:g})"
 
 
 def _down(scale: float) -> Alert:

@@ -22,13 +22,14 @@ from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.rules import Alert, FaultKind, Recording
 from alerts.templates import TARGET, same, value_of
+from alerts.thresholds import DEFAULTS, FORECAST_ERROR, HEADROOM, HEADROOM_FALLING, Thresholds, percent
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from exporters.names import PREFIX
 from probe.observe.user_mix import USERS
 
-LOW = 0.15
-FALLING_BELOW = 0.3
+# The defaults, which the dashboards show.
+LOW, FALLING_BELOW, DISAGREES = HEADROOM.default, HEADROOM_FALLING.default, FORECAST_ERROR.default
 _MEAN_S = 900.0  # user traffic comes in bursts, and headroom covers the last minutes only
 _LOW_FOR_S = 1200.0
 _LOW_KEEP_S = 2 * HOUR_S  # one ticket for a busy day that goes up and down
@@ -38,8 +39,6 @@ _WEEK_S = 7 * DAY_S
 _TODAY_S = 2 * HOUR_S  # today's new minimum is not compared with itself
 _FALLING_PER_S = 0.01 / HOUR_S  # slower than this is flat: headroom lasts until tomorrow
 
-# Verified capacity is within 8 % of the truth, and a forecast fit for planning within 20 %.
-DISAGREES = 0.3
 _FRESH_S = DAY_S
 _DISAGREES_FOR_S = 6 * HOUR_S
 _DISAGREES_KEEP_S = DAY_S  # until the next run, which decides
@@ -59,38 +58,39 @@ _USERS_MEASURED = f'{_HEADROOM}{{workload="{USERS}"}}'
 LOAD = f"target_model_workload:{PREFIX}users_load:rps"
 
 
-def headroom_rules(scale: float = 1.0) -> list[Recording | Alert]:
+def headroom_rules(scale: float = 1.0, thresholds: Thresholds = DEFAULTS) -> list[Recording | Alert]:
     """Return the rules in the order of their dependencies; `scale` shortens windows and waiting times."""
     # The label `mode` is dropped: whether the last run verified a model must not end an alert.
     measured = Recording(_HEADROOM, f"min {_BY} ({names.HEADROOM.name}{{{_MEASURED}}})")
-    return [measured, _low(scale), _disagrees(scale)]
+    return [measured, _low(scale, thresholds), _disagrees(scale, thresholds)]
 
 
-def _low(scale: float) -> Alert:
+def _low(scale: float, thresholds: Thresholds) -> Alert:
+    low_at, falling_below = thresholds[HEADROOM], thresholds[HEADROOM_FALLING]
     mean, trend, week, today = (duration(s * scale) for s in (_MEAN_S, _TREND_S, _WEEK_S, _TODAY_S))
     of_target = on("target")
-    low = f"avg_over_time({_HEADROOM}[{mean}]) < {LOW:g} unless {_enough_before(mean, scale)}"
+    low = f"avg_over_time({_HEADROOM}[{mean}]) < {low_at} unless {_enough_before(mean, scale, low_at)}"
     falling = (
-        f"  avg_over_time({_HEADROOM}[{mean}]) < {FALLING_BELOW:g}\n"
+        f"  avg_over_time({_HEADROOM}[{mean}]) < {falling_below}\n"
         f"  and predict_linear({_HEADROOM}[{trend}], {_AHEAD_S * scale:g}) < 0\n"
         f"  and {_HEADROOM} < min_over_time({_HEADROOM}[{week}] offset {today})\n"
         f"  and count_over_time({_HEADROOM}[{duration(DAY_S * scale)}] offset {duration(6 * DAY_S * scale)}) > 0\n"
         f"  unless {_last(_MEASURED)} > time() - {_TREND_S * scale:g}\n"
-        f"  unless {_enough_before(mean, scale)}\n"
+        f"  unless {_enough_before(mean, scale, low_at)}\n"
     )
     # Rounded for the text, after the comparisons.
     expr = (
         f"round(\n"
-        f"({_low_by_forecast(_FOR_USERS, mean)}\n"
+        f"({_low_by_forecast(_FOR_USERS, mean, low_at)}\n"
         f"  unless {of_target} {_USERS_MEASURED}\n"
         f")\n"
         f"or {of_target} (\n"
         f"  (({low})\n"
         f"  or (\n{falling}  ))\n"
-        f"  unless {of_target} ({_share('max', _FOR_USERS, names.CAPACITY_RPS_LOWER, mean)} <= {1 - LOW:g}\n"
+        f"  unless {of_target} ({_share('max', _FOR_USERS, names.CAPACITY_RPS_LOWER, mean)} <= (1 - {low_at})\n"
         f"    unless {of_target} {_USERS_MEASURED})\n"
         f")\n"
-        f"or {of_target} ({_low_by_forecast(_FOR_NAMED, mean)}\n"
+        f"or {of_target} ({_low_by_forecast(_FOR_NAMED, mean, low_at)}\n"
         f"  unless {of_target} {_HEADROOM}\n"
         f"  unless {of_target} {names.HEADROOM.name}{{{_FOR_USERS}}}\n"
         f")\n"
@@ -116,8 +116,9 @@ def _low(scale: float) -> Alert:
             " misses the objectives."
         ),
         means=(
-            "less than 15 % of the capacity is free, or headroom is falling and below its minimum of the last week;"
-            " where only a forecast applies, less than 15 % of its upper bound"
+            f"less than {percent(HEADROOM)} of the capacity is free, or headroom is falling and below its minimum of"
+            " the last week;"
+            f" where only a forecast applies, less than {percent(HEADROOM)} of its upper bound"
         ),
         panels={
             links.CAPACITY: ["Headroom now", "Headroom"],
@@ -129,20 +130,20 @@ def _low(scale: float) -> Alert:
     )
 
 
-def _enough_before(mean: str, scale: float) -> str:
+def _enough_before(mean: str, scale: float, low_at: str) -> str:
     """Return the PromQL: by the capacity of a day ago, with the same setup, headroom is not low."""
     ago = f" offset {duration(DAY_S * scale)}"
     capacity, setup = (f"{series.name}{{{_MEASURED}}}" for series in (names.CAPACITY_RPS, names.CAPACITY_FINGERPRINT))
     return (
-        f"(avg_over_time({LOAD}[{mean}]) <= {1 - LOW:g} * max {_BY} ({capacity}{ago})"
+        f"(avg_over_time({LOAD}[{mean}]) <= (1 - {low_at}) * max {_BY} ({capacity}{ago})"
         f" and max {_BY} ({setup}) == max {_BY} ({setup}{ago}))"
     )
 
 
-def _low_by_forecast(which: str, mean: str) -> str:
+def _low_by_forecast(which: str, mean: str, low_at: str) -> str:
     """Return the PromQL: headroom by these forecasts where it is low by their upper bound, too."""
     headroom = f"min {by(*_LABELS, 'mode')} (avg_over_time({names.HEADROOM.name}{{{which}}}[{mean}]))"
-    return f"{headroom}\n  and {_share('min', which, names.CAPACITY_RPS_UPPER, mean)} > {1 - LOW:g}"
+    return f"{headroom}\n  and {_share('min', which, names.CAPACITY_RPS_UPPER, mean)} > (1 - {low_at})"
 
 
 def _share(merge: str, which: str, bound: names.Series, mean: str) -> str:
@@ -168,13 +169,13 @@ def _pace(trend: str) -> str:
     )
 
 
-def _disagrees(scale: float) -> Alert:
+def _disagrees(scale: float, thresholds: Thresholds) -> Alert:
     residual = names.MODEL_RESIDUAL.name
     lead = "; before the last run it was off by "
     before = value_of(f"max({residual}{{{THIS}}})", ALERT, shown="humanizePercentage", before=lead, none="")
     return Alert(
         name="KneewatchForecastDisagrees",
-        expr=_disagreement(scale),
+        expr=_disagreement(scale, thresholds[FORECAST_ERROR]),
         for_s=_DISAGREES_FOR_S * scale,
         keep_s=_DISAGREES_KEEP_S * scale,
         severity="ticket",
@@ -191,13 +192,13 @@ def _disagrees(scale: float) -> Alert:
             f"{before}. One of the two is wrong: either the model misses what limits the server, or the run met a"
             " condition that user traffic does not."
         ),
-        means="forecast and measured capacity differ by 30 % or more",
+        means=f"forecast and measured capacity differ by {percent(FORECAST_ERROR)} or more",
         panels={links.CAPACITY: ["Forecast and measured capacity", "Forecast error"]},
         follows=(FaultKind.KNEE, FaultKind.SLOW),
     )
 
 
-def _disagreement(scale: float) -> str:
+def _disagreement(scale: float, most: str) -> str:
     """Return the PromQL: the forecast is outside the measured bounds now, or was wrong before each of two runs."""
 
     def knee(series: names.Series, mode: str) -> str:
@@ -211,13 +212,13 @@ def _disagreement(scale: float) -> str:
     return (
         f"round(\n(\n"
         # A measured capacity or a forecast without an upper bound is a lower bound: the capacity may be higher.
-        f"  ({forecast} / {measured} - 1 > {DISAGREES:g} and {forecast} > {upper}\n"
-        f"   or {forecast} / {measured} - 1 < -{DISAGREES:g} and {bounded} unless {forecast} >= {lower})\n"
+        f"  ({forecast} / {measured} - 1 > {most} and {forecast} > {upper}\n"
+        f"   or {forecast} / {measured} - 1 < -{most} and {bounded} unless {forecast} >= {lower})\n"
         f"  and {_last(_FORECAST)} > time() - {fresh_s:g}\n"
         f"  and abs({_last(_FORECAST)} - {_last(_MEASURED)}) < {fresh_s:g}\n"
         f")\n"
         f"or max {_BY} (\n"
-        f"  (min_over_time({residual}[{runs}]) > {DISAGREES:g} or max_over_time({residual}[{runs}]) < -{DISAGREES:g})\n"
+        f"  (min_over_time({residual}[{runs}]) > {most} or max_over_time({residual}[{runs}]) < -{most})\n"
         f"  and changes({residual}[{runs}]) >= 1\n"
         f")\n, 0.01)"
     )

@@ -15,6 +15,7 @@ from probe.core.text import one_line
 
 if TYPE_CHECKING:
     from alerts.rules import Manifest
+    from alerts.thresholds import Thresholds
 
 _UID_LENGTH = 40  # Grafana's limit
 # Kubernetes' own rules for names (RFC 1123) and labels.
@@ -109,6 +110,30 @@ def alert_labels(severities: Sequence[str], more: Sequence[str]) -> AlertLabels:
             raise ConfigError(f"--alert-label {one_line(text)}: {key} is given twice; give each label once")
         added[key] = value
     return AlertLabels(renamed, added)
+
+
+def chosen_thresholds(written: Sequence[str]) -> "Thresholds":
+    """Return the thresholds of alerts, with the values that are given. Raises ConfigError."""
+    from alerts.thresholds import THRESHOLDS, thresholds  # noqa: PLC0415 - beside what --help does without
+
+    known = {each.name: each for each in THRESHOLDS}
+    values: dict[str, float] = {}
+    for text in written:
+        name, _, value = text.partition("=")
+        if name not in known:
+            raise ConfigError(f"--set {one_line(text)}: expected NAME=VALUE, with NAME one of {', '.join(known)}")
+        if name in values:
+            raise ConfigError(f"--set {one_line(text)}: {name} is given twice; give each threshold once")
+        row = known[name]
+        number = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+) ?(%?)", value, re.ASCII)
+        given = float(number[1]) / (100 if number[2] else 1) if number else -1.0
+        if not row.least <= given <= row.most:
+            raise ConfigError(
+                f"--set {one_line(text)}: expected a number from {row.least:g} to {row.most:g},"
+                f" such as {name}={row.default:g}"
+            )
+        values[name] = given
+    return thresholds(**values)
 
 
 def _is_plain(value: str) -> bool:

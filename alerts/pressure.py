@@ -9,6 +9,7 @@ from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.rules import Alert, FaultKind, Recording, RuleGroup
 from alerts.templates import OF_TARGET, listed, value_of
+from alerts.thresholds import DEFAULTS, KV_CACHE_USAGE, PREEMPTION_SHARE, QUEUE_REQUESTS, Thresholds, percent
 from alerts.windows import DAY_S, duration
 from exporters import names
 from exporters.names import PREFIX, Series
@@ -21,17 +22,16 @@ _MOSTLY = 0.5
 
 # Preemptions count until the window has passed them: `for` exceeds it by the length of a burst that is no ticket.
 _STORM_S, _STORM_FOR_S = 600.0, 900.0
-# Above one in ten, requests computed twice set the 90th percentile of TPOT.
-_STORM_SHARE = 0.1
 # A handful of preemptions is a long prompt or two at night, whatever their share.
 _STORM_LEAST = 10
 # For a server that does not export how many requests finished: one in ten seconds.
 _STORM_ALONE = 60
 
+# Requests come and go by the minute; what stays for a quarter of an hour is the load.
+_FULL_S = 900.0
+
 # Growth is measured over the time that a queue has to last: a quarter of an hour.
 _GROWTH_S = 900.0
-# Requests waiting at every moment: fewer than a small server admits in one step.
-_STANDING = 5
 # A queue of closed-loop clients varies by less than this around its mean.
 _GROWTH_SHARE = 0.2
 
@@ -65,13 +65,14 @@ _AT_LEAST = 1
 _ROOM = 0.5  # of the KV cache
 
 
-def pressure_group(scale: float = 1.0) -> RuleGroup:
+def pressure_group(scale: float = 1.0, thresholds: Thresholds = DEFAULTS) -> RuleGroup:
     """Return the tickets for all targets; `scale` shortens windows and waiting times."""
     prefix = (_hit_ratio(scale), _prefix(scale))
     rules: list[Recording | Alert] = [
         _kv_cache(scale),
-        _preemptions(scale),
-        _queue(scale),
+        _kv_cache_full(scale, thresholds),
+        _preemptions(scale, thresholds),
+        _queue(scale, thresholds),
         _imbalance(scale),
         *prefix,
     ]
@@ -150,14 +151,41 @@ def _kv_cache(scale: float) -> Alert:
     )
 
 
-def _preemptions(scale: float) -> Alert:
+def _kv_cache_full(scale: float, thresholds: Thresholds) -> Alert:
+    """Alert on a KV cache that fills up, before requests suffer: off, unless its threshold is set below 1."""
+    window = duration(_FULL_S * scale)
+    usage = f"max {by('target')} (avg_over_time({names.SERVER['kv_cache_usage'].name}[{window}]))"
+    return Alert(
+        name="KneewatchKVCacheNearlyFull",
+        expr=_of_users(f"{usage} > {thresholds[KV_CACHE_USAGE]}", scale, _FULL_S),
+        for_s=_WINDOW_S * scale,
+        keep_s=_STORM_S * scale,
+        severity="ticket",
+        summary="{{ $labels.target }}: {{ $value | humanizePercentage }} of the KV cache is in use",
+        description=(
+            f"On average over {window}, {{{{ $value | humanizePercentage }}}} of the KV cache of"
+            f" {{{{ $labels.target }}}} was in use; this alert fires above {thresholds.share(KV_CACHE_USAGE)}."
+            f" Waiting now: {_waiting_now()}. No request needs to suffer yet. With more load, or longer"
+            " answers, requests wait or are preempted."
+        ),
+        means=(
+            "more of the KV cache is in use than you allow, whether or not requests suffer; off unless its threshold"
+            " is set"
+        ),
+        panels={links.TARGET: ["KV cache in use"], links.FLEET: ["Fullest KV caches"]},
+        silenced_by=(inhibitions.TARGET_DOWN, inhibitions.ENGINE_STALLED, inhibitions.KV_CACHE_PRESSURE),
+        unseen="it is off by default",
+    )
+
+
+def _preemptions(scale: float, thresholds: Thresholds) -> Alert:
     window = duration(_STORM_S * scale)
     preempted = f"round({_increase(names.SERVER['preemptions'].name, window)})"
     finished = f"{names.SERVER_PREEMPTIONS_PER_REQUEST.name}_count"
     ended = _increase(finished, window)
     # If an engine thrashes, no request finishes: any number of preemptions then exceeds the share.
     expr = (
-        f"  {preempted} >= {_STORM_LEAST}\n  and {preempted} > {_STORM_SHARE:g} * {ended}\n"
+        f"  {preempted} >= {_STORM_LEAST}\n  and {preempted} > {thresholds[PREEMPTION_SHARE]} * {ended}\n"
         f"  or {preempted} >= {_STORM_ALONE} unless {on('target')} {ended}"
     )
     ended_now = value_of(f"round({_of_one_server(f'increase({finished}{{{OF_TARGET}}}[{window}])')})")
@@ -169,10 +197,10 @@ def _preemptions(scale: float) -> Alert:
         summary=f"{{{{ $labels.target }}}}: {{{{ $value | humanize }}}} preemptions in {window}",
         description=(
             f"{{{{ $labels.target }}}} preempted {{{{ $value | humanize }}}} requests in {window}, while {ended_now}"
-            " finished; this alert fires above one preemption per ten finished requests. A preempted request is"
+            f" finished; this alert fires above {thresholds.share(PREEMPTION_SHARE)} of them. A preempted request is"
             " computed again from its first token: its stream stalls, and the engine does the work twice."
         ),
-        means="the server preempts more than one request for every ten that finish",
+        means=f"the server preempts more than {percent(PREEMPTION_SHARE)} as many requests as finish",
         panels={links.TARGET: ["Signs of KV cache pressure", "Preemptions"]},
         silenced_by=(inhibitions.TARGET_DOWN, inhibitions.ENGINE_STALLED, inhibitions.KV_CACHE_PRESSURE),
         finds=(FaultKind.KV,),
@@ -180,7 +208,7 @@ def _preemptions(scale: float) -> Alert:
     )
 
 
-def _queue(scale: float) -> Alert:
+def _queue(scale: float, thresholds: Thresholds) -> Alert:
     """Alert on a queue that is never empty and keeps growing, or that alone takes longer than the TTFT objective."""
     window, growth = duration(_WINDOW_S * scale), duration(_GROWTH_S * scale)
     standing = of_server(f"min_over_time({waiting()}[{window}])")
@@ -190,8 +218,8 @@ def _queue(scale: float) -> Alert:
     queue = names.SERVER["queue"].name
     wait = f"{_increase(queue + '_sum', window)} / ({_increase(queue + '_count', window)} > 0)"
     objective = f'min {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
-    much = f"clamp_min({_GROWTH_SHARE:g} * {mean}, {_STANDING})"
-    expr = f"{standing} >= {_STANDING}\nand (\n  {grown} > {much}\n  or {wait} > {objective}\n)"
+    much = f"clamp_min({_GROWTH_SHARE:g} * {mean}, {thresholds[QUEUE_REQUESTS]})"
+    expr = f"{standing} >= {thresholds[QUEUE_REQUESTS]}\nand (\n  {grown} > {much}\n  or {wait} > {objective}\n)"
     deriv = f"deriv({waiting(f'{OF_TARGET},')}[{growth}])"
     per_minute = value_of(f"round({_of_one_server(deriv)} * 60, 0.1)")
     waited = value_of(

@@ -51,6 +51,7 @@ def _type(part: dict[str, Any]) -> str:
     names = {
         "boolean": "`true` or `false`",
         "integer": "whole number",
+        "number": "number",
         "array": "list",
         "object": "mapping",
         "string": "text",

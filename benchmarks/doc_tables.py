@@ -19,6 +19,7 @@ from pathlib import Path
 from alerts import alertmanager, build
 from alerts.output_options import SEVERITIES
 from alerts.rules import Alert
+from alerts.thresholds import THRESHOLDS
 from benchmarks import engine_table, flag_table, peer_table, reason_tables
 from benchmarks.fault_table import rows_by_area
 from exporters.names import CHECKS
@@ -88,6 +89,15 @@ def alert_table() -> str:
         " ticket of its name,\nand KneewatchProbeGone silences every alert of a target that nothing watches."
         f"\n\n{table}"
     )
+
+
+def threshold_table() -> str:
+    """Return the thresholds of alerts: name, default, limits, alert, what is compared, and why."""
+    rows = (
+        (f"`{row.name}`", f"{row.default:g}", f"{row.least:g} to {row.most:g}", row.alert, row.means, row.why)
+        for row in THRESHOLDS
+    )
+    return markdown_table(("name", "default", "from, to", "alert", "compared", "why"), list(rows))
 
 
 def engines() -> str:
@@ -185,6 +195,7 @@ TABLES = (
     Table("docs/systems.md", "systems", systems),
     Table("docs/mock-server.md", "profiles", profiles),
     Table("docs/alerts.md", "alerts", alert_table),
+    Table("docs/alerts.md", "thresholds", threshold_table),
     *(
         Table(f"deploy/examples/{file}", name, partial(text, build.alerts()))
         for file in ("alertmanager.yml", "kube-prometheus-stack.yml")

@@ -1,10 +1,24 @@
 // Kneewatch as a monitoring mixin (https://monitoring.mixins.dev): its rules and dashboards, as `make generate` writes them.
-// The rules read what is configured from series, so nothing is to be set here. Vendor the whole repository:
+// The rules read what is configured from series; _config has the thresholds of alerts (docs/alerts.md). Vendor the whole repository:
 //   jb install github.com/kneewatch/kneewatch@main
-local groups = std.parseYaml(importstr '../../alerts/generated/kneewatch.rules.yml').groups;
+local template = importstr '../../alerts/generated/kneewatch.rules.tmpl';
 local hasAlerts(group) = std.any([std.objectHas(rule, 'alert') for rule in group.rules]);
 
 {
+  _config+:: {
+    thresholds: {
+      preemption_share: 0.1,
+      kv_cache_usage: 1,
+      headroom: 0.15,
+      headroom_falling: 0.3,
+      capacity_drop: 0.2,
+      forecast_error: 0.3,
+      queue_requests: 5,
+    },
+  },
+  local given = $._config.thresholds,
+  local replaced(text, name) = std.strReplace(text, '<<' + name + '>>', '%g' % given[name]),
+  local groups = std.parseYaml(std.foldl(replaced, std.objectFields(given), template)).groups,
   // A group stays whole: its alerts read what its rules have just recorded.
   prometheusAlerts+:: { groups+: [group for group in groups if hasAlerts(group)] },
   prometheusRules+:: { groups+: [group for group in groups if !hasAlerts(group)] },

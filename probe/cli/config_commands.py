@@ -14,6 +14,7 @@ from alerts.output_options import (
     check_address,
     check_uid_prefix,
     check_window_scale,
+    chosen_thresholds,
     prometheus_rule,
 )
 from probe.cli.output import NAME, print_json, print_written
@@ -125,7 +126,7 @@ def alerts(
         RulesFormat,
         typer.Option(
             "--format",
-            help="prometheus: kneewatch.rules.yml; operator: two PrometheusRules, kneewatch.prometheusrule.yml.",
+            help="prometheus: kneewatch.rules.yml; operator: PrometheusRules, kneewatch.prometheusrule.yml.",
         ),
     ] = RulesFormat.PROMETHEUS,
     namespace: Annotated[str | None, typer.Option(help="Namespace of the PrometheusRules.", metavar="NAME")] = None,
@@ -141,6 +142,15 @@ def alerts(
         typer.Option(
             metavar="NAME=WORD",
             help="Your word for a severity, such as page=critical or ticket=warning; can be repeated.",
+        ),
+    ] = None,
+    chosen: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="<text>",
+            help="NAME=VALUE of a threshold, such as preemption_share=1% or headroom=0.2; can be repeated. Names and"
+            " defaults: docs/alerts.md.",
         ),
     ] = None,
     alert_label: Annotated[
@@ -182,6 +192,7 @@ def alerts(
     manifest = prometheus_rule(written, namespace, label or [])
     scale = check_window_scale(window_scale)
     labels = alert_labels(severity or [], alert_label or [])
-    print_written(write(out, window_scale=scale, links=links, manifest=manifest, labels=labels))
+    limits = chosen_thresholds(chosen or [])
+    print_written(write(out, window_scale=scale, links=links, manifest=manifest, labels=labels, thresholds=limits))
     if hint := links.missing():
         typer.echo(f"{NAME}: {hint}", err=True)

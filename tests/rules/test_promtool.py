@@ -14,6 +14,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 import yaml
 
 from alerts import build
+from alerts.output_options import chosen_thresholds
 from exporters import names
 from exporters.names import Series
 from probe.config.config import Config
@@ -48,11 +50,18 @@ def _config(case: Path) -> Path:
     return own if own.exists() else HERE / "config.yml"
 
 
-@pytest.fixture(scope="module")
-def groups() -> Sequence[Group]:
-    """Return the groups of rules."""
-    found: Sequence[Group] = yaml.safe_load(build.render()[build.FILE])["groups"]
+@cache
+def _groups(written: str) -> Sequence[Group]:
+    """Return the groups of rules, with these thresholds."""
+    text = build.render(thresholds=chosen_thresholds(written.split()))[build.FILE]
+    found: Sequence[Group] = yaml.load(text, yaml.CSafeLoader)["groups"]
     return found
+
+
+def _thresholds_of(case: str) -> str:
+    """Return those that the first line of a case sets."""
+    found = re.match(r"# --set (.*)", case)
+    return found[1] if found else ""
 
 
 def _write_rules(folder: Path, groups: Iterable[Group], case: str) -> None:
@@ -130,12 +139,10 @@ def _with_pages(text: str) -> str:
 
 
 @pytest.mark.parametrize("case", CASES, ids=_name)
-def test_alerts_fire_when_they_must_and_only_then(
-    case: Path, groups: Sequence[Group], tmp_path: Path, promtool: str
-) -> None:
+def test_alerts_fire_when_they_must_and_only_then(case: Path, tmp_path: Path, promtool: str) -> None:
     text = _with_objectives(_with_groups(_with_pages(case.read_text())), load_config(_config(case)))
     (tmp_path / case.name).write_text(text)
-    _write_rules(tmp_path, groups, text)
+    _write_rules(tmp_path, _groups(_thresholds_of(text)), text)
     run = subprocess.run(
         [promtool, "test", "rules", case.name],
         cwd=tmp_path,
