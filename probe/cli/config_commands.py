@@ -37,6 +37,8 @@ def check(config: ConfigFile) -> None:
     for target in loaded.targets:
         if target.capacity.mode != "off":
             typer.echo(f"{target.known_as}: startup flags of the server: {_flags(target)}")
+        if target.gpu.is_read:
+            typer.echo(f"{target.known_as}: GPUs: {target.gpu.words}")
     now, at_once = datetime.now(UTC), loaded.capacity_runs_at_once
     for template in loaded.templates:
         if template.capacity.mode == "verify":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from probe.capacity.run.request import context_of, hints_of
 from probe.cli.check import OtherApiError, check_target, with_timeout
 from probe.cli.options import configuration
-from probe.cli.parameters import NO_LENGTHS, NO_SERVER, LengthOptions, ServerOptions
+from probe.cli.parameters import NO_GPUS, NO_LENGTHS, NO_SERVER, GpuOptions, LengthOptions, ServerOptions
 from probe.cli.targets import open_scraper
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
@@ -17,10 +17,11 @@ from probe.core.clock import Clock, SystemClock
 from probe.core.errors import TargetError
 from probe.core.request import RequestRecord
 from probe.core.result import Capacity, CapacityResult, Phase, RunContext
-from probe.core.snapshot import ServerSnapshot
+from probe.core.snapshot import GpuSnapshot, ServerSnapshot
 from probe.core.target_status import TargetStatus
 from probe.core.workload import Workload
 from probe.monitor.capacity_workload import lacking_lengths, named_workload, users_workload_of
+from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.live_forecast import forecast_result, live_forecast, made_of
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import workload
@@ -52,6 +53,7 @@ class Asked:
     server: ServerOptions = NO_SERVER
     lengths: LengthOptions = NO_LENGTHS
     timeout_s: float | None = None
+    gpus: GpuOptions = NO_GPUS
 
 
 def examine(
@@ -73,7 +75,7 @@ def examine(
         if asked.server.api is not None:
             raise
         server = replace(asked.server, api=other.api.value)
-        config = configuration(None, asked.base_url, server, asked.lengths)
+        config = configuration(None, asked.base_url, server, asked.lengths, gpus=asked.gpus)
         return config, examined(config)
 
 
@@ -89,6 +91,7 @@ async def diagnose(
         scraper = await held.enter_async_context(open_scraper(target, clock, _SCRAPE_S))
         examination = _Examination(config, target, clock, scraper)
         await examination.watch(watch_s)
+        await examination.read_gpus()
         on_phase(Phase("computing the result"))
         left_s = max(ends_s - clock.monotonic_ns() * 1e-9, _FORECAST_S)
         return await examination.result(watch_s, left_s)
@@ -107,6 +110,8 @@ class _Examination:
         self._server: ServerSnapshot | None = None  # None after a failed scrape
         self._first: ServerSnapshot | None = None  # from before the first canary
         self._error: str | None = None
+        self._gpus: GpuSnapshot | None = None
+        self._gpu_error: str | None = None
         self._cores = asyncio.Semaphore(len(os.sched_getaffinity(0)))  # a forecast takes one
 
     async def watch(self, seconds: float) -> None:
@@ -124,6 +129,17 @@ class _Examination:
             raise group.exceptions[0] from None  # of the first canary
         self._target = flags.result()
         self._checker.max_num_seqs = self._target.capacity.server.limits.running
+
+    async def read_gpus(self) -> None:
+        """Read the GPUs once."""
+        readers = GpuReaders(self._clock)
+        try:
+            if (read := readers.reader(self._target, self._config.prometheus)) is not None:
+                self._gpus = await read()
+        except TargetError as error:
+            self._gpu_error = str(error)
+        finally:
+            await readers.close()
 
     async def _read_for(self, seconds: float) -> None:
         ends_ns = self._clock.monotonic_ns() + int(seconds * 1e9)
@@ -178,6 +194,8 @@ class _Examination:
             checks=self._checker.view(),
             users=self._state.users(),
             forecast=forecast,
+            gpus=self._gpus,
+            gpu_error=self._gpu_error,
         )
         lengths = self._lengths()
         kv = kv_size(unpack(self._state.history.packed), lengths.held_tokens if lengths is not None else None)

@@ -9,13 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
 from probe.cli.parameters import (
+    NO_GPUS,
     NO_LENGTHS,
     NO_OBJECTIVES,
     NO_SERVER,
+    GpuOptions,
     LengthOptions,
     ObjectiveOptions,
     ServerOptions,
@@ -34,7 +37,9 @@ from probe.core.durations import parse_duration
 from probe.core.errors import ConfigError
 from probe.core.objectives import LATENCIES
 from probe.core.request import Api
+from probe.core.server_address import is_loopback
 from probe.core.text import one_line
+from probe.gpu.fields import LABELS
 from probe.monitor.desired_targets import Shard
 
 # Where an option's value is in the configuration made from it.
@@ -45,6 +50,8 @@ _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
     ("targets", 0, "engine"): "--engine",
     ("targets", 0, "metrics_url"): "--metrics-url",
     ("targets", 0, "metrics_urls"): "--metrics-url",
+    ("targets", 0, "gpu", "dcgm_urls"): "--dcgm-url",
+    ("prometheus", "url"): "--gpu-prometheus",
     ("workloads", "default", "api"): "--api",
     ("workloads", "default", "prompt_tokens"): "--prompt-tokens",
     ("workloads", "default", "output_tokens"): "--output-tokens",
@@ -52,6 +59,7 @@ _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
     **{("objectives", "default", name, "ratio"): "--ratio" for name in LATENCIES},
 }
 _ADDRESS: TypeAdapter[str] = TypeAdapter(Url)
+_GPUS_EVERY = "2s"  # a command is short: an exporter may sample each second
 
 
 def configuration(
@@ -60,16 +68,17 @@ def configuration(
     server: ServerOptions = NO_SERVER,
     lengths: LengthOptions = NO_LENGTHS,
     objectives: ObjectiveOptions = NO_OBJECTIVES,
+    gpus: GpuOptions = NO_GPUS,
 ) -> Config:
     """Return the configuration of the file, or one made from an address and its options. Raises ConfigError."""
     if file is not None and base_url is None:
-        if given := given_options(server, lengths, objectives):
+        if given := given_options(server, lengths, objectives, gpus):
             raise ConfigError(
                 "\n".join(f"{name}: requires --base-url; with -c, set it in the configuration" for name in given)
             )
         return load_config(file)
     if file is None and base_url is not None:
-        return _one_server(base_url, server, lengths, objectives)
+        return _one_server(base_url, server, lengths, objectives, gpus)
     raise ConfigError("expected either -c FILE or URL, such as http://localhost:8000; give one of them")
 
 
@@ -129,7 +138,9 @@ def check_address(text: str, option: str, example: str) -> None:
         raise ConfigError(f"{option} {written}: expected an address such as {example}, without credentials") from None
 
 
-def _one_server(base_url: str, server: ServerOptions, lengths: LengthOptions, objectives: ObjectiveOptions) -> Config:
+def _one_server(
+    base_url: str, server: ServerOptions, lengths: LengthOptions, objectives: ObjectiveOptions, gpus: GpuOptions
+) -> Config:
     target = {
         "name": "target",
         "base_url": base_url,
@@ -140,6 +151,7 @@ def _one_server(base_url: str, server: ServerOptions, lengths: LengthOptions, ob
         **_pages(server.metrics_url or ()),
         "headers": _headers(server.header or ()),
         "tls": {"ca_file": server.ca_file} if server.ca_file is not None else None,
+        "gpu": _gpu(base_url, gpus),
     }
     workload = _set({"api": server.api, **asdict(lengths)})
     if _has_no_tokens(server):
@@ -152,6 +164,7 @@ def _one_server(base_url: str, server: ServerOptions, lengths: LengthOptions, ob
         "targets": [_set(target)],
         "workloads": {"default": workload},
         "objectives": {"default": _objectives(server, objectives)},
+        **({"prometheus": {"url": gpus.gpu_prometheus}} if gpus.gpu_prometheus is not None else {}),
     }
     try:
         config = Config.model_validate(raw)
@@ -160,6 +173,28 @@ def _one_server(base_url: str, server: ServerOptions, lengths: LengthOptions, ob
     api = config.workload("default").api
     presets = {name: preset.model_copy(update={"api": api}) for name, preset in PRESETS.items()}
     return config.model_copy(update={"workloads": presets | config.workloads})
+
+
+def _gpu(base_url: str, gpus: GpuOptions) -> dict[str, object] | None:
+    """Return the `gpu` section; None: no GPU is read. Raises ConfigError."""
+    given = given_options(gpus)
+    if not given:
+        return None
+    if given == ["--gpu-label"]:
+        raise ConfigError("--gpu-label: requires --dcgm-url or --gpu-prometheus")
+    if gpus.dcgm_url and gpus.gpu_prometheus is not None:
+        raise ConfigError("--dcgm-url, --gpu-prometheus: both are set; keep one")
+    labels: dict[str, str] = {}
+    for text in gpus.gpu_label or ():
+        name, equals, value = text.partition("=")
+        if not (equals and value) or name not in LABELS:
+            raise ConfigError(f"--gpu-label {one_line(text)}: expected NAME=VALUE with one of {', '.join(LABELS)}")
+        labels[name] = value
+    host = urlsplit(base_url).hostname or ""
+    if gpus.gpu_prometheus is not None and is_loopback(host) and not labels:
+        raise ConfigError(f"--gpu-prometheus: {host} names no host; add --gpu-label, such as Hostname=gpu-node-1")
+    found: dict[str, object] = {"labels": labels, "every": _GPUS_EVERY}
+    return found | ({"dcgm_urls": gpus.dcgm_url} if gpus.dcgm_url else {"prometheus": True})
 
 
 def _has_no_tokens(server: ServerOptions) -> bool:
@@ -214,7 +249,7 @@ def _problems(error: ValidationError, raw: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line per problem; --ratio is in two places, so a line may come twice."""
     for problem in value_problems(error, raw, Config):
         path = problem.path
-        option = _OPTION_AT.get(path) or _OPTION_AT.get(path[:3])
+        option = next((_OPTION_AT[path[:n]] for n in (len(path), 4, 3) if path[:n] in _OPTION_AT), None)
         if path[2:3] == ("headers",):
             yield f"--header {one_line(str(path[3]))}: {problem.words}"  # without the value, which may be a secret
             continue

@@ -220,10 +220,41 @@ class ObjectiveOptions:
     ] = None
 
 
-NO_SERVER, NO_LENGTHS, NO_OBJECTIVES = ServerOptions(), LengthOptions(), ObjectiveOptions()
+@dataclass(frozen=True, slots=True)
+class GpuOptions:
+    """Where the GPUs of the server of --base-url are read."""
+
+    dcgm_url: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Metrics page of the dcgm-exporter on the server's node; repeat it for each node.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None
+    gpu_prometheus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Prometheus with dcgm-exporter's series of the server's host, or of --gpu-label.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None
+    gpu_label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Label of the server's GPUs at dcgm-exporter, such as pod=llama-8b-0; can be repeated.",
+            rich_help_panel=_SERVER,
+        ),
+    ] = None
 
 
-def given_options(*groups: ServerOptions | LengthOptions | ObjectiveOptions) -> list[str]:
+NO_SERVER, NO_LENGTHS, NO_OBJECTIVES, NO_GPUS = ServerOptions(), LengthOptions(), ObjectiveOptions(), GpuOptions()
+OptionGroup = ServerOptions | LengthOptions | ObjectiveOptions | GpuOptions
+
+
+def given_options(*groups: OptionGroup) -> list[str]:
     """Return the names of the options that were given."""
     names = [one.name for group in groups for one in fields(group) if getattr(group, one.name) is not None]
     return [f"--{name.replace('_', '-')}" for name in names]

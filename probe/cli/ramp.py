@@ -34,10 +34,12 @@ from probe.core.workload import Workload
 from probe.core.workload import longest as longest_lengths
 from probe.load.request_source import RequestSource
 from probe.monitor.capacity_workload import named_workload, workload_since_start
+from probe.monitor.gpu_places import GpuPlace
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.wiring import endpoint, lock
 from probe.observe.guard import GO, GuardLimits
+from probe.observe.server_observer import GpuReader
 from probe.report.files import STDOUT, check_writable, write_file
 from probe.report.progress import following
 from probe.report.result_json import dumps
@@ -115,7 +117,9 @@ def json_output(out: Path | None, extra: Sequence[str], *, as_json: bool) -> Pat
     return out or (Path(extra[0]) if extra else STDOUT if as_json else None)
 
 
-def measure(config: Config, target: TargetConfig, request: RunRequest, files: ResultFiles) -> int:
+def measure(
+    config: Config, target: TargetConfig, request: RunRequest, files: ResultFiles, place: GpuPlace | None = None
+) -> int:
     """Run the request, and print and write the result. Return the command's exit status.
 
     Raises ConfigError where a file, OSError where standard output cannot be written; the result then is in the others.
@@ -128,7 +132,16 @@ def measure(config: Config, target: TargetConfig, request: RunRequest, files: Re
         with following(on_stderr=STDOUT in (files.json_file, files.html_file)) as follow:
             on_step, clock = partial(_print_or_end, follow.step), SystemClock()
             result = event_loop.run(
-                ramp_target(config, target, request, clock, on_step, on_phase=follow.phase, on_broken=print_error)
+                ramp_target(
+                    config,
+                    target,
+                    request,
+                    clock,
+                    on_step,
+                    on_phase=follow.phase,
+                    on_broken=print_error,
+                    place=place or GpuPlace(),
+                )
             )
         follow.console.print(f"\n{result_words(result)}", markup=False)
     finally:
@@ -157,9 +170,10 @@ async def ramp_target(
     on_phase: Callable[[Phase], None] = lambda _: None,
     on_broken: Callable[[KneewatchError], None] = lambda _: None,
     interrupts: Interrupts | None = None,
+    place: GpuPlace | None = None,
 ) -> CapacityResult:
     """Run a capacity run now. Ctrl-C ends the load, as do a lost Lease and a killed helper process (`on_broken`);
-    the result so far is returned. `interrupts`: what stops the run instead of signals.
+    the result so far is returned. `interrupts`: what stops the run instead of signals. `place`: where the GPUs are.
 
     Raises TargetError if the target cannot be measured or a check refuses the run, LockError if another prober loads
     it or the Lease was lost before the run, ConfigError if the target is passive.
@@ -174,11 +188,13 @@ async def ramp_target(
         target = await StartupFlags(target, scraper).update()
         load = await _load(config, target, request, scraper)
         sent = await _with_model(config, target, request, load, clock)
+        read_gpus = readers.reader(target, config.prometheus, lambda: place or GpuPlace())
+        await _note_gpus(read_gpus)
         try:
             return await run_capacity(
                 lambda: sent,
                 lock(config, target, clock),
-                ServerAccess(scraper.read, readers.reader(target, config.prometheus)),
+                ServerAccess(scraper.read, read_gpus),
                 clock,
                 admit=partial(_admit, config, target, scraper, request),
                 interrupts=stops.during,
@@ -192,6 +208,17 @@ async def ramp_target(
                 raise
             on_broken(error)
             return results[0]
+
+
+async def _note_gpus(read: GpuReader | None) -> None:
+    """Say on stderr why the result will have no GPU."""
+    if read is None:
+        return
+    try:
+        if not (await read()).gpus:
+            raise TargetError("none has the labels of gpu.labels (--gpu-label)", Outcome.UNREACHABLE)  # noqa: TRY301
+    except TargetError as error:
+        print_error(error, "the result has no GPUs while they cannot be read: ")
 
 
 async def _load(config: Config, target: TargetConfig, request: RunRequest, scraper: Scraper) -> Workload:

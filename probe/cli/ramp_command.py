@@ -14,11 +14,13 @@ import typer
 
 from probe.cli.output import NAME
 from probe.cli.parameters import (
+    NO_GPUS,
     NO_LENGTHS,
     NO_OBJECTIVES,
     NO_SERVER,
     Address,
     BaseUrl,
+    GpuOptions,
     Json,
     LengthOptions,
     MaybeConfigFile,
@@ -57,6 +59,7 @@ class RampOptions:
     target: OneTarget = None
     base_url: BaseUrl = None
     server: ServerOptions = NO_SERVER
+    gpus: GpuOptions = NO_GPUS
     concurrency: Annotated[
         str | None,
         typer.Option(
@@ -243,7 +246,7 @@ def ramp(context: typer.Context, options: RampOptions) -> None:
     from probe.cli.options import configuration, timeout_of
     from probe.cli.ramp import ResultFiles, address_and_file, json_output, measure
     from probe.cli.server_address import URL_VARIABLE, server_address
-    from probe.cli.targets import one_target
+    from probe.cli.targets import one_with_gpus
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
@@ -253,11 +256,13 @@ def ramp(context: typer.Context, options: RampOptions) -> None:
     where = server_address(url, options.base_url, options.config)
     files = ResultFiles(json_file, options.html_file, where)
     limit_s = timeout_of(options.timeout)
-    config = configuration(options.config, where, options.server, options.lengths, options.objectives)
-    target = with_timeout(one_target(config, options.target, adds_load=True), limit_s)
+    groups = (options.server, options.lengths, options.objectives, options.gpus)
+    config = configuration(options.config, where, *groups)
+    found, place = one_with_gpus(config, options.target)
+    target = with_timeout(found, limit_s)
     variables = variables_of(context.command) | ({URL_VARIABLE} if where not in (url, options.base_url) else set())
     made_by = command_line(NAME, context.obj or (), os.environ, variables)
-    raise typer.Exit(measure(config, target, run_request(config, target, options, made_by), files))
+    raise typer.Exit(measure(config, target, run_request(config, target, options, made_by), files, place))
 
 
 def run_request(

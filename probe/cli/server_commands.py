@@ -8,11 +8,13 @@ import typer
 
 from probe.cli.output import print_json, print_written
 from probe.cli.parameters import (
+    NO_GPUS,
     NO_LENGTHS,
     NO_SERVER,
     Address,
     BaseUrl,
     ConfigFile,
+    GpuOptions,
     Json,
     LengthOptions,
     MaybeConfigFile,
@@ -164,6 +166,7 @@ def doctor(
     url: Address = None,
     base_url: BaseUrl = None,
     server: ServerOptions = NO_SERVER,
+    gpus: GpuOptions = NO_GPUS,
     lengths: LengthOptions = NO_LENGTHS,
     timeout: Timeout = None,
     seconds: Annotated[
@@ -200,8 +203,8 @@ def doctor(
     where = server_address(url, base_url, None)
     if where is None:
         raise ConfigError("expected URL, the server to examine, such as http://localhost:8000; give it")
-    asked = Asked(where, server, lengths, timeout_of(timeout))
-    config = configuration(None, where, server, lengths)
+    asked = Asked(where, server, lengths, timeout_of(timeout), gpus)
+    config = configuration(None, where, server, lengths, gpus=gpus)
     if write is not None:
         _check_new(write)
     with following() as follow:

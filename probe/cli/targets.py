@@ -13,6 +13,7 @@ from probe.core.request import Outcome
 from probe.discovery.manager import source
 from probe.discovery.types import State
 from probe.monitor.desired_targets import DesiredTarget, DesiredTargets, replica_pages
+from probe.monitor.gpu_places import Exporters, GpuPlace, place_of
 from probe.monitor.wiring import scraper_of
 from probe.runtime import event_loop
 from probe.scrape.scraper import Scraper
@@ -49,18 +50,40 @@ def one_target(config: Config, name: str | None, *, adds_load: bool = False) -> 
 
     Raise ConfigError if there is none, TargetError if its discovery does not answer or the server may not be loaded.
     """
+    return _one(config, name, adds_load=adds_load)[0]
+
+
+def one_with_gpus(config: Config, name: str | None) -> tuple[TargetConfig, GpuPlace]:
+    """Return `one_target` for load, and where its GPUs are if it was discovered."""
+    target, found = _one(config, name, adds_load=True)
+    return target, event_loop.run(_gpu_place(found)) if found is not None and target.gpu.is_read else GpuPlace()
+
+
+async def _gpu_place(desired: DesiredTarget) -> GpuPlace:
+    exporters, gpu = Exporters(), desired.config.gpu
+    assert desired.found is not None  # noqa: S101 - of a discovery
+    if gpu.dcgm is not None:
+        try:
+            await exporters.found(gpu.dcgm.name, await first_state(gpu.dcgm.discovery, "they cannot be listed"))
+        except TargetError as error:
+            exporters.problem(gpu.dcgm.name, str(error))
+    return place_of(gpu, desired.found, exporters, shares_host=desired.shares_host)
+
+
+def _one(config: Config, name: str | None, *, adds_load: bool) -> tuple[TargetConfig, DesiredTarget | None]:
+    """Return the target, and how it was discovered; None: it was not."""
     if name is None:
         if len(config.targets) > 1:
             names = ", ".join(target.known_as for target in config.targets)
             raise ConfigError(f"--target: the configuration has several targets; expected one of {names}")
-        return only_located(config.targets[0]).kinds[0]
+        return only_located(config.targets[0]).kinds[0], None
     template = _template(config, name)
     if template is None or name == template.name:
-        return config.target(name).kinds[0]
+        return config.target(name).kinds[0], None
     (found,) = event_loop.run(_discover(config, template, name))
     if adds_load and found.inhibited_by is not None:
         raise TargetError(f"{name}: no load was sent, {found.inhibited_by}; retry when that is over", Outcome.REJECTED)
-    return found.config.kinds[0]
+    return found.config.kinds[0], found
 
 
 def _template(config: Config, name: str) -> TemplateConfig | None:

@@ -84,6 +84,18 @@ class GpuConfig(ConfigSection):
         return [name for name in SOURCES if getattr(self, name)]
 
     @property
+    def words(self) -> str:
+        """Return where GPUs are read, and which."""
+        if self.dcgm is not None:
+            where = f"those of each pod, by the dcgm-exporter on its node ({self.dcgm.name})"
+        elif self.prometheus:
+            where = "those of each pod, or else of the host, by DCGM's series in Prometheus"
+        else:
+            where = "NVML on this machine" if self.nvml else ", ".join(self.dcgm_urls)
+        named = ", ".join(f"{name}={value}" for name, value in self.labels.items())
+        return where + (f", with {named}" if named else "")
+
+    @property
     def is_read(self) -> bool:
         return bool(self.sources)
 

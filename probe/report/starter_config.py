@@ -31,6 +31,7 @@ def starter_config(config: Config, target: TargetConfig) -> str:
                 **({"output_tokens": workload.output_tokens} if workload.api.generates else {}),
             }
         },
+        **({"prometheus": {"url": config.prometheus.url}} if config.prometheus is not None else {}),
         "targets": [
             {
                 **_server(target),
@@ -64,6 +65,9 @@ def _server(target: TargetConfig) -> dict[str, object]:
         found["tls"] = {"ca_file": str(target.tls.ca_file.absolute())}
     if target.headers:
         found["headers"] = {name: _header(name, value) for name, value in target.headers.items()}
+    if (gpu := target.gpu).is_read:
+        of = {"prometheus": True} if gpu.prometheus else {"dcgm_urls": list(gpu.dcgm_urls)}
+        found["gpu"] = {**of, **({"labels": dict(gpu.labels)} if gpu.labels else {})}
     return found
 
 

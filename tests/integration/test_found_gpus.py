@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from api_server import pod
 from cluster import Cluster, cluster
+from kneewatch_command import kneewatch
 from monitor import Monitor, Sim
 from process import eventually
 from real_prometheus import RealPrometheus
@@ -121,3 +123,26 @@ def test_a_prometheus_has_the_same_gpus_as_the_page_with_honor_labels_and_withou
             found(GpuOwner({"pod": "chat-0", "namespace": "team-b"}))
         with pytest.raises(TargetError, match=r"the GPUs of 127.0.0.1 are used by pods"):
             found(GpuOwner(host="127.0.0.1"))
+
+
+def test_a_ramp_and_doctor_read_the_gpus_that_an_option_names(tiny: Sim) -> None:
+    begun = time.monotonic()
+
+    def reply(request: Request, _: bytes) -> None:
+        busy = LLAMA + f'DCGM_FI_DEV_GPU_UTIL{{UUID="GPU-x",gpu="7"}} {int(time.monotonic() - begun) % 50 + 50}\n'
+        request.answer(200, busy.encode(), "text/plain")
+
+    with threaded_server(reply) as url:
+        gpus = ["--dcgm-url", f"{url}/metrics", "--gpu-label", "UUID=GPU-x"]
+        steps = ["--concurrency", "1", "--step-seconds", "6", "--confirm-seconds", "0", "--json"]
+        ramp = kneewatch("ramp", "--base-url", tiny.base_url, *steps, *gpus)
+        (step,) = json.loads(ramp.out)["steps"]
+        assert 0.5 <= step["gpu"]["utilization_peak"] <= 1
+        doctor = kneewatch("doctor", "--base-url", tiny.base_url, "--seconds", "15", *gpus)
+        assert re.search(r"GPU: \d+ % busy", doctor.out)
+    dead = ["--dcgm-url", f"{url}/metrics"]
+    ramp = kneewatch("ramp", "--base-url", tiny.base_url, *steps[:2], "--step-seconds", "2", *steps[4:], *dead)
+    assert "the result has no GPUs while they cannot be read" in ramp.err
+    assert json.loads(ramp.out)["steps"][0]["gpu"]["utilization_peak"] is None
+    doctor = kneewatch("doctor", "--base-url", tiny.base_url, "--seconds", "15", *dead)
+    assert f"GPUs: {url}/metrics: no metrics of GPUs" in doctor.out

@@ -342,17 +342,21 @@ def test_config_check_says_which_runs_may_be_late_and_how_many_a_discovery_has_r
     assert "kneewatch: capacity: t7: runs could not begin within schedule.grace of their time" in done.err
 
 
-def test_config_check_says_where_each_startup_flag_is_from(tmp_path: Path) -> None:
+def test_config_check_says_where_each_startup_flag_and_the_gpus_are_from(tmp_path: Path) -> None:
     known = "{server: {max_num_seqs: 64, flags: {tensor_parallel_size: '4'}}}"
     file = tmp_path / "kneewatch.yml"
     file.write_text(
         f"targets: [{{name: a, base_url: 'http://a:1', capacity: {known}}}, {{name: b, base_url: 'http://b:1'}},"
-        " {name: c, base_url: 'http://c:1', capacity: {mode: 'off'}}]\n"
+        " {name: c, base_url: 'http://c:1', capacity: {mode: 'off'}, gpu: {dcgm_urls: ['http://n:9400/metrics'],"
+        " labels: {gpu: '1'}}}, {name: d, discover: {kubernetes: {selector: app=d, port: 80}}, capacity: {mode: 'off'},"
+        " gpu: {dcgm: {kubernetes: {namespace: gpus, selector: app=dcgm}}}}]\n"
     )
     lines = _kneewatch("config", "check", "-c", file).out.splitlines()[1:]
     assert lines == [
         "a: startup flags of the server: tensor_parallel_size=4 (configuration), max_num_seqs=64 (configuration)",
         "b: startup flags of the server: none known here; read from /server_info and the pod while it is watched",
+        "c: GPUs: http://n:9400/metrics, with gpu=1",
+        "d/*: GPUs: those of each pod, by the dcgm-exporter on its node (app=dcgm in gpus, port 9400/metrics)",
     ]
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from probe.capacity.run.request import StepSettings
 from probe.cli.options import configuration, shard_of, share
-from probe.cli.parameters import LengthOptions, ObjectiveOptions, ServerOptions, given_options, grouped
+from probe.cli.parameters import GpuOptions, LengthOptions, ObjectiveOptions, ServerOptions, given_options, grouped
 from probe.cli.ramp_command import RampOptions, concurrency_steps, rate_steps, run_request, steps
 from probe.config.capacity import CapacityConfig
 from probe.config.config import Config
@@ -205,6 +205,7 @@ def test_a_password_in_an_address_is_not_repeated() -> None:
             {"server": ServerOptions(model="m"), "objectives": ObjectiveOptions(e2e="8s", ratio="0.95")},
             ["--model", "--e2e", "--ratio"],
         ),
+        ({"gpus": GpuOptions(gpu_prometheus=URL, gpu_label=["pod=a"])}, ["--gpu-prometheus", "--gpu-label"]),
     ],
 )
 def test_options_that_the_configuration_has_are_refused_beside_it(groups: dict[str, Any], names: list[str]) -> None:
@@ -213,6 +214,44 @@ def test_options_that_the_configuration_has_are_refused_beside_it(groups: dict[s
     assert str(refused.value).splitlines() == [
         f"{name}: requires --base-url; with -c, set it in the configuration" for name in names
     ]
+
+
+def test_the_gpus_of_a_server_are_on_an_exporters_pages_or_in_a_prometheus() -> None:
+    of_pages = configuration(None, "http://llama:8000", gpus=GpuOptions(dcgm_url=["http://a:9400/metrics"]))
+    assert of_pages.servers[0].gpu.dcgm_urls == ("http://a:9400/metrics",)
+    given = GpuOptions(gpu_prometheus="http://prometheus:9090", gpu_label=["pod=llama-0", "namespace=serving"])
+    config = configuration(None, URL, gpus=given)
+    gpu = config.servers[0].gpu
+    assert (gpu.prometheus, gpu.labels) == (True, {"pod": "llama-0", "namespace": "serving"})
+    written = config_from(yaml.safe_load(starter_config(config, config.servers[0])), "doctor's")
+    assert (written.prometheus, written.servers[0].gpu.labels) == (config.prometheus, gpu.labels)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        (GpuOptions(gpu_label=["pod=a"]), "--gpu-label: requires --dcgm-url or --gpu-prometheus"),
+        (
+            GpuOptions(dcgm_url=[URL], gpu_prometheus=URL),
+            "--dcgm-url, --gpu-prometheus: both are set; keep one",
+        ),
+        (GpuOptions(dcgm_url=[URL], gpu_label=["pod"]), "--gpu-label pod: expected NAME=VALUE with one of gpu, UUID, "),
+        (GpuOptions(dcgm_url=[URL], gpu_label=["Pod=a"]), "--gpu-label Pod=a: expected NAME=VALUE"),
+        (GpuOptions(dcgm_url=["node:9400"]), "--dcgm-url node:9400: expected an address"),
+        (
+            GpuOptions(gpu_prometheus="http://u:hunter2@p", gpu_label=["pod=a"]),
+            "--gpu-prometheus (hidden): expected an address",
+        ),
+        (
+            GpuOptions(gpu_prometheus=URL),
+            "--gpu-prometheus: 127.0.0.1 names no host; add --gpu-label, such as Hostname=gpu-node-1",
+        ),
+    ],
+)
+def test_an_option_about_gpus_that_cannot_be_used_is_named(gpus: GpuOptions, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        configuration(None, "http://127.0.0.1:8000", gpus=gpus)
+    assert str(refused.value).startswith(words)
 
 
 @pytest.mark.parametrize(("file", "base_url"), [(None, None), (Path("a.yml"), URL)])

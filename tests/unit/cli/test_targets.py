@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from probe.cli import targets
-from probe.cli.targets import configured_targets, named_targets, one_target
+from probe.cli.targets import configured_targets, named_targets, one_target, one_with_gpus
 from probe.config.config import Config
 from probe.config.config_file import config_from, load_config
 from probe.core.errors import ConfigError, TargetError
 from probe.discovery.file_sd import FileSource
 from probe.discovery.types import DiscoveredServer, State
+from probe.monitor.gpu_places import GpuPlace
 
 URL = "http://127.0.0.1:9"
 
@@ -46,6 +47,25 @@ def test_a_discovered_target_is_named_as_its_alerts_name_it(tmp_path: Path) -> N
     assert (found.name, found.base_url, found.canary.timeout) == ("pods/10.0.0.2:8000", "http://10.0.0.2:8000", 7.0)
     assert named_targets(config, "pods/10.0.0.2:8000") == [found]
     assert [target.name for target in named_targets(config, "a")] == ["a"]
+
+
+def test_a_discovered_target_of_a_command_has_its_pods_gpus_or_the_reason_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {"pod": "llama-0", "namespace": "serving", "node": "gpu-1"}
+    (tmp_path / "servers.json").write_text(json.dumps([{"targets": ["10.0.0.1:8000"], "labels": labels}]))
+    discover = {"file": {"files": [f"{tmp_path}/servers.json"]}}
+    exporters = {"kubernetes": {"selector": "app=dcgm"}}
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+
+    def place(gpu: dict[str, object]) -> GpuPlace:
+        raw = {"prometheus": {"url": URL}, "targets": [{"name": "pods", "discover": discover, "gpu": gpu}]}
+        return one_with_gpus(config_from(raw, "test"), "pods/10.0.0.1:8000")[1]
+
+    of_pod = {"pod": "llama-0", "namespace": "serving"}
+    assert place({"prometheus": True}) == GpuPlace(labels=of_pod, node="gpu-1")
+    assert "no service account is mounted" in str(place({"dcgm": exporters}).problem)
+    assert place({}) == GpuPlace()
 
 
 def test_a_discovery_s_name_stands_for_all_of_its_targets_in_a_check(tmp_path: Path) -> None:

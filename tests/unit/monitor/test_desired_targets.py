@@ -316,3 +316,23 @@ def test_another_discovery_of_replicas_begins_with_none_known() -> None:
     desired.discovered("router", (POD,))
     desired.configure(_behind_a_router(scheme="https").config)
     assert desired.by_name()["router"].replicas is None
+
+
+def test_the_service_before_pods_has_no_gpus_and_servers_of_one_host_are_known() -> None:
+    exporters = {"dcgm": {"kubernetes": {"selector": "app=dcgm"}}}
+    discover = {"kubernetes": {"selector": "app=qwen", "port": 8000, "service": "qwen"}}
+    desired = _desired(_config(discover=discover, gpu=exporters))
+    twin = replace(POD, id="twin", base_url="http://10.0.0.1:8001")
+    desired.discovered("qwen", (DiscoveredServer("qwen", "http://qwen.serving.svc:8000"), POD, twin))
+    found = desired.by_name()
+    assert {name: target.config.gpu.is_read for name, target in found.items()} == {
+        "llama": False,
+        "qwen/qwen": False,
+        "qwen/qwen-7d9-x": True,
+        "qwen/twin": True,
+    }
+    assert found["qwen/twin"].found == twin
+    assert [target.shares_host for target in found.values()] == [False, False, True, True]
+    moved = replace(POD, facts={"node": "gpu-2"}, pod={"pod": "a", "namespace": "b"})
+    desired.discovered("qwen", (moved,))
+    assert desired.by_name()["qwen/qwen-7d9-x"].found == moved
