@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from exporters.registry import MetricsPage
 from probe.core.request import RequestRecord, Traffic
 from probe.core.result import CapacityResult
-from probe.core.target_status import FiringAlerts, TargetStatus
+from probe.core.target_status import FiringAlerts, OwnClock, TargetStatus
 
 
 @dataclass
@@ -27,6 +27,7 @@ class FakeMonitor:
     asked: list[tuple[str, str | None]] = field(default_factory=list)
     reloads: int = 0
     alerts: FiringAlerts | None = None
+    clock: OwnClock | None = None
 
     @property
     def page(self) -> MetricsPage:
@@ -46,6 +47,9 @@ class FakeMonitor:
 
     def firing_alerts(self) -> FiringAlerts | None:
         return self.alerts
+
+    def own_clock(self) -> OwnClock | None:
+        return self.clock
 
     def config_text(self) -> str:
         return self.text

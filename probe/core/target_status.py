@@ -68,6 +68,18 @@ class TargetStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnClock:
+    """How late Kneewatch's event loop, which timestamps the answers, woke up in the last five minutes.
+
+    `late_s`: exceeded in 1 % of the time; `most_s`: at most.
+    """
+
+    host: str
+    late_s: float
+    most_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class FiringAlert:
     """One alert that fires. `since_s`: when its condition began to hold (wall time); None: unknown."""
 

@@ -25,7 +25,7 @@ from probe.core.clock import Clock
 from probe.core.errors import ConfigError, TargetError
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
-from probe.core.target_status import FiringAlerts, TargetStatus
+from probe.core.target_status import FiringAlerts, OwnClock, TargetStatus
 from probe.core.text import one_line
 from probe.discovery.manager import DiscoveryManager
 from probe.discovery.types import DiscoveredServer
@@ -154,6 +154,10 @@ class App:
     def firing_alerts(self) -> FiringAlerts | None:
         """Return which alerts fire; None without a Prometheus."""
         return self._alerts.last
+
+    def own_clock(self) -> OwnClock | None:
+        """Return how late this process took its timestamps in the last minutes."""
+        return self._self.clock
 
     @property
     def allowed_hosts(self) -> Sequence[str]:

@@ -80,7 +80,8 @@ class TargetJson(TypedDict):
     """The current state of a target. Times in seconds, shares from 0 to 1.
 
     `state_since`: when the trouble of a failing or slow target began, or since when it is good or asleep; null if
-    unknown. `because`: why it is slow. `failed_share`, `late_share`: of its last 20 canaries, or of
+    unknown. `because`: why it is slow. `doubts`: why its values may be wrong.
+    `failed_share`, `late_share`: of its last 20 canaries, or of
     users' requests in five minutes, whichever is larger; a failed one is late, too. `server` is null while its page
     cannot be read. `since`: when the target went up or down, or its first canary; null while `up` is null. `uptime`:
     the share of canaries answered in the last 24 h, 7 d and 30 d; null without canaries. `budgets`: the share of each
@@ -103,6 +104,7 @@ class TargetJson(TypedDict):
     good_share: float | None
     headroom_ratio: float | None
     wrong: Sequence[str]
+    doubts: Sequence[str]
     canaries: Sequence[RecordJson]
     failures: Sequence[RecordJson]
     failure_groups: Sequence[FailureGroupJson]
@@ -149,6 +151,7 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "good_share": row.good,
         "headroom_ratio": row.headroom,
         "wrong": row.wrong,
+        "doubts": row.doubts,
         "canaries": [record_json(record) for record in status.recent],
         "failures": [record_json(record) for record in status.failures],
         "failure_groups": [_failure_group(group) for group in status.failure_groups],

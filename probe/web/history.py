@@ -22,6 +22,9 @@ _WIDTH, _BAR, _HEIGHT = 4, 3, 24
 _MIN_HEIGHT = 0.2  # of a failure, as a share: one in a hundred canaries must be visible
 _HOUR_S = 3600.0
 _TWO_DAYS = 48.0  # hours
+_TIMES = 10  # an overspent budget of more needs no figure
+_KNOWN, _LEAST = 2, 100  # half hours, and canaries
+FEW = "too little data: it takes an hour and 100 canaries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,13 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class BudgetLeft:
-    """The share of an objective's error budget that is left: 1 is untouched, below 0 overspent. `words`: as text."""
+    """The share of an objective's error budget that is left: 1 is untouched, below 0 overspent. `words`: as text.
+
+    `left` None: there were too few canaries to tell.
+    """
 
     objective: str
-    left: float
+    left: float | None
     words: str
 
 
@@ -63,7 +69,7 @@ class TargetHistory:
     day: Period
     month_uptime: float | None
     month_known: str  # as in Period
-    budget: tuple[str, float] | None  # the objective, and the share of its budget that is left
+    budget: tuple[str, float] | None  # the objective, and the share of its budget that is left; None: too little data
 
 
 def target_history(status: TargetStatus, now_s: float) -> TargetHistory | None:
@@ -71,7 +77,8 @@ def target_history(status: TargetStatus, now_s: float) -> TargetHistory | None:
     if status.history is None:
         return None
     (day,) = periods(status.history, now_s, 1)
-    left = budgets_left(status.history, status.objectives, now_s)
+    is_known = _is_known(status.history, _window(status.objectives), now_s)
+    left = budgets_left(status.history, status.objectives, now_s) if is_known else {}
     least = min(left.items(), key=lambda one: one[1], default=None)
     month = uptime(status.history, now_s, SLOTS)
     return TargetHistory(day, month, _known(status.history, SLOTS, now_s), least)
@@ -104,17 +111,27 @@ def budgets_left(history: CanaryHistory, objectives: Objectives, now_s: float) -
 def budgets(history: CanaryHistory, objectives: Objectives, now_s: float) -> list[BudgetLeft]:
     """Return the error budgets that have judged canaries, as text."""
     slots = _window(objectives)
+    is_known = _is_known(history, slots, now_s)
     first = next((i for i, count in enumerate(history.last("sent", slots, now_s)) if count), 0)
     since = f", of canaries since {when((slot_of(now_s) - slots + 1 + first) * SLOT_S)}" if first else ""
     window = format_duration(slots * SLOT_S)
     return [
-        BudgetLeft(name, left, f"{f'{percent(left)} left' if left >= 0 else _overspent(left)} for {window}{since}")
+        BudgetLeft(name, left, f"{left_words(left)} for {window}{since}") if is_known else BudgetLeft(name, None, FEW)
         for name, left in budgets_left(history, objectives, now_s).items()
     ]
 
 
-def _overspent(left: float) -> str:
-    return f"overspent, {percent(1 - left)} of it used"
+def left_words(left: float) -> str:
+    """Return how much of a budget is left, or how far it is overspent: of more than ten times, no figure."""
+    if left >= 0:
+        return f"{percent(left)} left"
+    return f"overspent, {percent(1 - left)} of it used" if 1 - left <= _TIMES else f"overspent, over {_TIMES}x used"
+
+
+def _is_known(history: CanaryHistory, slots: int, now_s: float) -> bool:
+    """Return whether there were canaries for an hour, and a hundred of them: of fewer, each one decides."""
+    # The first and the last half hour may be parts of one.
+    return history.known_slots(slots, now_s) > _KNOWN and history.total("sent", slots, now_s) >= _LEAST
 
 
 def _window(objectives: Objectives) -> int:

@@ -6,7 +6,7 @@ from typing import Protocol
 from exporters.registry import MetricsPage
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult
-from probe.core.target_status import FiringAlerts, TargetStatus
+from probe.core.target_status import FiringAlerts, OwnClock, TargetStatus
 
 
 class Monitor(Protocol):
@@ -32,6 +32,10 @@ class Monitor(Protocol):
 
     def firing_alerts(self) -> FiringAlerts | None:
         """Return which alerts fire in the configured Prometheus; None: there is none, or no answer yet."""
+        ...
+
+    def own_clock(self) -> OwnClock | None:
+        """Return how late Kneewatch took its timestamps in the last minutes; None: not known yet."""
         ...
 
     async def on_demand(self, target: str, workload: str | None) -> RequestRecord:

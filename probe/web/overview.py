@@ -13,7 +13,7 @@ from probe.core.objectives import Objectives
 from probe.core.request import UP, Outcome, RequestRecord
 from probe.core.result import CapacityResult
 from probe.core.snapshot import REPLICAS, CrossChecks
-from probe.core.target_status import CanaryStatus, TargetStatus
+from probe.core.target_status import CanaryStatus, OwnClock, TargetStatus
 from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import ago, milliseconds, percent, when
 from probe.report.result_text import over_capacity
@@ -36,6 +36,7 @@ from probe.web.state import (
     order,
     shares,
 )
+from probe.web.trust import doubts, warnings
 
 _SLOT, _BAR, _HEIGHT, _SLOTS = 4, 3, 28, 60
 _MIN_HEIGHT = 0.06  # of a bar, as a share
@@ -83,6 +84,7 @@ class TargetRow:
     history: TargetHistory | None
     findings: Sequence[Finding]
     wrong: Sequence[str]
+    doubts: Sequence[str]  # why its values may be wrong
 
 
 class Overview:
@@ -170,6 +172,7 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
         history=target_history(status, now_s),
         findings=found,
         wrong=problems,
+        doubts=doubts(status),
     )
 
 
@@ -194,6 +197,14 @@ def _since(status: TargetStatus, state: str, kinds: _Kinds) -> Since | None:
     if state == ASLEEP and status.asleep_since_s is not None:
         return Since(status.asleep_since_s, is_exact=True)
     return status.since if state == GOOD else None
+
+
+def warnings_of(shown: Sequence[TargetRow], clock: OwnClock | None) -> Sequence[str]:
+    """Return what to look at before any target."""
+    bad = [one.since for one in shown if one.state in (FAILING, SLOW)]
+    began_s = [one.at_s for one in bad if one is not None and one.is_exact]
+    failing = sum(one.state == FAILING for one in shown)
+    return warnings([one.status for one in shown], began_s, failing, clock)
 
 
 def href(name: str) -> str:
@@ -305,6 +316,14 @@ def failures(statuses: Sequence[TargetStatus]) -> list[TargetFailures]:
         for is_current in (i == 0 and group.recovered_s is None,)
     ]
     return sorted(found, key=lambda one: (not one.is_current, -one.group.last_s))[:_MAX_FAILURES]
+
+
+def newest_of_each(found: Sequence[TargetFailures]) -> Sequence[TargetFailures]:
+    """Return the first group of each target, so that one target that fails now and then hides no other."""
+    first: dict[str, TargetFailures] = {}
+    for one in found:
+        first.setdefault(one.name, one)
+    return [*first.values()]
 
 
 def since_words(status: TargetStatus | TargetRow | CanaryStatus, now_s: float) -> str:

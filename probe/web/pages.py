@@ -21,7 +21,7 @@ from exporters.discovery import exported_labels
 from probe import __version__
 from probe.charts import ECHARTS, echarts, notice
 from probe.core.result import CapacityResult
-from probe.core.target_status import CanaryStatus, FiringAlerts, TargetStatus
+from probe.core.target_status import CanaryStatus, FiringAlerts, OwnClock, TargetStatus
 from probe.core.text import one_line
 from probe.gpu.fields import memory, utilization
 from probe.report.figures import kv_size
@@ -30,13 +30,13 @@ from probe.report.html import charts_script, embedded, environment, report, run_
 from probe.web import overview
 from probe.web.api import WebApi, as_json
 from probe.web.headers import takes_gzip, with_headers
-from probe.web.history import budgets, periods
+from probe.web.history import budgets, left_words, periods
 from probe.web.hosts import only_allowed_hosts
 from probe.web.monitor_protocol import Monitor
 from probe.web.on_demand import OnDemand
 from probe.web.operations import Operations
-from probe.web.overview import TargetRow, failures, since_words
-from probe.web.row_text import users_words
+from probe.web.overview import TargetRow, failures, newest_of_each, since_words
+from probe.web.row_text import short, users_words
 from probe.web.state import ENOUGH, STATES
 from probe.web.waterfall import waterfall
 
@@ -134,7 +134,8 @@ class _Pages:
         # In a thread, like all slow work, so that timestamps of canaries are not delayed.
         statuses, runs = self._monitor.statuses(), self._monitor.results()[:_MAX_RUNS]
         problems, alerts = self._monitor.discovery_problems(), self._monitor.firing_alerts()
-        return await asyncio.to_thread(self._status, request, statuses, runs, problems, alerts)
+        clock = self._monitor.own_clock()
+        return await asyncio.to_thread(self._status, request, statuses, runs, problems, alerts, clock=clock)
 
     def _status(
         self,
@@ -143,6 +144,8 @@ class _Pages:
         runs: Sequence[CapacityResult],
         problems: Mapping[str, str],
         alerts: FiringAlerts | None,
+        *,
+        clock: OwnClock | None,
     ) -> Response:
         rows = self._overview.rows(statuses)
         return self._page(
@@ -152,24 +155,35 @@ class _Pages:
             is_overview=True,
             rows=rows,
             tally=overview.tally(rows),
-            failures=failures(statuses),
+            failures=newest_of_each(failures(statuses)),
             firing=alerts,
             runs=runs,
+            warnings=overview.warnings_of(rows, clock),
+            clock=clock,
             problems=[(name, one_line(words, _MAX_PROBLEM_CHARS)) for name, words in problems.items()],
         )
 
     async def target(self, request: Request) -> Response:
         name = request.path_params["name"]
-        status = next((one for one in self._monitor.statuses() if one.name == name), None)
+        statuses = self._monitor.statuses()
+        status = next((one for one in statuses if one.name == name), None)
         if status is None:
             return self._not_found(request, "No target has this name.")
         runs, alerts = self._monitor.results(status.name), self._monitor.firing_alerts()
         if alerts is not None:
             alerts = replace(alerts, alerts=[one for one in alerts.alerts if one.target == status.name])
-        return await asyncio.to_thread(self._target, request, status, runs, alerts)
+        clock = self._monitor.own_clock()
+        return await asyncio.to_thread(self._target, request, status, statuses, runs, alerts, clock=clock)
 
     def _target(
-        self, request: Request, status: TargetStatus, runs: Sequence[CapacityResult], alerts: FiringAlerts | None
+        self,
+        request: Request,
+        status: TargetStatus,
+        statuses: Sequence[TargetStatus],
+        runs: Sequence[CapacityResult],
+        alerts: FiringAlerts | None,
+        *,
+        clock: OwnClock | None,
     ) -> Response:
         curve = next((run for run in runs if run.steps), None)
         data: dict[str, Any] = {"waterfall": waterfall(status.recent, status.objectives)}
@@ -190,6 +204,8 @@ class _Pages:
             periods=periods(history, now_s) if history else [],
             budgets=budgets(history, status.objectives, now_s) if history else [],
             failures=failures([status]),
+            warnings=overview.warnings_of(self._overview.in_order(statuses), clock),
+            clock=clock,
             firing=alerts,
             firing_words=f"{firing} alert{'s' if firing > 1 else ''} firing" if firing else "",
             curve=curve,
@@ -249,7 +265,13 @@ def _templates() -> Mapping[str, jinja2.Template]:
     env = environment(_HERE / "templates")
     env.filters |= {"beside": _beside, "busy": utilization, "memory": memory, "slow": overview.is_slow}
     env.filters |= {"kv_size": kv_size, "forecast_rate": forecast_rate, "corrected": correction_words}
-    env.filters |= {"href": overview.href, "since": _since, "users_words": users_words}
+    env.filters |= {
+        "href": overview.href,
+        "since": _since,
+        "users_words": users_words,
+        "short": short,
+        "left": left_words,
+    }
     env.globals |= {"states": STATES, "enough": ENOUGH, "version": __version__, "echarts": ECHARTS, "notice": notice()}
     return {name: env.get_template(name) for name in _TEMPLATES}
 

@@ -10,7 +10,7 @@ from probe.observe.kv_pressure import FULL
 from probe.report.cross_check_text import STALLED_S
 from probe.report.failure_text import refusal_words
 from probe.report.figures import ago, milliseconds, number, percent, when
-from probe.web.state import Evidence, users_fail, users_slow
+from probe.web.state import CLEAR, Evidence, users_fail, users_slow
 
 _MINUTE_S = 60.0
 _MUCH = 0.5  # of the objective, or of a time
@@ -62,6 +62,8 @@ def slow_kinds(
         named = f"canaries of {kind.workload} with {kind.model}: " if isinstance(kind, CanaryStatus) else ""
         for name in one.slow(status.objectives):
             found = one.missed[name]
+            if one.is_failing(status.objectives.availability) and found.late < CLEAR:
+                continue  # it is said how many failed
             failed = f", {found.failed} failed" if found.failed else ""
             yield (
                 f"{named}{name.upper()} over {short(limits[name].within_s)} in {found.late} of the last {found.judged}"

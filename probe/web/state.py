@@ -27,7 +27,7 @@ STATES = {
 }
 NEWEST = 20  # canaries that decide
 ENOUGH = 5  # fewer show nothing good yet
-_CLEAR = 3  # failures or misses; fewer of NEWEST may be chance
+CLEAR = 3  # failures or misses; fewer of NEWEST may be chance
 _IN_A_ROW = 2  # failures by which a dead server is known
 _LEAST_USERS = 10  # requests; of fewer, single ones decide
 
@@ -49,7 +49,7 @@ class Missed:
     def is_clear(self, ratio: float) -> bool:
         """Return whether too many missed the objective, by more than chance, and some of the last ones."""
         missed = self.late + self.failed
-        return self.lately > 0 and missed >= _CLEAR and self.judged - missed < ratio * self.judged
+        return self.lately > 0 and missed >= CLEAR and self.judged - missed < ratio * self.judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Evidence:
     def is_failing(self, availability: float | None) -> bool:
         """Return whether the server fails: clearly more often than it may, several times in a row, or always."""
         allowed = (1 - availability) * self.sent if availability is not None else 0.0
-        is_clear = self.lately > 0 and self.failed >= _CLEAR and self.failed > allowed
+        is_clear = self.lately > 0 and self.failed >= CLEAR and self.failed > allowed
         return is_clear or self.in_a_row >= min(_IN_A_ROW, max(self.sent, 1))
 
     def slow(self, objectives: Objectives) -> tuple[str, ...]:
@@ -163,7 +163,7 @@ def users_fail(users: UserMinutes | None, objectives: Objectives) -> bool:
     if users is None or users.failed is None or users.ended is None or users.ended < _LEAST_USERS:
         return False
     allowed = (1 - objectives.availability) * users.ended if objectives.availability is not None else 0.0
-    return users.failed >= _CLEAR and users.failed > allowed
+    return users.failed >= CLEAR and users.failed > allowed
 
 
 def users_slow(users: UserMinutes | None) -> tuple[str, ...]:

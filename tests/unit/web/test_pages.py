@@ -250,16 +250,18 @@ def test_a_target_that_comes_back_is_good_again_and_its_failure_is_kept() -> Non
 
 def test_pages_say_how_much_of_the_time_a_target_was_up_and_what_is_left_of_its_budgets() -> None:
     spent, whole = CanaryHistory(), CanaryHistory()
-    for outcome in (*[Outcome.OK] * 9, Outcome.TIMEOUT):
-        spent.add(record(outcome=outcome, done_wall_s=time.time()), CHAT)
-        whole.add(record(done_wall_s=time.time()), CHAT)
+    for half_hours in (2, 1, 0):
+        at_s = time.time() - 1800 * half_hours
+        for outcome in [*[Outcome.OK] * 9, Outcome.TIMEOUT] * 4:
+            spent.add(record(outcome=outcome, done_wall_s=at_s), CHAT)
+            whole.add(record(done_wall_s=at_s), CHAT)
     words = _words(_page(status(name="spent", history=spent), status(name="whole", history=whole)))
-    assert re.search(r"90 % up, 30 d 90 % \(0.5 h known\) ?availability budget overspent", words)
-    assert re.search(r"100 % up, 30 d 100 % \(0.5 h known\) ?availability budget 100 % left", words)
+    assert re.search(r"90 % up, 30 d 90 % \(1.5 h known\) ?availability budget overspent", words)
+    assert re.search(r"100 % up, 30 d 100 % \(1.5 h known\) ?availability budget 100 % left", words)
     words = _words(_target(status(history=spent)))
     for period in ("24 h", "7 d", "30 d"):
-        assert f"last {period} 90 % up in the 0.5 h with canaries" in words
-    assert re.search(r"availability budget ?overspent, 10,000 % of it used for 30d, of canaries since ", words)
+        assert f"last {period} 90 % up in the 1.5 h with canaries" in words
+    assert re.search(r"availability budget ?overspent, over 10x used for 30d, of canaries since ", words)
     assert re.search(r"TTFT budget ?100 % left", words)
     (day, week, month) = (
         attrs["aria-label"]
