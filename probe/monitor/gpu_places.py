@@ -22,13 +22,14 @@ class GpuPlace:
     """Where to read the GPUs of one server.
 
     `urls`: pages of dcgm-exporters. `labels`: its pod's; {}: not known to be one. `node`: where it is, if known.
-    `problem`: why nothing can be read.
+    `problem`: why nothing can be read. `is_pending`: the exporters are being listed for the first time.
     """
 
     urls: tuple[str, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
     node: str | None = None
     problem: str | None = None
+    is_pending: bool = False
 
 
 class Exporters:
@@ -52,6 +53,10 @@ class Exporters:
         else:
             self._problems[selection] = problem
             _log.warning("dcgm-exporters", selection=selection, problem=problem)
+
+    def is_pending(self, selection: str) -> bool:
+        """Return whether nothing is known of a selection yet, not even why."""
+        return selection not in self._by_node and selection not in self._problems
 
     def on(self, node: str, selection: str) -> tuple[str, ...]:
         """Return the pages of the exporters on a node. Raise LookupError, which says why there is none."""
@@ -89,4 +94,4 @@ def _on_node(dcgm: DcgmConfig, server: DiscoveredServer, exporters: Exporters) -
     try:
         return GpuPlace(exporters.on(node, dcgm.name), server.pod, node)
     except LookupError as error:
-        return GpuPlace(problem=one_line(str(error.args[0])))
+        return GpuPlace(problem=one_line(str(error.args[0])), is_pending=exporters.is_pending(dcgm.name))

@@ -1,5 +1,6 @@
 """The GPU readers of the targets, by their configuration."""
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -20,6 +21,8 @@ from probe.observe.server_observer import GpuReader
 # NVML needs a tenth of a second between the two samples that activity is computed from. A capacity run and the
 # schedule may ask at the same moment.
 _FRESH_S = 0.1
+# At its start a monitor finds pods and their exporters at the same time: the first reading waits for both.
+_LISTING_S, _LISTINGS = 0.1, 30
 
 
 class _Fresh:
@@ -95,7 +98,13 @@ class GpuReaders:
 
     async def _of_pod(self, gpu: GpuConfig, place: Callable[[], GpuPlace]) -> GpuSnapshot:
         """Return the GPUs of a discovered pod. Raise TargetError, which says why there are none."""
-        now = _known(place())
+        now = place()
+        for _ in range(_LISTINGS):
+            if not now.is_pending:
+                break
+            await asyncio.sleep(_LISTING_S)
+            now = place()
+        now = _known(now)
         return await self._dcgm_pages.read(now.urls, {**gpu.labels, **now.labels}, gpu.every / 2, some_of)
 
     async def close(self) -> None:

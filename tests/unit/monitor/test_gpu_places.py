@@ -6,8 +6,12 @@ import pytest
 from for_each import for_each
 
 from probe.config.gpu import DcgmConfig, GpuConfig
+from probe.config.targets import TargetConfig
+from probe.core.clock import SystemClock
+from probe.core.errors import TargetError
 from probe.discovery.types import DiscoveredServer
 from probe.monitor.gpu_places import Exporters, GpuPlace, place_of
+from probe.monitor.gpu_readers import GpuReaders
 
 DCGM = DcgmConfig.model_validate({"kubernetes": {"namespace": "gpu-operator", "selector": "app=dcgm"}})
 NAMED = "app=dcgm in gpu-operator, port 9400/metrics"
@@ -96,3 +100,17 @@ def test_in_prometheus_servers_of_one_host_have_no_gpus_unless_something_says_wh
     assert place_of(gpu, server(**OF_POD), its, shares_host=True) == GpuPlace(labels=OF_POD, node="gpu-1")
     by_uuid = gpu.model_copy(update={"labels": {"UUID": "GPU-a"}})
     assert place_of(by_uuid, server(), its, shares_host=True).problem is None
+
+
+def test_the_first_reading_waits_until_the_exporters_have_been_listed() -> None:
+    async def story() -> str:
+        its, readers, gpu = Exporters(), GpuReaders(SystemClock()), GpuConfig(dcgm=DCGM)
+        target = TargetConfig(name="qwen", base_url="http://10.0.0.1:8000", gpu=gpu)
+        read = readers.reader(target, None, lambda: place_of(gpu, server(**OF_POD), its))
+        assert read is not None
+        asyncio.get_running_loop().call_later(0.05, its.problem, DCGM.name, "forbidden")
+        with pytest.raises(TargetError) as caught:
+            await read()
+        return str(caught.value)
+
+    assert asyncio.run(story()) == f"the dcgm-exporters ({NAMED}) are not known: forbidden"
