@@ -3,6 +3,7 @@
 #   PYTHON=...        the Python for .venv and .vllm; else the newest one that works
 #   DEMO_SECONDS=60   how long `make demo` runs
 #   DEMO_PORT=9876    the port of its pages; 0 takes a free one
+#   DEMO_FLAGS=--keep to let it stay until Ctrl-C
 
 DEMO_SECONDS ?= 60
 DEMO_PORT ?= 0
@@ -73,7 +74,7 @@ help: ## list these commands
 	@touch $@
 
 demo: .venv/.compiled ## a mock server, the monitor and its pages, for a minute; no GPU, no configuration
-	@$(BIN)/kneewatch demo --seconds $(DEMO_SECONDS) --port $(DEMO_PORT)
+	@$(BIN)/kneewatch demo --seconds $(DEMO_SECONDS) --port $(DEMO_PORT) $(DEMO_FLAGS)
 
 # $(call run_tests,MARKS,PROFILE): first what only computes, then programs side by side, then what must be alone.
 define run_tests

@@ -63,7 +63,7 @@ class Watched:
 
 
 _FLEET = (
-    Watched(_SHOWN, "llama-8b", 5, 0.7, steps=(2, 4, 8)),
+    Watched(_SHOWN, "llama-8b", 5, 0.7, steps=(8, 16, 32)),  # the knee lies between the last two
     Watched("code-14b", "14b-a100", 3, 1.0),
     Watched("rag-70b", "70b-a100", 2, 1.5),
     Watched("mixtral", "moe-h200", 2, 1.2),

@@ -138,7 +138,7 @@ async def _watch(app: App, seconds: float, console: Console, *, keep: bool) -> N
         then = "stays until Ctrl-C" if keep else f"ends after {seconds:g} s; --keep lets it stay until Ctrl-C"
         console.print(f"The nightly capacity run starts in {_FIRST_RUN_S:g} s. The demo {then}.\n")
         app.measure_capacity_in(_TARGET, _FIRST_RUN_S)
-        await _show(app, seconds, console, monitor)
+        await _show(app, seconds, console, monitor, keep=keep)
         _print_found(app, console)
         if keep and not monitor.done():
             console.print(f"The demo stays until Ctrl-C: {url}/")
@@ -160,17 +160,17 @@ def _print_found(app: App, console: Console) -> None:
             console.print(f"{f'{label}:':<13}{one_line(words)}", markup=False, soft_wrap=True)
 
 
-async def _show(app: App, seconds: float, console: Console, monitor: asyncio.Task[None]) -> None:
-    """Redraw the summary on a terminal; print a line every few seconds elsewhere."""
+async def _show(app: App, seconds: float, console: Console, monitor: asyncio.Task[None], *, keep: bool) -> None:
+    """Redraw the summary on a terminal; print a line every few seconds elsewhere. `keep`: until there is a result."""
     loop = asyncio.get_running_loop()
     end, line_due = loop.time() + seconds, 0.0
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        while loop.time() < end and not monitor.done():
+        while not monitor.done() and (loop.time() < end or (keep and app.monitors[_TARGET].last_result is None)):
             if console.is_terminal:
                 live.update(live_summary(app.statuses(), time.time(), console.width), refresh=True)
             elif loop.time() >= line_due:
                 line_due = loop.time() + _LINE_S
-                console.print(_line(app, end - loop.time()))
+                console.print(_line(app, max(0.0, end - loop.time())))
             await asyncio.sleep(0.5)
 
 
