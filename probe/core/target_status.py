@@ -62,6 +62,8 @@ class TargetStatus:
     for_users: CapacityResult | None = None  # the last forecast for what users send, where the other is not
     measured: CapacityResult | None = None  # the newest that was measured with load, not later than `capacity`
     run: RunProgress | None = None  # the capacity run under way
+    next_run_s: float | None = None  # wall time of the next scheduled capacity run, and of the next forecast
+    next_forecast_s: float | None = None
     capacity_state: str | None = None  # "running", or why the last run did not start
     discovery: str | None = None  # the discovery that found it
     labels: Mapping[str, str] = field(default_factory=dict)  # of its pod or target group

@@ -141,7 +141,16 @@ class App:
     def statuses(self) -> Sequence[TargetStatus]:
         """Return the status of each target, in the configuration's order."""
         histories = self.measurements.histories
-        return [replace(status, history=histories.get(status.name)) for status in self._targets.statuses()]
+        next_s = self._schedule.next_s
+        return [
+            replace(
+                status,
+                history=histories.get(status.name),
+                next_run_s=next_s(TaskId("capacity", status.name)),
+                next_forecast_s=next_s(TaskId("forecast", status.name)),
+            )
+            for status in self._targets.statuses()
+        ]
 
     def results(self, target: str | None = None) -> Sequence[CapacityResult]:
         """Return the latest capacity results, newest first."""

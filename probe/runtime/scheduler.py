@@ -197,6 +197,11 @@ class Scheduler:
         job = self._jobs.get_job(repr(task))
         job.modify(next_run_time=min(job.next_run_time, self._time.now() + timedelta(seconds=seconds)))
 
+    def next_s(self, task: TaskId) -> float | None:
+        """Return the wall time at which a task is due next; None if it is not scheduled."""
+        job = self._jobs.get_job(repr(task))
+        return job.next_run_time.timestamp() if job is not None and job.next_run_time is not None else None
+
     def start(self) -> None:
         """Start the tasks. Needs a running event loop."""
         self._jobs.start()

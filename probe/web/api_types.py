@@ -105,6 +105,7 @@ class TargetJson(TypedDict):
     headroom_ratio: float | None
     wrong: Sequence[str]
     doubts: Sequence[str]
+    how_much_more: str
     canaries: Sequence[RecordJson]
     failures: Sequence[RecordJson]
     failure_groups: Sequence[FailureGroupJson]
@@ -152,6 +153,7 @@ def target_json(row: overview.TargetRow) -> TargetJson:
         "headroom_ratio": row.headroom,
         "wrong": row.wrong,
         "doubts": row.doubts,
+        "how_much_more": row.how_much,
         "canaries": [record_json(record) for record in status.recent],
         "failures": [record_json(record) for record in status.failures],
         "failure_groups": [_failure_group(group) for group in status.failure_groups],

@@ -18,6 +18,7 @@ from probe.report.cross_check_text import Finding, findings
 from probe.report.figures import ago, milliseconds, percent, when
 from probe.report.result_text import over_capacity
 from probe.web.history import TargetHistory, target_history
+from probe.web.how_much import how_much
 from probe.web.row_text import because, failing_kinds, slow_kinds, users_trouble
 from probe.web.state import (
     ASLEEP,
@@ -85,6 +86,7 @@ class TargetRow:
     findings: Sequence[Finding]
     wrong: Sequence[str]
     doubts: Sequence[str]  # why its values may be wrong
+    how_much: str  # more load it can take
 
 
 class Overview:
@@ -173,6 +175,7 @@ def row(status: TargetStatus, known: CanarySummary | None = None) -> TargetRow:
         findings=found,
         wrong=problems,
         doubts=doubts(status),
+        how_much=how_much(status, now_s),
     )
 
 

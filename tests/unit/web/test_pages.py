@@ -139,7 +139,7 @@ def test_pages_and_api_say_since_when_a_server_sleeps_and_offer_no_canary() -> N
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
-        (status(), ["1 starting", "no canary yet", "not measured"]),
+        (status(), ["1 starting", "no canary yet", "not known: the server's metrics are not read"]),
         (status(up=True, recent=[record()] * 2), ["1 starting", "starting, 2 of 5 canaries", "100 ms / 10.0 ms"]),
         (status(up=True, recent=[record()] * 5), ["1 good", "100 % within objectives"]),
         (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)]), ["1 failing", "timeout: it failed"]),
@@ -162,7 +162,15 @@ def test_the_first_page_answers_what_is_asked_first(shown: TargetStatus, words: 
 @pytest.mark.parametrize(
     ("shown", "words"),
     [
-        (status(), ["starting", "No canary has finished yet", "have not been scraped yet", "Not measured"]),
+        (
+            status(),
+            [
+                "starting",
+                "No canary has finished yet",
+                "have not been scraped yet",
+                "not known: the server's metrics are not read",
+            ],
+        ),
         (status(up=True, recent=[record()]), ["last canary", "100 ms", "10.0 ms", "100 % met every objective"]),
         (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)]), ["failing", "timeout", "it failed"]),
         (status(server=whole_snapshot()), ["waiting2 (2 capacity)", "25 %", "vllm 0.32.0"]),
