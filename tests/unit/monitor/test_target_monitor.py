@@ -488,8 +488,11 @@ def test_a_reading_is_shown_and_a_failing_one_takes_it_away(host: Host) -> None:
         assert status.server_error is None
         server.instead["/metrics"] = PlainTextResponse("nope", 404)
         await watch.scrape()
-        status = watch.status()
+        last, status = status.server, watch.status()
         assert status.server is None
+        assert status.last_server is last, "its values stay, for people"
+        assert status.last_checks is not None
+        assert status.last_checks.engine_minutes is not None
         assert "HTTP 404" in (status.server_error or "")
         del server.instead["/metrics"]
         await watch.scrape()

@@ -190,6 +190,10 @@ def test_what_is_due_sooner_is_not_put_off() -> None:
         schedule.bring_forward(CANARY, 3600.0)
         schedule.every(TaskId("canary", "b"), 60.0, other)
         schedule.bring_forward(TaskId("canary", "b"), 3600.0)
+        first_s, second_s = schedule.next_s(CANARY), schedule.next_s(TaskId("canary", "b"))
+        assert first_s is not None
+        assert second_s is not None
+        assert schedule.next_s(TaskId("canary", "c")) is None
 
     _during(90.0, heard, plan)
     assert work.ended >= 1
