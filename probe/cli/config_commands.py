@@ -2,6 +2,8 @@
 schema, dashboards, alerts.
 """
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +25,9 @@ from probe.cli.parameters import ConfigFile, MaybeConfigFile, Out
 if TYPE_CHECKING:
     from probe.config.targets import TargetConfig, TemplateConfig
 
+_INDEX = re.compile(r"^targets\[[0-9]+\]")
+_NAMED = 3  # targets that a line about several names
+
 
 def check(config: ConfigFile) -> None:
     """Check the configuration file. Report on stderr what no alert can cover, late runs, and too short time limits."""
@@ -34,21 +39,37 @@ def check(config: ConfigFile) -> None:
     loaded = load_config(config)
     names = ", ".join(target.known_as for target in loaded.targets)
     typer.echo(f"{config}: valid; {len(loaded.targets)} target(s): {names}")
+    remarks: dict[str, list[str]] = {}
     for target in loaded.targets:
         if target.capacity.mode != "off":
-            typer.echo(f"{target.known_as}: startup flags of the server: {_flags(target)}")
+            remarks.setdefault(f"startup flags of the server: {_flags(target)}", []).append(target.known_as)
         if target.gpu.is_read:
-            typer.echo(f"{target.known_as}: GPUs: {target.gpu.words}")
+            remarks.setdefault(f"GPUs: {target.gpu.words}", []).append(target.known_as)
+    for remark, targets in remarks.items():
+        of = f"{len(targets)} targets" if len(targets) > _NAMED else ", ".join(targets)
+        typer.echo(f"{of}: {remark}")
     now, at_once = datetime.now(UTC), loaded.capacity_runs_at_once
     for template in loaded.templates:
         if template.capacity.mode == "verify":
             typer.echo(f"{template.known_as}: each scheduled time has room for {room(template, at_once, now)} run(s)")
     if (line := crowded(loaded.targets, at_once, now)) is not None:
         typer.echo(f"{NAME}: capacity: {line}", err=True)
-    for line in too_short(loaded):
+    for line in _once(too_short(loaded)):
         typer.echo(f"{NAME}: {line}", err=True)
-    for line in uncovered(loaded):
+    for line in _once(uncovered(loaded)):
         typer.echo(f"{NAME}: alerts: {line}", err=True)
+    typer.echo(f"next: kneewatch check -c {config}")
+
+
+def _once(lines: Sequence[str]) -> list[str]:
+    """Return a line once that is of several targets, and say of how many."""
+    same: dict[str, list[str]] = {}
+    for line in lines:
+        same.setdefault(_INDEX.sub("", line), []).append(line)
+    return [
+        found[0] if len(found) == 1 else f"{found[0]} (and {len(found) - 1} other targets alike)"
+        for found in same.values()
+    ]
 
 
 def _flags(target: "TargetConfig | TemplateConfig") -> str:

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,12 @@ from probe.cli.output import print_error, print_json
 from probe.cli.parameters import Json, MaybeConfigFile, OneTarget, grouped
 from probe.core.errors import ConfigError
 from probe.core.text import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from probe.capacity.trend.compare import Comparison
+    from probe.capacity.trend.measurement import Measurement
 
 
 def compare(
@@ -27,6 +33,7 @@ def compare(
             help="Changes up to this size count as equal; with 0% only the intervals decide.", metavar="SHARE"
         ),
     ] = "5%",
+    show_all: Annotated[bool, typer.Option("--all", help="Show equal metrics too.")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Compare even results that are not comparable, and name the differences.")
     ] = False,
@@ -37,11 +44,9 @@ def compare(
     A metric is unclear where it has changed by more than the tolerance, but the intervals overlap.
     Exit status: 0 nothing is worse, 1 something is, 2 not comparable.
     """
-    from rich.console import Console
-
     from probe.capacity.trend import compare as comparing
     from probe.cli.options import share
-    from probe.report.comparison import comparison_json, comparison_table, comparison_words
+    from probe.report.comparison import comparison_json
     from probe.report.measured_file import paired_files, read_measured
 
     allowed = share(tolerance, "--tolerance")
@@ -59,13 +64,29 @@ def compare(
         found_json = [comparison_json(found, before, after, allowed) for before, after, found in told]
         print_json(found_json if base.is_dir() else found_json[0])
     elif told:
-        console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
-        for before, after, found in told:
-            console.print(comparison_table(found, before, after))
-            console.print(comparison_words(found, allowed), markup=False)
+        _print_comparisons(told, allowed, with_same=show_all)
     if any(found.has_regressed for _, _, found in told):
         raise typer.Exit(1)
     raise typer.Exit(0 if len(told) == len(judged) else 2)
+
+
+def _print_comparisons(
+    told: "Sequence[tuple[Measurement, Measurement, Comparison]]", tolerance: float, *, with_same: bool
+) -> None:
+    """Print each comparison: the verdict, what has changed, and notes."""
+    from rich.console import Console
+
+    from probe.report.comparison import comparison_table, comparison_verdict, comparison_words
+
+    console = Console(width=None if sys.stdout.isatty() else 150, highlight=False)
+    for before, after, found in told:
+        if len(told) > 1:
+            console.print(f"{one_line(before.name)} -> {one_line(after.name)}", markup=False)
+        console.print(comparison_verdict(found, tolerance), markup=False)
+        if (changes := comparison_table(found, before, after, with_same=with_same)) is not None:
+            console.print(changes)
+        if words := comparison_words(found):
+            console.print(words, markup=False)
 
 
 def table(

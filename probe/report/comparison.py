@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from probe.capacity.trend.compare import BETTER, SAME, UNCLEAR, WORSE, Comparison, ComparisonRow
+from probe.capacity.trend.compare import BETTER, SAME, UNCLEAR, UNJUDGED, WORSE, Comparison, ComparisonRow
 from probe.capacity.trend.measurement import SECONDS, SHARE, Measurement, Value
 from probe.core.text import one_line
 from probe.report.figures import MISSING, number, percent
@@ -20,13 +20,21 @@ _TOO_FEW = (
 _COLOURS = {WORSE: "red", BETTER: "green", UNCLEAR: "yellow"}
 
 
-def comparison_table(comparison: Comparison, base: Measurement, new: Measurement) -> Table:
-    """Return the table, one row per metric, latencies in milliseconds."""
+def comparison_table(
+    comparison: Comparison, base: Measurement, new: Measurement, *, with_same: bool = False
+) -> Table | None:
+    """Return the table, one row per metric that has changed, latencies in milliseconds; None where none has.
+
+    `with_same`: one row per metric.
+    """
+    rows = [row for row in comparison.rows if with_same or row.verdict in (WORSE, BETTER, UNCLEAR)]
+    if not rows:
+        return None
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("", "metric", f"base: {base.name}", f"new: {new.name}", "change", "verdict"):
         table.add_column(Text(one_line(column)), justify="left" if column in ("", "metric", "verdict") else "right")
     section = ""
-    for row in comparison.rows:
+    for row in rows:
         table.add_row(
             row.section if row.section != section else "",
             f"{row.metric} {_unit(row)}".strip(),
@@ -39,19 +47,24 @@ def comparison_table(comparison: Comparison, base: Measurement, new: Measurement
     return table
 
 
-def comparison_words(comparison: Comparison, tolerance: float) -> str:
-    """Return differing conditions, problems, notes and the verdict as lines."""
+def comparison_verdict(comparison: Comparison, tolerance: float) -> str:
+    """Return the verdict as a line."""
+    counts = Counter(row.verdict for row in comparison.rows)
+    said = f"{counts[WORSE]} worse, {counts[BETTER]} better"
+    equal = f"{counts[SAME]} equal (within {percent(tolerance)} of the base)"
+    unclear = f", {counts[UNCLEAR]} unclear (changed by more, but the intervals overlap)" if counts[UNCLEAR] else ""
+    unjudged = f", {counts[UNJUDGED]} not judged" if counts[UNJUDGED] else ""
+    return f"{'WORSE' if comparison.has_regressed else 'Nothing is worse'}: {said}, {equal}{unclear}{unjudged}."
+
+
+def comparison_words(comparison: Comparison) -> str:
+    """Return differing conditions, problems and notes as lines; "" where there are none."""
     lines = [
         f"Differs: {name}: {one or 'not set'} -> {other or 'not set'}" for name, (one, other) in _differs(comparison)
     ]
     lines += [f"Not comparable: {problem}." for problem in comparison.problems]
     lines += [f"Note: {note}." for note in comparison.notes]
     lines += _unbounded(comparison)
-    counts = Counter(row.verdict for row in comparison.rows)
-    lines.append(
-        f"{counts[WORSE]} worse, {counts[BETTER]} better, {counts[SAME]} equal (within {percent(tolerance)} of the"
-        f" base), {counts[UNCLEAR]} unclear (changed by more, but the intervals overlap)."
-    )
     return "\n".join(one_line(line, 400) for line in lines)
 
 

@@ -51,7 +51,7 @@ def test_check(server: str) -> None:
 
 def test_ramp_prints_what_the_page_shows(server: str, folder: Path) -> None:
     """The figures are those of another run: capacities agree within their intervals, as far as they are printed."""
-    ramp = command("ramp --base-url http://127.0.0.1:8000", server)
+    ramp = command("ramp http://127.0.0.1:8000", server)
     done = kneewatch(*ramp, "-o", folder / "result.json", within_s=400)
     assert done.status == 0, done.err
     (shown,) = re.findall(r"```\n(Knee: .*?)```", README, re.DOTALL)

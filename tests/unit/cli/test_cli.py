@@ -351,13 +351,26 @@ def test_config_check_says_where_each_startup_flag_and_the_gpus_are_from(tmp_pat
         " labels: {gpu: '1'}}}, {name: d, discover: {kubernetes: {selector: app=d, port: 80}}, capacity: {mode: 'off'},"
         " gpu: {dcgm: {kubernetes: {namespace: gpus, selector: app=dcgm}}}}]\n"
     )
-    lines = _kneewatch("config", "check", "-c", file).out.splitlines()[1:]
+    _, *lines, following = _kneewatch("config", "check", "-c", file).out.splitlines()
+    assert following == f"next: kneewatch check -c {file}"
     assert lines == [
         "a: startup flags of the server: tensor_parallel_size=4 (configuration), max_num_seqs=64 (configuration)",
         "b: startup flags of the server: none known here; read from /server_info and the pod while it is watched",
         "c: GPUs: http://n:9400/metrics, with gpu=1",
         "d/*: GPUs: those of each pod, by the dcgm-exporter on its node (app=dcgm in gpus, port 9400/metrics)",
     ]
+
+
+def test_config_check_says_once_what_is_so_of_several_targets(tmp_path: Path) -> None:
+    file, rare = tmp_path / "kneewatch.yml", {"mode": "verify", "schedule": {"cron": "0 0 1 1 *"}}
+    targets = [{"name": f"t{i}", "base_url": f"http://t{i}:1", "capacity": rare} for i in range(6)]
+    file.write_text(yaml.safe_dump({"targets": targets}))
+    done = _kneewatch("config", "check", "-c", file)
+    (flags,) = [line for line in done.out.splitlines() if "startup flags" in line]
+    assert flags.startswith("6 targets: startup flags of the server: none known here")
+    assert "targets[0].capacity.schedule.cron: " in done.err
+    assert "(and 5 other targets alike)" in done.err
+    assert "targets[1]" not in done.err
 
 
 @pytest.mark.slow
@@ -436,14 +449,18 @@ def _result_file(folder: Path, name: str, rps: float = 10.0, prompt_tokens: int 
 
 
 @pytest.mark.slow
-def test_a_comparison_ends_with_what_it_found(tmp_path: Path) -> None:
+def test_a_comparison_begins_with_what_it_found_and_shows_changes_alone(tmp_path: Path) -> None:
     base, lower = _result_file(tmp_path, "base.json"), _result_file(tmp_path, "lower.json", rps=9.0)
     same = _kneewatch("compare", base, base)
     assert (same.status, same.err) == (0, "")
+    (verdict,) = same.out.splitlines()
+    assert verdict.startswith("Nothing is worse: 0 worse, 0 better, ")
     worse = _kneewatch("compare", base, lower)
     assert (worse.status, worse.err) == (1, "")
     assert "-10.0%" in worse.out
-    assert "3 worse" in worse.out
+    assert worse.out.startswith("WORSE: 3 worse")
+    assert "same" not in worse.out
+    assert "same" in _kneewatch("compare", base, lower, "--all").out
     assert _kneewatch("compare", base, lower, "--tolerance", "20%").status == 0
     assert _kneewatch("compare", lower, base).status == 0
 

@@ -10,7 +10,7 @@ from probe.capacity.trend.compare import Comparison, compare
 from probe.capacity.trend.measurement import Measurement, of_result
 from probe.core.percentiles import distribution
 from probe.core.result import CapacityResult
-from probe.report.comparison import comparison_json, comparison_table, comparison_words
+from probe.report.comparison import comparison_json, comparison_table, comparison_verdict, comparison_words
 
 
 def _compared(base: CapacityResult, new: CapacityResult) -> tuple[Comparison, Measurement, Measurement]:
@@ -21,7 +21,7 @@ def _compared(base: CapacityResult, new: CapacityResult) -> tuple[Comparison, Me
 def _table(base: CapacityResult, new: CapacityResult) -> list[str]:
     console = Console(width=150)
     with console.capture() as captured:
-        console.print(comparison_table(*_compared(base, new)))
+        console.print(comparison_table(*_compared(base, new), with_same=True))
     return captured.get().splitlines()
 
 
@@ -46,11 +46,13 @@ def test_a_capacity_that_is_gone_is_shown_as_none() -> None:
 
 def test_the_words_say_what_differs_and_how_many_are_worse() -> None:
     other = replace(result(), context=replace(result().context, version="0.33\n0", workload={"name": "short"}))
-    words = comparison_words(_compared(result(), other)[0], 0.05).splitlines()
+    found = _compared(result(), other)[0]
+    words = comparison_words(found).splitlines()
     assert words[0] == "Differs: version: unknown -> 0.33 0"
     assert words[1] == "Not comparable: workload.prompt_tokens is 8 in a.json and not set in b.json."
-    assert words[-1].startswith("0 worse, 0 better, ")
-    assert "within 5 % of the base" in words[-1]
+    verdict = comparison_verdict(found, 0.05)
+    assert verdict.startswith("Nothing is worse: 0 worse, 0 better, ")
+    assert verdict.endswith("equal (within 5 % of the base), 17 not judged.")
 
 
 def test_what_cannot_be_told_is_counted_and_says_what_it_takes() -> None:
@@ -58,10 +60,22 @@ def test_what_cannot_be_told_is_counted_and_says_what_it_takes() -> None:
         few = distribution([seconds + 0.001 * i for i in range(20)])
         return result(steps=[replace(step(4), ttft_s=few, e2e_s=few)])
 
-    words = comparison_words(_compared(latencies(0.1), latencies(0.4))[0], 0.05).splitlines()
-    assert "p95 needs 72, p99 368" in words[-2]
-    assert words[-1].startswith("2 worse, ")
-    assert "4 unclear (changed by more, but the intervals overlap)" in words[-1]
+    found = _compared(latencies(0.1), latencies(0.4))[0]
+    assert "p95 needs 72, p99 368" in comparison_words(found).splitlines()[-1]
+    verdict = comparison_verdict(found, 0.05)
+    assert verdict.startswith("WORSE: 2 worse, ")
+    assert "4 unclear (changed by more, but the intervals overlap)" in verdict
+
+
+def test_the_table_is_of_changes_unless_all_is_asked_for() -> None:
+    found, *names = _compared(result(), result(steps=[replace(step(4), throughput_rps=8.0)]))
+    table, whole = comparison_table(found, *names), comparison_table(found, *names, with_same=True)
+    assert table is not None
+    assert whole is not None
+    changed = [row for row in found.rows if row.verdict in ("worse", "better", "unclear")]
+    assert 0 < len(changed) < len(found.rows)
+    assert (table.row_count, whole.row_count) == (len(changed), len(found.rows))
+    assert comparison_table(*_compared(result(), result())) is None
 
 
 def test_as_json_it_is_whole() -> None:

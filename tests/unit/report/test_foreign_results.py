@@ -72,8 +72,8 @@ def _use(file: Path) -> None:
     bench_lines([one])
     measured = read_measured(file)
     found = compare(measured, measured, 0.05)
-    comparison_words(found, 0.05)
-    comparison_table(found, measured, measured)
+    comparison_words(found)
+    comparison_table(found, measured, measured, with_same=True)
     comparison_json(found, measured, measured, 0.05)
     _plan(file, one)
 
