@@ -15,6 +15,9 @@ _SCRIPT = Path(sys.executable).with_name("kneewatch")
 LATE = re.compile(r"client[_ ]bound|Kneewatch itself was up to")
 COMMAND = [str(_SCRIPT)] if _SCRIPT.exists() else [sys.executable, "-m", "probe"]
 
+# What long commands say of themselves every few seconds (report/progress.py): no error.
+PROGRESS = re.compile(r"^(?!kneewatch: ).*: [0-9]+( of [0-9]+)? s\n", re.MULTILINE)
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -31,7 +34,7 @@ def kneewatch(*arguments: str | Path, within_s: float = 120.0) -> Finished:
     done = subprocess.run(
         command, check=False, capture_output=True, text=True, timeout=within_s, stdin=subprocess.DEVNULL
     )
-    return Finished(done.returncode, done.stdout, done.stderr)
+    return Finished(done.returncode, done.stdout, PROGRESS.sub("", done.stderr))
 
 
 def measured(*arguments: str | Path, within_s: float = 120.0) -> Finished:
