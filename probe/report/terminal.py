@@ -24,26 +24,28 @@ _SERVER = ("running", "waiting", "KV", "KV tokens")  # columns
 def canary_words(record: RequestRecord, objectives: Objectives, server: str | None = None) -> str:
     """Return the result of one canary: latencies, and the objectives it met. `server`: instead of the target's name."""
     verdicts = slo.met(record, objectives)
-    words = f"{server or record.target} ({one_line(record.model)}): {record.outcome.value}"
+    of = f"{server or record.target} ({one_line(record.model)})"
     if record.outcome is not Outcome.OK:
-        return f"{words}: {one_line(record.detail or '')}{refusal_words(record)}"
+        return f"{of}: {record.outcome.value}: {one_line(record.detail or '')}{refusal_words(record)}"
     missed = [name for name, good in verdicts.items() if not good and name != slo.ALL]
-    all_met = "every objective met"
+    verdict = "ok, every objective met"
+    unknown = ""
     if (why := unknown_tpot(record)) is not None:
         streamed = "not streamed: " if latency.is_held_back(record) else ""
-        words += f" ({streamed}{why}, so TPOT is unknown)"
-        all_met = "every objective that can be judged is met"
+        unknown = f" ({streamed}{why}, so TPOT is unknown)"
+        verdict = "ok, every objective that can be judged is met"
+    words = f"{of}: {'missed ' + ', '.join(missed) if missed else verdict}{unknown}"
     visible_s, reasoned_s = latency.first_visible_s(record), latency.first_answer_s(record)
     later = ("token with text", visible_s), ("answer token after reasoning", reasoned_s)
     first = "".join(f" first {what} {milliseconds(seconds)}," for what, seconds in later if seconds is not None)
     gap = f" longest gap {milliseconds(latency.stall_s(record))}," if objectives.itl is not None else ""
-    verdict = f"{'missed ' + ', '.join(missed) if missed else all_met} (objectives: {promises(objectives)})"
+    promised = f"(objectives: {promises(objectives)})"
     if not record.spec.api.generates:
-        return f"{words}; E2E {milliseconds(latency.e2e_s(record))}, {record.prompt_tokens} tokens; {verdict}"
+        return f"{words}; E2E {milliseconds(latency.e2e_s(record))}, {record.prompt_tokens} tokens {promised}"
     return (
         f"{words}; TTFT {milliseconds(latency.ttft_s(record))},{first}"
         f" TPOT {milliseconds(latency.tpot_s(record))},{gap} E2E {milliseconds(latency.e2e_s(record))},"
-        f" {record.prompt_tokens} + {record.output_tokens} tokens; {verdict}"
+        f" {record.prompt_tokens} + {record.output_tokens} tokens {promised}"
     )
 
 

@@ -42,5 +42,6 @@ def test_a_limit_that_is_set_is_named_as_kneewatchs_own_and_the_advice_is_to_rai
 @pytest.mark.fault("CO60")
 def test_an_answer_of_1024_tokens_is_measured_on_a_server_that_is_too_slow(slow_url: str) -> None:
     done = kneewatch("check", "--base-url", slow_url, "--prompt-tokens", "256", "--output-tokens", "1024")
-    assert "256 + 1024 tokens; missed tpot" in done.out, done.out + done.err
+    assert ": missed tpot; " in done.out, done.out + done.err
+    assert "256 + 1024 tokens" in done.out
     assert done.status == 1

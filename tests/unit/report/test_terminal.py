@@ -27,8 +27,8 @@ def _printed(thing: object) -> str:
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (record(), "every objective met"),
-        (record(ttft_s=0.7), "missed ttft"),
+        (record(), "): ok, every objective met; TTFT "),
+        (record(ttft_s=0.7), "): missed ttft; TTFT 700 ms"),
         (record(ttft_s=0.7, gap_s=0.1), "missed ttft, tpot"),
         (record(outcome=Outcome.TIMEOUT), "timeout: it failed"),
         (record(outcome=Outcome.REJECTED, is_overload=True), "rejected: it failed; the server is up and refuses load"),
