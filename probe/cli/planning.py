@@ -15,8 +15,8 @@ from probe.capacity.trend.replica_count import Demand, Price, gpus_of, lower_end
 from probe.cli.options import check_address, share
 from probe.cli.result_commands import PeakOptions, PlanOptions
 from probe.cli.targets import one_target
-from probe.config.config import PrometheusConfig
-from probe.config.config_file import load_config
+from probe.config.config_file import load_config, load_prometheus
+from probe.config.prometheus import PrometheusConfig
 from probe.core.errors import ConfigError, TargetError
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome
@@ -34,6 +34,7 @@ _WEEK_S = 604_800.0
 _LAST = 100  # results of a target that are looked through
 _KNOBS_S = 30.0  # about how long the simulations of a result take
 _MOST_REPLICAS = 1e6
+_CONFIG_FILES = (".yml", ".yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +59,23 @@ def check_options(peak: PeakOptions, options: PlanOptions) -> None:
         if not 0 < rate < math.inf:
             raise ConfigError(f"{option} {rate:g}: expected a number above 0, per second")
     if peak.prometheus is not None:
-        check_address(peak.prometheus, "--prometheus", "http://prometheus:9090")
+        prometheus_of(peak.prometheus, peak.prometheus_label or ())
 
 
-def _prometheus(options: PeakOptions) -> PrometheusConfig:
-    pairs = [pair.partition("=") for pair in options.prometheus_label or ()]
+def prometheus_of(written: str, labels: Sequence[str]) -> PrometheusConfig:
+    """Return the Prometheus of --prometheus, an address or a file with the section `prometheus`. Raises ConfigError.
+
+    `labels`: NAME=VALUE, in addition to those of the file.
+    """
+    added = {name: value for name, _, value in (pair.partition("=") for pair in labels)}
+    if written.endswith(_CONFIG_FILES):
+        config = load_prometheus(Path(written))
+    else:
+        check_address(written, "--prometheus", "http://prometheus:9090, or a file such as kneewatch.yml")
+        config = PrometheusConfig(url=written)
     try:
         return PrometheusConfig.model_validate(
-            {"url": options.prometheus, "labels": {name: value for name, _, value in pairs}}
+            {**{name: getattr(config, name) for name in config.model_fields_set}, "labels": {**config.labels, **added}}
         )
     except ValidationError:
         raise ConfigError("--prometheus-label: expected NAME=VALUE such as cluster=eu; fix it") from None
@@ -82,10 +92,11 @@ def peak_of(options: PeakOptions, result: CapacityResult, target: str | None = N
     from probe.prometheus.queries import Prometheus
 
     name, weeks = target or result.target, options.weeks
-    load = event_loop.run(Prometheus(_prometheus(options)).users_peak(name, weeks * _WEEK_S))
+    prometheus = prometheus_of(options.prometheus, options.prometheus_label or ())
+    load = event_loop.run(Prometheus(prometheus).users_peak(name, weeks * _WEEK_S))
     if load.requests_per_second is None and load.output_tokens_per_second is None:
         words = f"no user traffic of target {one_line(name)} in {weeks} weeks; name its target with --target"
-        raise TargetError(f"{options.prometheus}: {words}", Outcome.NOT_FOUND)
+        raise TargetError(f"{prometheus.url}: {words}", Outcome.NOT_FOUND)
     return Peak(load, f"the users' highest five minutes in {weeks} weeks")
 
 

@@ -151,8 +151,9 @@ class PeakOptions:
     prometheus: Annotated[
         str | None,
         typer.Option(
-            help="Prometheus to read the users' peak from instead: their highest five minutes in --weeks.",
-            metavar="URL",
+            metavar="URL|FILE",
+            help="Prometheus to read the users' peak from instead: their highest five minutes in --weeks. An address,"
+            " or a file.yml with the section prometheus of a configuration, for credentials.",
         ),
     ] = None
     prometheus_label: Annotated[

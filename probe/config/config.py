@@ -14,6 +14,7 @@ from probe.config.headers import AnyHeadersConfig, SecretHeader, header_problems
 from probe.config.messages import did_you_mean, shown
 from probe.config.objectives import DEFAULT_OBJECTIVES, ObjectivesConfig
 from probe.config.path_checks import authorities_problem
+from probe.config.prometheus import PrometheusConfig
 from probe.config.targets import AnyTarget, TargetConfig, TemplateConfig, WatchConfig, only_located
 from probe.config.types import (
     ConfigSection,
@@ -23,7 +24,6 @@ from probe.config.types import (
     Listen,
     Name,
     NotASwitch,
-    PrometheusLabels,
     Url,
     default_duration,
 )
@@ -113,21 +113,6 @@ class LeaseConfig(ConfigSection):
 
     namespace: ObjectName | None = None
     """Namespace of the Leases. Default: the pod's own."""
-
-
-class PrometheusConfig(ConfigSection):
-    """The Prometheus that is asked whether an alert fires for the target, before load is added."""
-
-    url: Url
-    """Address of the Prometheus."""
-    ca_file: Path | None = None
-    """CA certificates that sign the certificate of that Prometheus, in a readable PEM file; read again when it changes.
-    Default: the usual authorities.
-    """
-    labels: PrometheusLabels = Field(default_factory=dict)
-    """Labels of this Kneewatch's series in that Prometheus, such as `{cluster: eu}`: added to every question. Needed
-    where it has targets of the same name from several clusters or namespaces; without them such an answer is refused.
-    """
 
 
 class StoreConfig(ConfigSection):

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from probe.config.config import Config
 from probe.config.cross_key_checks import cross_key_problems
 from probe.config.messages import value_problems
+from probe.config.prometheus import PrometheusConfig
 from probe.config.yaml_file import expand, read_yaml
 from probe.core.errors import ConfigError
 from probe.core.file_signature import file_signature
@@ -29,6 +30,20 @@ _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 def load_config(path: Path, environ: Mapping[str, str] = os.environ) -> Config:
     """Return the configuration in `path`. Raises ConfigError, one line per problem."""
     return config_from(read_yaml(path), str(path), environ)
+
+
+def load_prometheus(path: Path, environ: Mapping[str, str] = os.environ) -> PrometheusConfig:
+    """Return the `prometheus` section of a configuration, which may have nothing else. Raises ConfigError."""
+    raw = read_yaml(path)
+    section = raw.get("prometheus") if isinstance(raw, dict) else None
+    # Checked as in a whole configuration, which needs a target.
+    target = {"name": "none", "base_url": "http://none"}
+    found = config_from({"prometheus": section, "targets": [target]}, str(path), environ).prometheus
+    if found is None:
+        raise ConfigError(
+            f"{path}: expected the section prometheus, such as prometheus: {{url: http://prometheus:9090}}"
+        )
+    return found
 
 
 def config_from(raw: object, source: str, environ: Mapping[str, str] = os.environ) -> Config:

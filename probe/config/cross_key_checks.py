@@ -13,7 +13,8 @@ from probe.config.discovery import discover_problems, replica_problems
 from probe.config.gpu import gpu_problems, shared_host_problems
 from probe.config.headers import header_problems
 from probe.config.messages import did_you_mean, dotted, shown
-from probe.config.path_checks import authorities_problem, file_problem, folder_problem
+from probe.config.path_checks import file_problem, folder_problem
+from probe.config.prometheus import prometheus_problems
 from probe.config.schedule_checks import never_problems
 from probe.config.targets import AnyTarget, Keys, TemplateConfig, WatchConfig, canary_keys
 from probe.config.time_limits import canary_limits
@@ -34,9 +35,7 @@ def cross_key_problems(config: Config, raw: object) -> list[str]:
     if config.lock_dir is not None and (words := folder_problem(config.lock_dir)):
         problems.append(f"lock_dir: {shown(['lock_dir'], raw)} {words}")
     problems.extend(load_problems(config.load))
-    ca_file = config.prometheus.ca_file if config.prometheus is not None else None
-    if ca_file is not None and (words := authorities_problem(ca_file)):
-        problems.append(f"prometheus.ca_file: {shown(['prometheus', 'ca_file'], raw)} {words}")
+    problems.extend(prometheus_problems(config.prometheus, raw))
     problems.extend(otlp_problems(config.otlp, raw))
     names = [target.name for target in config.targets]
     for i, name in enumerate(names):

@@ -48,7 +48,8 @@ def _is_possible_host(host: str | None) -> bool:
     return all(0 < len(label) <= _MAX_LABEL for label in host.removesuffix(".").split("."))
 
 
-def _url(text: str) -> str:
+def plain_url(text: str) -> str:
+    """Return an http or https address without a slash at its end. Raises ValueError for any other."""
     if "@" in text:
         raise ValueError("expected an address without credentials; put them in api_key_file")
     expected = ValueError("expected an address such as http://llama-8b:8000")
@@ -72,7 +73,7 @@ def _url(text: str) -> str:
 
 
 def _base_url(text: str) -> str:
-    url = _url(text)
+    url = plain_url(text)
     return url.removesuffix("/v1") if urlsplit(url).path.endswith("/v1") else url
 
 
@@ -89,7 +90,7 @@ def _proxy(text: str) -> str:
         raise ValueError("expected a proxy address without credentials; put them in proxy_auth_file")
     expected = ValueError("expected an HTTP proxy such as http://proxy:3128")
     try:
-        url = _url(text)
+        url = plain_url(text)
     except ValueError:
         raise expected from None
     if urlsplit(url).path:
@@ -101,7 +102,7 @@ def _external_url(text: str) -> str:
     # The address is in Prometheus' rules, where braces would be a template.
     if "@" not in text and "{" not in text:
         with suppress(ValueError):
-            return _url(text)
+            return plain_url(text)
     raise ValueError("expected an http or https address without credentials, such as https://kneewatch.example.org")
 
 
@@ -126,7 +127,7 @@ def _listen(text: str) -> str:
     return text
 
 
-Url = Annotated[str, AfterValidator(_url), Field(title="address")]
+Url = Annotated[str, AfterValidator(plain_url), Field(title="address")]
 Replicas = Annotated[tuple[Url, ...], AfterValidator(_replicas)]
 ExternalUrl = Annotated[str, AfterValidator(_external_url), Field(title="address")]
 BaseUrl = Annotated[str, AfterValidator(_base_url), Field(title="address")]

@@ -19,8 +19,9 @@ import structlog
 from exporters.registry import MetricsPage
 from probe import __version__
 from probe.capacity.run.other_probers import follow_others
-from probe.config.config import Config, PrometheusConfig
+from probe.config.config import Config
 from probe.config.config_file import changes, config_hash, load_config, show
+from probe.config.prometheus import PrometheusConfig
 from probe.core.clock import Clock
 from probe.core.errors import ConfigError, TargetError
 from probe.core.request import RequestRecord

@@ -14,8 +14,9 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import BaseModel
 
 from probe.config.capacity import POD
-from probe.config.config import Config, LeaseConfig, LoadConfig, PrometheusConfig
+from probe.config.config import Config, LeaseConfig, LoadConfig
 from probe.config.gpu import GpuConfig
+from probe.config.prometheus import PrometheusConfig
 from probe.config.targets import TargetConfig, TemplateConfig
 from probe.config.workloads import WorkloadConfig
 from probe.core.objectives import Objectives

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from probe.config.config import PrometheusConfig
 from probe.config.gpu import GpuConfig
+from probe.config.prometheus import PrometheusConfig
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock
 from probe.core.errors import TargetError

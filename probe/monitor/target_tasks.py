@@ -9,7 +9,8 @@ from functools import partial
 import structlog
 
 from probe.config.canaries import MAX_CANARIES
-from probe.config.config import Config, PrometheusConfig
+from probe.config.config import Config
+from probe.config.prometheus import PrometheusConfig
 from probe.config.schedule_checks import run_times
 from probe.config.time_limits import canary_limits
 from probe.core.clock import Clock

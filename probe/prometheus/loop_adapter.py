@@ -6,11 +6,11 @@ for a coroutine, which ends at its deadline, and at once when the question is ca
 """
 
 import asyncio
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -18,8 +18,10 @@ from prometheus_api_client import PrometheusConnect
 from requests import PreparedRequest, Response, Session
 from requests.adapters import BaseAdapter
 
+from probe.client.secrets import is_sendable
 from probe.client.tls_files import client_context
 from probe.client.transport import Transport
+from probe.config.prometheus import PrometheusConfig
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json, size_text
 from probe.core.text import one_line
 
@@ -41,28 +43,80 @@ class AnswerError(ValueError):
     """An answer that is not followed or not read. The message says why."""
 
 
-def connect(url: str, limits: AnswerLimits, ca_file: Path | None) -> PrometheusConnect:
+class RefusalError(AnswerError):
+    """A question that is refused, by the answer or before it is sent. The message has the fix."""
+
+
+_SET = "set prometheus.token_file, basic_auth or headers"
+_PATH, _LIMIT = "check the path of prometheus.url", "raise the tenant's limit of queries"
+_PROXY = "give an address that is reached without that proxy"
+# For a status: what it means, the fix without credentials, and the fix with some.
+_REFUSALS: Mapping[int, tuple[str, str, str]] = {
+    401: (
+        "Prometheus asks for credentials",
+        f"{_SET}, such as the tenant's X-Scope-OrgID",
+        "it does not take these: check prometheus.token_file, basic_auth and headers",
+    ),
+    403: (
+        "Prometheus forbids the question",
+        f"{_SET}, or cert_file",
+        "give these credentials, or this tenant, the right to query",
+    ),
+    404: ("there is no query API at this address", _PATH, _PATH),
+    407: ("a proxy asks for credentials", _PROXY, _PROXY),
+    429: ("Prometheus limits its questions", _LIMIT, _LIMIT),
+}
+
+
+def refusal_of(status: int, *, has_credentials: bool) -> tuple[str, str] | None:
+    """Return what an HTTP status means and the fix; None for one that has no such fix."""
+    if (row := _REFUSALS.get(status)) is None:
+        return None
+    return row[0], row[2 if has_credentials else 1]
+
+
+def connect(config: PrometheusConfig, limits: AnswerLimits) -> PrometheusConnect:
     """Return the package's client for a thread to use. Call it in the event loop, which will send the requests.
 
-    Close it there, too: that cancels the request under way.
+    Close it there, too: that cancels the request under way. Raises RefusalError for credentials that cannot be sent.
     """
+    headers, auth = _credentials(config)
     session = Session()
     session.trust_env = False
-    connection = PrometheusConnect(url=url, session=session)
+    session.headers.clear()
+    session.verify = (str(config.ca_file) if config.ca_file else True) if config.verify else False
+    if config.cert_file is not None:
+        session.cert = (str(config.cert_file), str(config.key_file)) if config.key_file else str(config.cert_file)
+    connection = PrometheusConnect(url=config.url, headers=headers, auth=auth, session=session)
     session.adapters.clear()
-    adapter = LoopAdapter(asyncio.get_running_loop(), limits, ca_file)
+    adapter = LoopAdapter(asyncio.get_running_loop(), limits, has_credentials=config.has_credentials())
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return connection
 
 
+def _credentials(config: PrometheusConfig) -> tuple[dict[str, str], tuple[bytes, bytes] | None]:
+    """Return the headers and the login of a question. Raises RefusalError."""
+    try:
+        headers = config.sent_headers()
+        auth = config.basic_auth.login() if config.basic_auth is not None else None
+    except (OSError, UnicodeError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or "it is not text"
+        file = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
+        raise RefusalError(f"a secret of prometheus cannot be read ({file}{reason}); create the file again") from None
+    for name, value in headers.items():
+        if not is_sendable(value) or value in {"", "Bearer "}:
+            what = "the bearer token" if name == "Authorization" else f"the value of the header {name}"
+            raise RefusalError(f"{what} is empty, or has characters that a header cannot carry; correct it")
+    return headers, auth
+
+
 class LoopAdapter(BaseAdapter):
     """Sends requests of other threads through an event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: AnswerLimits, ca_file: Path | None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, limits: AnswerLimits, *, has_credentials: bool = False) -> None:
         super().__init__()
-        self._loop, self._limits = loop, limits
-        self._tls = partial(client_context, str(ca_file) if ca_file is not None else None)
+        self._loop, self._limits, self._has_credentials = loop, limits, has_credentials
         self._fetching: asyncio.Task[Any] | None = None
         self._is_closed = False
 
@@ -71,16 +125,20 @@ class LoopAdapter(BaseAdapter):
         request: PreparedRequest,
         stream: bool = False,  # noqa: ARG002, FBT001, FBT002
         timeout: object = None,  # noqa: ARG002
-        verify: object = True,  # noqa: ARG002, FBT002
-        cert: object = None,  # noqa: ARG002
+        verify: bool | str = True,  # noqa: FBT001, FBT002
+        cert: str | tuple[str, str] | None = None,
         proxies: Mapping[str, str] | None = None,  # noqa: ARG002
     ) -> Response:
         """Send a request and wait for the answer. Raises httpx's errors, TimeoutError and AnswerError."""
         url = request.url or ""
+        cert_file, key_file = cert if isinstance(cert, tuple) else (cert, None)
+        ca_file = verify if isinstance(verify, str) else None
+        tls = partial(client_context, ca_file, cert_file, key_file, verify=verify is not False)
         if url.startswith("https:"):
-            self._tls()  # reads files, and so does not belong into the event loop
+            tls()  # reads files, and so does not belong into the event loop
         response = _BoundedResponse(self._limits.json)
-        response.status_code, body = asyncio.run_coroutine_threadsafe(self._fetch(url), self._loop).result()
+        fetching = self._fetch(url, {**{n: str(v) for n, v in request.headers.items()}, **_HEADERS}, tls)
+        response.status_code, body = asyncio.run_coroutine_threadsafe(fetching, self._loop).result()
         response.raw = BytesIO(body)
         response.request, response.url = request, url
         return response
@@ -91,7 +149,9 @@ class LoopAdapter(BaseAdapter):
         if self._fetching is not None:
             self._fetching.cancel()
 
-    async def _fetch(self, url: str) -> tuple[int, bytes]:
+    async def _fetch(
+        self, url: str, headers: Mapping[str, str], tls: Callable[[], ssl.SSLContext]
+    ) -> tuple[int, bytes]:
         if self._is_closed:
             raise AnswerError("the question was cancelled")
         self._fetching = asyncio.current_task()
@@ -99,17 +159,25 @@ class LoopAdapter(BaseAdapter):
         try:
             async with (
                 asyncio.timeout(limit_s),
-                httpx.AsyncClient(transport=Transport(tls=self._tls), timeout=limit_s, trust_env=False) as client,
-                client.stream("GET", url, headers=_HEADERS) as response,
+                httpx.AsyncClient(transport=Transport(tls=tls), timeout=limit_s, trust_env=False) as client,
+                client.stream("GET", url, headers=dict(headers)) as response,
             ):
                 if response.next_request is not None:
                     raise AnswerError(f"HTTP {response.status_code}{_redirect(response.next_request.url)}")
-                return response.status_code, await self._body(response)
+                body = await self._body(response)
         except (TimeoutError, httpx.TimeoutException):
             raise TimeoutError(f"no complete answer within {limit_s:g} s") from None
+        if (refusal := refusal_of(response.status_code, has_credentials=self._has_credentials)) is not None:
+            words = f": {one_line(body)}" if body.strip() and not _is_page(body) else ""
+            raise RefusalError(f"{refusal[0]} (HTTP {response.status_code}{words}); {refusal[1]}")
+        return response.status_code, body
 
     async def _body(self, response: httpx.Response) -> bytes:
         is_error = response.status_code != _OK
+        if (encoding := response.headers.get("content-encoding", "identity")) != "identity":
+            if is_error:
+                return b""  # the status says enough
+            raise RefusalError(f"the answer is compressed ({one_line(encoding, 20)}), unasked; fix the proxy before it")
         most = _MAX_ERROR_BYTES if is_error else self._limits.json.max_bytes
         body = bytearray()
         async for data in response.aiter_raw():
@@ -130,14 +198,34 @@ class _BoundedResponse(Response):
 
     def json(self, **_: Any) -> Any:  # noqa: ANN401 - as in requests
         """Return the document. Raises ForeignJsonError, and AnswerError if it says that a part is missing."""
+        if _is_page(self.content):
+            raise RefusalError(
+                f"the answer is not JSON but a web page, such as of a login; {_SET}, or fix prometheus.url"
+            )
         document = read_json(self.content, self._limits)
-        # Thanos and others answer like this while a store does not: an alert that fires may be missing.
-        if isinstance(document, dict) and (warnings := document.get("warnings")):
-            raise AnswerError(f"the answer is partial: {one_line(str(warnings))}")
+        if isinstance(document, dict):
+            _check_complete(document)
         return document
+
+
+def _check_complete(document: dict[str, Any]) -> None:
+    """Raise AnswerError for an answer that lacks a part: an alert that fires may be missing.
+
+    `infos` are remarks on the query itself, and say nothing of the data.
+    """
+    if (status := document.get("status", "success")) != "success":
+        raise AnswerError(f"the answer has status {one_line(str(status), 20)}: {one_line(str(document.get('error')))}")
+    if warnings := document.get("warnings"):  # Thanos, Mimir and Promxy, while a store does not answer
+        raise AnswerError(f"the answer is partial: {one_line(str(warnings))}")
+    if document.get("isPartial") or document.get("partial"):  # VictoriaMetrics, while a storage node does not
+        raise AnswerError("the answer is partial: a store behind Prometheus does not answer")
+
+
+def _is_page(body: bytes) -> bool:
+    return body.lstrip()[:1] == b"<"
 
 
 def _redirect(to: httpx.URL) -> str:
     """Describe the destination without what may be secret in it."""
     origin = one_line(str(to.copy_with(userinfo=b"", path="/", query=None, fragment=None)), 100)
-    return f", a redirect to {origin}, which is not followed: fix prometheus.url"
+    return f", a redirect to {origin}, which is not followed: fix prometheus.url, or {_SET} if that is a login"

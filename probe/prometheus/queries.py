@@ -18,7 +18,7 @@ from prometheus_api_client.exceptions import PrometheusApiClientException
 from exporters import names
 from probe.capacity.trend.fingerprint import from_number
 from probe.client.failures import NETWORK_ERRORS
-from probe.config.config import PrometheusConfig
+from probe.config.prometheus import PrometheusConfig
 from probe.core.errors import TargetError
 from probe.core.foreign_json import ForeignJsonError, JsonLimits
 from probe.core.request import Outcome
@@ -28,7 +28,7 @@ from probe.core.target_status import FiringAlert
 from probe.core.text import one_line
 from probe.gpu import dcgm_series
 from probe.gpu.dcgm_series import GpuOwner
-from probe.prometheus.loop_adapter import AnswerLimits, connect
+from probe.prometheus.loop_adapter import AnswerLimits, RefusalError, connect
 from probe.scrape import vllm_history
 
 _T = TypeVar("_T")
@@ -65,14 +65,14 @@ _OF_RUNS = (
 # question but that for a server's own series is for one of them, or its answer is refused.
 _PLACE = ("cluster", "namespace")
 _BY_PLACE = f"by ({', '.join(_PLACE)})"
-_OF_EACH_TARGET = f'__name__=~"{names.TARGET_UP.name}|{names.SERVER_UP.name}"'
+_OF_EACH_TARGET = (names.TARGET_UP.name, names.SERVER_UP.name)
 
 
 class Prometheus:
     """One Prometheus server, as the configuration has it."""
 
     def __init__(self, config: PrometheusConfig) -> None:
-        self._url, self._ca_file = config.url, config.ca_file
+        self._url, self._config = config.url, config
         self._here = [f"{label}={json.dumps(value)}" for label, value in config.labels.items()]
 
     async def firing_pages(self, target: str) -> list[str]:
@@ -180,7 +180,8 @@ class Prometheus:
 
     def _places(self, *matchers: str) -> str:
         """Return a query for where there are targets, also where no alert fires."""
-        targets = self._series("", _OF_EACH_TARGET, *matchers)
+        # Google's Managed Prometheus takes exact names only, no expression for `__name__`.
+        targets = " or ".join(self._series(name, *matchers) for name in _OF_EACH_TARGET)
         return f'label_replace(group {_BY_PLACE} ({targets}), "{_OF}", "{_A_PLACE}", "", "")'
 
     def _of_one(self, answer: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -226,12 +227,14 @@ class Prometheus:
                 raise TypeError(str(error)) from None
 
         try:
-            with connect(self._url, limits, self._ca_file) as connection:
+            with connect(self._config, limits) as connection:
                 return await asyncio.to_thread(answered, connection)
         except (LookupError, TypeError, AttributeError):
             raise self._failed("the answer is not Prometheus' answer to a query; check prometheus.url") from None
         except ForeignJsonError as error:
             raise self._failed(f"the answer {error}; check prometheus.url") from None
+        except RefusalError as error:
+            raise self._failed(str(error)) from None
         except (PrometheusApiClientException, *NETWORK_ERRORS) as error:
             words = one_line(str(error)) or type(error).__name__
             raise self._failed(f"Prometheus does not answer ({words})") from None
@@ -259,7 +262,10 @@ def _alerts(answer: list[dict[str, Any]]) -> list[FiringAlert]:
             since_s = value if 1 < value < _NO_TIME_S else None  # 1 is the value of ALERTS
             target = _name(labels["target"]) if "target" in labels else None
             found.append(FiringAlert(_name(labels["alertname"]), severity, target, since_s))
-    return sorted(found, key=lambda one: (one.severity != "page", one.name, one.target or ""))
+    # Two Prometheus of a pair report an alert twice, unless Thanos or Mimir joins them: the earlier one counts.
+    found.sort(key=lambda one: one.since_s or math.inf)
+    each = {(one.name, one.severity, one.target): one for one in reversed(found)}
+    return sorted(each.values(), key=lambda one: (one.severity != "page", one.name, one.target or ""))
 
 
 def _samples(answer: list[dict[str, Any]]) -> dict[float, CapacitySample]:

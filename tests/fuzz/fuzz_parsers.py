@@ -30,7 +30,7 @@ import msgspec  # noqa: E402 - after the path to what follows
 from probe.client.exchange import read_answer  # noqa: E402
 from probe.client.sse import EventSplitter  # noqa: E402
 from probe.client.stream_parser import server_times  # noqa: E402
-from probe.config.config import PrometheusConfig  # noqa: E402
+from probe.config.prometheus import PrometheusConfig  # noqa: E402
 from probe.core.errors import TargetError  # noqa: E402
 from probe.core.foreign_json import ForeignJsonError, read_json  # noqa: E402
 from probe.core.request import Api  # noqa: E402

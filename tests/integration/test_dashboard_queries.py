@@ -27,7 +27,7 @@ from stub_server import stub_server
 from dashboards.build import annotations, queries, substitute
 from exporters import names
 from probe.capacity.trend.fingerprint import capacity_sample
-from probe.config.config import PrometheusConfig
+from probe.config.prometheus import PrometheusConfig
 from probe.core.result import CapacityResult
 from probe.core.server_values import VALUES, ValueKind, plain
 from probe.mock_server.metrics import Metrics

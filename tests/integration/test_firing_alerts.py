@@ -9,7 +9,7 @@ import yaml
 from process import eventually
 from real_prometheus import RealPrometheus
 
-from probe.config.config import PrometheusConfig
+from probe.config.prometheus import PrometheusConfig
 from probe.prometheus.queries import Prometheus
 
 pytestmark = pytest.mark.prometheus

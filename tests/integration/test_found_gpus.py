@@ -17,7 +17,7 @@ from process import eventually
 from real_prometheus import RealPrometheus
 from threaded_server import Request, threaded_server
 
-from probe.config.config import PrometheusConfig
+from probe.config.prometheus import PrometheusConfig
 from probe.core.errors import TargetError
 from probe.core.snapshot import Gpu
 from probe.gpu.dcgm import parse

@@ -167,6 +167,7 @@ def test_a_result_that_shows_no_capacity_is_refused_in_one_line(
         (("--prometheus", "prometheus:9090"), "expected an address such as http://prometheus:9090"),
         (("--prometheus", "http://a:hidden@127.0.0.1:9"), "--prometheus (hidden): expected an address such as"),
         (("--prometheus", "http://127.0.0.1:9?token=hidden"), "--prometheus http://127.0.0.1:9: expected an address"),
+        (("--prometheus", "none.yml"), "none.yml"),
         (("--peak", "1e300"), "need more than a million replicas of 9 requests/s; check the peak (--peak)"),
         (("--peak", "4", "--gpu-hour-price", "inf"), "--gpu-hour-price inf: expected a number of at least 0"),
         (("--peak", "4", "--target", "a"), "--target: needs -c FILE or --prometheus URL; give one, or remove it"),

@@ -24,7 +24,7 @@ KEYS = {key.path: key for key in keys()}
 VALID = {
     "DNS name": "vllm.example", "address": "http://a", "address of a Ray cluster": "auto", "duration": "1s",
     "label selector": "a=b", "list of paths": ["/a.yml"], "name": "a", "number above 0, at most 100": 1,
-    "number above 0, at most 3": 1, "port number or name": 80, "ratio": 0.5, "tokens": 5,
+    "number above 0, at most 3": 1, "port number or name": 80, "ratio": 0.5, "text": "a", "tokens": 5,
 }  # fmt: skip
 
 

@@ -24,8 +24,9 @@ from mock_servers import MockServer, mock_server
 from prometheus_client import REGISTRY, generate_latest
 
 from probe.capacity.trend.fingerprint import as_number, capacity_sample
-from probe.config.config import Config, PrometheusConfig
+from probe.config.config import Config
 from probe.config.config_file import config_from, load_config
+from probe.config.prometheus import PrometheusConfig
 from probe.config.targets import TargetConfig
 from probe.core.canary_history import SLOTS
 from probe.core.clock import SystemClock

@@ -18,8 +18,8 @@ from hostile_server import CLOSE, HANG, Asked, head, hostile
 
 from alerts.capacity import capacity_group
 from alerts.rules import Alert
-from probe.config.config import PrometheusConfig
 from probe.config.config_file import config_from
+from probe.config.prometheus import PrometheusConfig
 from probe.core.errors import TargetError
 from probe.core.request import Outcome
 from probe.core.shift import CapacitySample
@@ -93,6 +93,7 @@ def test_where_the_target_is_is_no_alert() -> None:
         assert _firing(url) == []
         assert asyncio.run(connection(url).firing_alerts()) == []
     assert all("group by (cluster, namespace)" in query for query in queries)
+    assert all("__name__" not in query for query in queries), "Google's takes exact names only"
 
 
 @pytest.mark.fault(
@@ -182,7 +183,7 @@ def test_the_page_about_the_knee_itself_keeps_nobody_from_measuring_it_again() -
 def test_a_name_cannot_leave_its_quotes() -> None:
     with _prometheus(_vector()) as (url, queries):
         _firing(url, 'a"} or vector(1) or ALERTS{x="\\')
-    assert queries[0].count(r'target="a\"} or vector(1) or ALERTS{x=\"\\"}') == 3
+    assert queries[0].count(r'target="a\"} or vector(1) or ALERTS{x=\"\\"}') == 4
 
 
 def test_an_address_below_a_path_works() -> None:

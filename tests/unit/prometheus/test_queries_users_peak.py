@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fake_prometheus import prometheus
 
-from probe.config.config import PrometheusConfig
+from probe.config.prometheus import PrometheusConfig
 from probe.prometheus.queries import Prometheus
 
 # A request/s of each outcome, and ten more of those answered for ten minutes; 100 output tokens/s.
