@@ -37,6 +37,7 @@ from probe.monitor import capacity_runs, target_monitor
 from probe.monitor.target_monitor import TargetMonitor
 from probe.observe.guard import GO
 from probe.report.result_json import dumps, loads
+from probe.runtime.ending import heeded_by_loop
 from probe.runtime.helper_process import HelperError
 from probe.scrape.scraper import Scraper
 
@@ -148,7 +149,8 @@ async def _command(scene: Scene, config: Config) -> None:
     asked = RunRequest("a", config.objectives_of(config.targets[0]), budget, steps_of(capacity), "short", workers=1)
     scene.interrupt = lambda: os.kill(os.getpid(), signal.SIGTERM)
     lost: list[KneewatchError] = []
-    ended = await ramp.ramp_target(config, config.targets[0], asked, CLOCK, lambda _: None, on_broken=lost.append)
+    with heeded_by_loop():
+        ended = await ramp.ramp_target(config, config.targets[0], asked, CLOCK, lambda _: None, on_broken=lost.append)
     assert ended is scene.reported[0][0]
     assert bool(lost) == scene.lock.is_lost
 
@@ -234,7 +236,7 @@ class Row:
 
 ENDS = {
     "its last step": Row(_waits, Stopped("done"), {"step": "1500ms", "confirm": "1s"}),
-    "its budget": Row(_waits, Stopped("budget", "seconds"), {"budget": {"seconds": 0.5}}),
+    "its budget": Row(_waits, Stopped("budget", "seconds"), {"step": "500ms", "budget": {"seconds": 0.5}}),
     "the guard": Row(_metrics_go, Stopped("guard", "server_unreadable")),
     "an interrupt": Row(_is_interrupted, Stopped("interrupt", "signal")),
     "an interrupt before it began": Row(
