@@ -11,7 +11,7 @@ from mock_servers import mock_server
 
 from probe.cli.tuned_server import AppliedServer, Readiness, StartedServer, StartError, words_of
 from probe.core.errors import ConfigError
-from probe.core.redactor import Redactor
+from probe.core.redactor import SECRETS
 from probe.runtime.kept_program import free_port
 
 pytestmark = pytest.mark.slow
@@ -35,17 +35,16 @@ def test_a_change_is_applied_by_its_commands_without_a_shell(tmp_path: Path) -> 
 
 
 def test_a_change_that_fails_or_hangs_is_one_line(tmp_path: Path) -> None:
+    SECRETS.add("k3y-of-the-registry")
     for script, within_s, words in (
         (
-            "import sys; print('no such release k3y'); sys.exit(4)",
+            "import sys; print('no such release k3y-of-the-registry'); sys.exit(4)",
             20.0,
             r"ended with status 4; .*no such release \(hid",
         ),
         ("import time; time.sleep(600)", 0.3, "did not end within 0.3 s"),
     ):
-        secrets = Redactor()
-        secrets.add("k3y")
-        ready = Readiness("http://127.0.0.1:9/health", within_s, secrets)
+        ready = Readiness("http://127.0.0.1:9/health", within_s)
         applied = AppliedServer([[sys.executable, "-c", script]], ready)
         with pytest.raises(StartError, match=words):
             asyncio.run(applied.restore({"max_num_seqs": "8"}, tmp_path / "log"))
