@@ -45,13 +45,16 @@ def test_endpoints_are_found_with_labels_and_changes_are_seen(run: Run, tmp_path
             async with listening(api, tmp_path) as seen:
                 await seen.until(lambda: seen.states)
                 labels, facts = {"kubernetes.io/service-name": "qwen", "node": "node-0"}, {"node": "node-0"}
-                assert seen.states[0] == (
+                assert seen.states[0] == tuple(
                     DiscoveredServer(
-                        "qwen-a", "http://10.0.0.1:8000", labels | {"zone": "zone-b"}, is_rolling_out=True, facts=facts
-                    ),
-                    DiscoveredServer(
-                        "qwen-b", "http://10.0.0.2:8000", labels | {"zone": "zone-a"}, is_rolling_out=True, facts=facts
-                    ),
+                        name,
+                        f"http://{host}:8000",
+                        labels | {"zone": zone},
+                        is_rolling_out=True,
+                        facts=facts,
+                        pod={"pod": name, "namespace": "serving"},
+                    )
+                    for name, host, zone in (("qwen-a", "10.0.0.1", "zone-b"), ("qwen-b", "10.0.0.2", "zone-a"))
                 )
                 api.put(endpoint_slice("qwen-1", one, endpoint("10.0.0.3", "qwen-loading")))
                 await seen.until(lambda: seen.ids == ["qwen-a", "qwen-b", "qwen-loading"])

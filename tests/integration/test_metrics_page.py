@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from engine_pages import Engine, ranks
@@ -24,6 +25,7 @@ from exporters.health import HealthExporter
 from exporters.probe import ProbeExporter
 from exporters.registry import MetricsPage
 from exporters.server import ServerExporter, UserTrafficExporter
+from probe import simulator
 from probe.capacity.trend.change_detection import METHODS as SHIFT_METHODS
 from probe.capacity.trend.fingerprint import capacity_sample
 from probe.config.config_file import config_from
@@ -103,7 +105,8 @@ def _whole_page() -> MetricsPage:
     found = capacity_sample(result())
     assert found is not None
     capacity.compare("a", "short", found, Shift(ratio=-0.125, baseline=baseline, fired=fired, since_s=WALL_S))
-    health = HealthExporter(registry, "1.2.3")
+    with patch.object(simulator, "KIND", "compiled"):  # where there is no compiler, too
+        health = HealthExporter(registry, "1.2.3")
     health.publish_config("0123456789ab", WALL_S, pages="https://k.example", grafana="https://g.example")
     health.announce_task("canary", "a", 15.0, WALL_S)
     health.publish_canary_timeout("a", 30.0)

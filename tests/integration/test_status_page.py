@@ -104,7 +104,7 @@ def test_a_browser_shows_target_and_outcome(browser: Browser, monitor: Monitor) 
     browser.screen(1280, 900)
     browser.open(monitor.base_url)
     assert browser.complaints == []
-    assert f"{TARGET} good" in _text(browser, ".targets")
+    browser.until(f"document.querySelector('.targets').innerText.replace(/\\s+/g, ' ').includes('{TARGET} good')")
     assert "within objectives" in _text(browser, ".targets")
     browser.evaluate("document.querySelector('.targets a').click()")
     browser.until("document.querySelector('#waterfall canvas') !== null")
