@@ -53,7 +53,7 @@ class Ramp:
 
 def _ramp(config: Path, folder: Path, **environment: str) -> Ramp:
     """Run `kneewatch ramp` to its end, for a minute at most."""
-    command = pinned([*COMMAND, "ramp", "-c", str(config), "--max-seconds", "5"], CLIENT_CORE)
+    command = pinned([*COMMAND, "ramp", "-c", str(config), "--max-seconds", "8"], CLIENT_CORE)
     log, began_s, most_kib = folder / "ramp.log", time.monotonic(), 0
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **environment})
