@@ -144,4 +144,4 @@ def test_names_like_numbers_stay_names(chart: helm_python.Chart, shape: str) -> 
     ]
     for manifest in found:
         checks.check(manifest)
-        assert manifest["metadata"]["namespace"] == "1234"
+        assert manifest["metadata"]["namespace"] in ("1234", "prometheus")  # "secrets" names one for its monitor

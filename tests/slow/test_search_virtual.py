@@ -17,7 +17,7 @@ from probe.core.objectives import Objective, Objectives
 from probe.simulator.cost import Batch
 
 # The tolerances below allow for it; how near whole searches come is measured by `make bench-capacity`.
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("short_simulations")]
+pytestmark = pytest.mark.long
 
 
 def test_a_low_max_num_seqs_is_found_without_harm_to_users() -> None:
