@@ -65,11 +65,14 @@ NOWHERE = {
     names.MODEL_RESIDUAL: "a run that measures after a forecast, which is made of minutes of traffic",
     names.SERVER["corrupted"]: "a server that computes NaN",
     names.FIRST_ANSWER: "a reasoning model",
+    names.PREFILL_TOKENS: "a forecast or a search, which fit a step cost model",
     **dict.fromkeys((names.SHARD, names.SHARDS), "several Kneewatches that share targets: this one has all"),
     names.GUARD_TRIPS: "a run that the guard stops: the mock server takes what it is sent",
 }
-# Records of a day of users, and of a week ago.
-_LATER = ("mean1d", "ratio1d", "offset 1w")
+# Records of a day of users, and of a week ago; a forecast, which is made of minutes of traffic.
+_LATER = ("mean1d", "ratio1d", "offset 1w", 'mode="forecast"')
+# A knee in requests in flight without an upper bound: runs here have both or neither.
+_NO_KNEE = re.compile(r"kneewatch_knee_concurrency\{[^}]*\}\)\s+unless")
 # Of a connector and the plugin, which the server of the page has not.
 _TRANSFERS = "".join(
     f'{name}{{engine="0",model_name="llama-3.1-8b"}} 10000\n'
@@ -186,9 +189,6 @@ def _a_fortnight_of_results(config: Path, folder: Path) -> None:
     store = Store(folder / "kneewatch.db")
     for days in range(14, 0, -1):
         store.add(_made(result, days, bottleneck="kv_cache", knee_concurrency=2))
-    # Of a knee whose upper bound users of an unknown number have hidden.
-    forecast = {"mode": "forecast", "bottleneck": "memory_bandwidth", "prefill_tokens_per_second": 5000.0}
-    store.add(_made(result, 1, **forecast, knee_concurrency=2, upper=None))
     store.close()
 
 
@@ -227,7 +227,7 @@ def _target_for(query: str) -> str | None:
     """Return the target that can answer the query, or None."""
     words = set(re.findall(r"[a-zA-Z_]+", query))
     used = [series for series in names.ALL if {series.name, f"{series.name}_bucket", f"{series.name}_sum"} & words]
-    if any(series in NOWHERE for series in used) or any(record in query for record in _LATER):
+    if _NO_KNEE.search(query) or any(series in NOWHERE for series in used) or any(each in query for each in _LATER):
         return None
     return next((ELSEWHERE[series] for series in used if series in ELSEWHERE), WORKS)
 
@@ -312,7 +312,9 @@ def test_the_history_of_capacity_comes_from_prometheus(monitor: Monitor, prometh
     runs = f"{monitor.base_url}/api/v1/runs"
     ids = [run["id"] for run in httpx.get(runs, timeout=5, trust_env=False).json()]
     results = [loads(httpx.get(f"{runs}/{one}", timeout=5, trust_env=False).text) for one in ids]
-    measured = [replace(one, at_s=0.0) for result in results if (one := capacity_sample(result)) is not None]
+    # Prometheus has no ids of runs.
+    samples = [one for one in map(capacity_sample, results) if one is not None]
+    measured = [replace(one, at_s=0.0, run=None, confirms=None) for one in samples]
     assert history
     for one in history:  # its time is the run's end, and not its beginning
         assert replace(one, at_s=0.0) in measured
