@@ -12,11 +12,13 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 UNREAD_S, END_S, PATIENT_S = 0.4, 1.5, 10.0
+_MISSED_S = 0.1
 
 
 class EndedBySignal(BaseException):
@@ -35,6 +37,10 @@ class _Ending:
         self.is_chosen = False  # what they do, by the command
         self._number: int | None = None  # the first one that came
         self._watch: threading.Timer | None = None
+
+    @property
+    def has_come(self) -> bool:
+        return self._number is not None
 
     def come(self, number: int, _: object = None) -> None:
         """Handle a signal."""
@@ -94,16 +100,42 @@ def heeded() -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    is_outermost = _ending.come not in before.values()
+    with ExitStack() as held:
+        if is_outermost:
+            held.enter_context(_none_missed())
+        try:
+            for number, handler in before.items():
+                if number is not signal.SIGHUP or handler is not signal.SIG_IGN:
+                    signal.signal(number, _ending.come)
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            if is_outermost:
+                _ending.forget()
+
+
+@contextmanager
+def _none_missed() -> Iterator[None]:
+    """Send a signal again that came just before the main thread began to wait: Python's handler would never run."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+
+    def watch() -> None:
+        while number := os.read(read, 1):
+            time.sleep(_MISSED_S)
+            if number[0] in _SIGNALS and not _ending.has_come:
+                signal.pthread_kill(threading.main_thread().ident or 0, number[0])
+        os.close(read)
+
+    before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    threading.Thread(target=watch, name="signals", daemon=True).start()
     try:
-        for number, handler in before.items():
-            if number is not signal.SIGHUP or handler is not signal.SIG_IGN:
-                signal.signal(number, _ending.come)
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        if _ending.come not in before.values():  # the outermost block
-            _ending.forget()
+        signal.set_wakeup_fd(before)
+        os.close(write)
 
 
 @contextmanager

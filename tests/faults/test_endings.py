@@ -95,6 +95,7 @@ def _server(*, drips: bool) -> Iterator[tuple[str, list[socket.socket]]]:
             while True:
                 asked.append(listener.accept()[0])
                 if drips:
+                    asked[-1].recv(65536)
                     asked[-1].sendall(
                         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9999\r\n\r\n{"
                     )
