@@ -12,7 +12,6 @@ import os
 import select
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -110,6 +109,7 @@ def heeded() -> Iterator[None]:
                     signal.signal(number, _ending.come)
             yield
         finally:
+            held.close()  # before a signal would end the process
             for number, handler in before.items():
                 signal.signal(number, handler)
             if is_outermost:
@@ -121,12 +121,14 @@ def _none_missed() -> Iterator[None]:
     """Send a signal again that came just before the main thread began to wait: Python's handler would never run."""
     read, write = os.pipe()
     os.set_blocking(write, False)
+    lock, is_over = threading.Lock(), threading.Event()
 
     def watch() -> None:
         while number := os.read(read, 1):
-            time.sleep(_MISSED_S)
-            if number[0] in _SIGNALS and not _ending.has_come:
-                signal.pthread_kill(threading.main_thread().ident or 0, number[0])
+            is_over.wait(_MISSED_S)
+            with lock:
+                if number[0] in _SIGNALS and not is_over.is_set() and not _ending.has_come:
+                    signal.pthread_kill(threading.main_thread().ident or 0, number[0])
         os.close(read)
 
     before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -134,6 +136,8 @@ def _none_missed() -> Iterator[None]:
     try:
         yield
     finally:
+        with lock:
+            is_over.set()
         signal.set_wakeup_fd(before)
         os.close(write)
 
