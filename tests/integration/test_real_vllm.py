@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -96,21 +96,43 @@ async def _sent(vllm: RealVllm, api: Api, **extra: object) -> RequestRecord:
         return await client.send(what, MODEL, Traffic.CANARY, clock.monotonic_ns())
 
 
+def _sent_until(
+    vllm: RealVllm, api: Api, shows: Callable[[RequestRecord], object], what: str, **extra: object
+) -> Iterator[RequestRecord]:
+    """Send canaries until one is as `shows` says; yield each.
+
+    On a busy machine one read may hold the head and the first tokens, and vLLM sends in one event what it could not
+    send before. Both are right, but show less of the times.
+    """
+    for _ in range(30):
+        record = asyncio.run(_sent(vllm, api, **extra))
+        assert (record.outcome, record.detail) == (Outcome.OK, None)
+        yield record
+        if shows(record):
+            return
+    raise AssertionError(f"in none of 30 answers: {what}")
+
+
 @pytest.mark.parametrize("api", [Api.COMPLETIONS, Api.CHAT])  # the other APIs' answers do not have them
 def test_a_record_has_the_times_that_the_server_measured(vllm: RealVllm, api: Api) -> None:
-    record = asyncio.run(_sent(vllm, api))
-    assert record.outcome is Outcome.OK, record.detail
+    record = list(_sent_until(vllm, api, latency.ttft_parts_s, "a first token that was not held back"))[-1]
     parts = latency.ttft_parts_s(record)
     assert min(parts["prefill"], parts["outside"]) > 0
-    assert sum(parts.values()) == pytest.approx(latency.ttft_s(record), abs=0.05), "but for the wait before sending"
+    before_sending_s = (record.sent_ns - record.scheduled_ns) * 1e-9
+    assert sum(parts.values()) + before_sending_s == pytest.approx(latency.ttft_s(record))
+
+
+def _tokens_came_apart(record: RequestRecord) -> bool:
+    return len(set(record.events.at_ns)) == len(record.events.at_ns) == record.output_tokens
 
 
 @pytest.mark.parametrize("api", [Api.COMPLETIONS, Api.CHAT])
 def test_an_answer_of_special_tokens_is_ok_with_the_times_of_its_tokens(vllm: RealVllm, api: Api) -> None:
     """Token 0 is the end of the text, which vLLM leaves out: with `ignore_eos` the model says it to the end."""
-    record = asyncio.run(_sent(vllm, api, logit_bias={"0": 100}))
-    assert (record.outcome, record.detail) == (Outcome.OK, None)
-    assert (record.output_tokens, list(record.events.tokens), record.events.first_visible) == (4, [1, 1, 1, 1], None)
+    for record in _sent_until(vllm, api, _tokens_came_apart, "four events in four reads", logit_bias={"0": 100}):
+        events = record.events
+        assert (record.output_tokens, sum(events.tokens), events.first_visible) == (4, 4, None)
+    assert list(events.tokens) == [1, 1, 1, 1]
     ttft_s, e2e_s = latency.ttft_s(record), latency.e2e_s(record)
     assert ttft_s is not None
     assert e2e_s is not None
@@ -125,24 +147,40 @@ def test_an_answer_whose_special_tokens_have_no_events_is_ok_by_its_usage(vllm: 
     assert latency.tpot_s(record) is None
 
 
+def _waited_s(vllm: RealVllm) -> float:
+    """Return for how long (s) the server's thread that sends answers, and this one, could have run and did not."""
+    threads = ("/proc/thread-self", f"/proc/{vllm.pid}")
+    return sum(int(Path(thread, "schedstat").read_text().split()[1]) for thread in threads) * 1e-9
+
+
+def _has_a_head_of_its_own(record: RequestRecord) -> bool:
+    return record.wire is not None and record.wire.head_ns is not None
+
+
 @pytest.mark.parametrize("api", [Api.COMPLETIONS, Api.CHAT])
 def test_the_server_measured_what_the_record_says_it_may_have(vllm: RealVllm, api: Api) -> None:
-    """By its histograms' sums, while nobody else asks."""
-    for _ in range(3):
-        vllm.settled_metrics()
-        before = _steps_page(vllm)
-        record = asyncio.run(_sent(vllm, api))
-        vllm.settled_metrics()
-        after = _steps_page(vllm)
-        assert record.outcome is Outcome.OK, record.detail
-        assert record.wire is not None
-        assert record.wire.head_ns is not None, "vLLM sends the head before the first token"
+    """By its histograms' sums, while nobody else asks.
+
+    For how long the kernel let the server's thread and this one wait for a core is not the record's to say.
+    """
+    answers = (
+        record
+        for _ in range(3)
+        for record in _sent_until(vllm, api, _has_a_head_of_its_own, "a head before the first token")
+    )
+    before, waited_before_s = _settled_page(vllm), _waited_s(vllm)
+    for record in answers:
+        waited_s = _waited_s(vllm) - waited_before_s
+        after = _settled_page(vllm)
         for key, of_client in (("ttft", server_latencies.ttft), ("e2e", server_latencies.e2e)):
             new, old = after.histograms[key], before.histograms[key]
             assert new.count - old.count == 1
             least, most = of_client(record, UNKNOWN)
-            assert least <= new.sum - old.sum <= most, key
-            assert most - least < 0.03, "with a head of its own it is nearly exact"
+            assert least - waited_s <= new.sum - old.sum <= most + waited_s, key
+            if _has_a_head_of_its_own(record):
+                late_s = record.events.late_ns[0 if key == "ttft" else -1] * 1e-9
+                assert most - least < 0.03 + late_s, "with a head of its own it is nearly exact"
+        before, waited_before_s = after, _waited_s(vllm)
 
 
 def test_probe_traffic_is_distinguished_from_user_traffic(vllm: RealVllm, monitor: Monitor) -> None:
@@ -354,6 +392,11 @@ def test_a_question_shows_that_a_model_of_random_weights_makes_no_sense_and_othe
 def _steps_page(vllm: RealVllm) -> ServerSnapshot:
     page = httpx.get(f"{vllm.base_url}/metrics", trust_env=False).text
     return ENGINE.snapshot(samples(page, ENGINE.wanted))
+
+
+def _settled_page(vllm: RealVllm) -> ServerSnapshot:
+    vllm.settled_metrics()
+    return _steps_page(vllm)
 
 
 def test_the_plugin_exports_the_steps_of_the_engine(vllm: RealVllm) -> None:
