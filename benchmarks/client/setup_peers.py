@@ -9,7 +9,11 @@ from pathlib import Path
 
 from benchmarks.client.peers import PEERS, ROOT, TOKENIZER, TOKENIZER_REF
 
-PINNED = {"guidellm": "guidellm==0.8.1", "aiperf": "aiperf==0.13.0"}
+PINNED = {
+    "plain": ("aiohttp==3.14.5", "httpx==0.28.1", "uvloop"),
+    "guidellm": ("guidellm==0.8.1",),
+    "aiperf": ("aiperf==0.13.0",),
+}
 _PIP = ("-m", "pip", "install", "-qq", "--disable-pip-version-check")
 
 
@@ -19,9 +23,11 @@ def install() -> None:
         folder = PEERS / name
         python = folder / "bin" / "python"
         if not (folder / ".installed").exists():
-            print(f"{folder}: installing {pinned} (some minutes; guidellm brings torch, several GB)", flush=True)
+            print(
+                f"{folder}: installing {' '.join(pinned)} (some minutes; guidellm brings torch, several GB)", flush=True
+            )
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-            subprocess.run([python, *_PIP, pinned], check=True)
+            subprocess.run([python, *_PIP, *pinned], check=True)
             (folder / ".installed").touch()
     if not TOKENIZER.exists():
         _make_tokenizer(PEERS / "guidellm" / "bin" / "python")

@@ -94,7 +94,7 @@ def _refusal(file: Path) -> str:
     return ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.fault(
     "TP3",
     "A result file in which any one value is missing, of another type, infinite, negative, or of 400 digits",
