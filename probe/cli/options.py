@@ -7,6 +7,7 @@ import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -215,10 +216,20 @@ def _objectives(server: ServerOptions, objectives: ObjectiveOptions) -> dict[str
     usual = (RESULT_OBJECTIVES if _has_no_tokens(server) else DEFAULT_OBJECTIVES).model_dump(mode="json")
     ratio = objectives.ratio or str(USUAL_RATIO)
     return {
-        name: _set({"within": within, "ratio": ratio}, usual[name])
+        name: _set({"ratio": ratio, **_objective(given, f"--{name}")}, usual[name])
         for name in LATENCIES
-        if (within := getattr(objectives, name)) is not None or usual[name] is not None
+        if (given := getattr(objectives, name)) is not None or usual[name] is not None
     }
+
+
+def _objective(given: str | None, option: str) -> dict[str, object]:
+    """Return the keys of an objective such as 2s, or p99=2s for a share of its own. Raises ConfigError."""
+    if given is None or "=" not in given:
+        return {"within": given}
+    percentile, _, within = given.partition("=")
+    if not (number := re.fullmatch(r"p(\d{1,2}(?:\.\d{1,6})?)", percentile)) or not float(number[1]):
+        raise ConfigError(f"{option} {one_line(given)}: expected a duration such as 2s, or p99=2s")
+    return {"within": within, "ratio": float(Decimal(number[1]) / 100)}
 
 
 def _pages(given: Sequence[str]) -> dict[str, object]:

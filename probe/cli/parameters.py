@@ -192,7 +192,11 @@ class ObjectiveOptions:
 
     ttft: Annotated[
         str | None,
-        typer.Option(help="TTFT objective. Default: 500ms.", metavar="DURATION", rich_help_panel=_OBJECTIVES),
+        typer.Option(
+            help="TTFT objective, such as 1s, or p99=1s for its own share. Default: 500ms.",
+            metavar="DURATION",
+            rich_help_panel=_OBJECTIVES,
+        ),
     ] = None
     tpot: Annotated[
         str | None,

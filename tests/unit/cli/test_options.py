@@ -153,6 +153,10 @@ def test_a_bad_option_of_a_gateway_is_one_line_without_the_value(options: dict[s
         ({"api": "foo"}, f"--api foo: expected {APIS}"),
         ({"ttft": "500"}, "--ttft 500: expected a duration with a unit, such as 500ms, 15s or 1h"),
         ({"e2e": "8"}, "--e2e 8: expected a duration with a unit, such as 500ms, 15s or 1h"),
+        ({"e2e": "p99=8"}, "--e2e 8: expected a duration with a unit, such as 500ms, 15s or 1h"),
+        ({"e2e": "p100=8s"}, "--e2e p100=8s: expected a duration such as 2s, or p99=2s"),
+        ({"ttft": "p0=8s"}, "--ttft p0=8s: expected a duration such as 2s, or p99=2s"),
+        ({"ttft": "0.9=8s"}, "--ttft 0.9=8s: expected a duration such as 2s, or p99=2s"),
         ({"itl": "0s"}, "--itl 0s: expected a duration above zero"),
         ({"tpot": "0s"}, "--tpot 0s: expected a duration above zero"),
         ({"prompt_tokens": 0}, "--prompt-tokens 0: expected a whole number from 1 to 1000000"),
@@ -182,6 +186,16 @@ def test_an_api_without_tokens_is_judged_by_e2e() -> None:
     assert list(config.objectives_of(target).latencies().items()) == [("e2e", Objective(0.95, 2.0))]
     starter = config_from(yaml.safe_load(starter_config(config, target)), "test")
     assert starter.workload("embeddings").api is Api.EMBEDDINGS
+
+
+def test_an_objective_may_have_a_share_of_its_own() -> None:
+    objectives = ObjectiveOptions(ttft="300ms", tpot="p99=80ms", e2e="p99.9=8s", ratio="0.9")
+    (target,) = (config := configuration(None, URL, objectives=objectives)).servers
+    assert config.objectives_of(target).latencies() == {
+        "ttft": Objective(0.9, 0.3),
+        "tpot": Objective(0.99, 0.08),
+        "e2e": Objective(0.999, 8.0),
+    }
 
 
 def test_each_bad_option_has_its_own_line() -> None:
