@@ -91,7 +91,8 @@ def _print_comparisons(
 
 def table(
     results: Annotated[
-        list[Path], typer.Argument(help="Files of `ramp --json`, or folders of them.", metavar="RESULT")
+        list[Path],
+        typer.Argument(help="Files of `ramp --json` or of other benchmarks, or folders of them.", metavar="RESULT"),
     ],
     steps: Annotated[bool, typer.Option("--steps", help="Print a row for each step, not for each result.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV in base units instead of Markdown.")] = False,
@@ -110,14 +111,16 @@ def table(
         int | None, typer.Option(min=1, max=10_000, help="GPUs of the server. Default: by the server's flags, or 1.")
     ] = None,
 ) -> None:
-    """Print results of `ramp --json` as one table, a row for each in the order of the files.
+    """Print results as one table, a row for each in the order of the files. Reads what `compare` reads.
 
+    With --steps, what the steps show follows: growth, saturation, the bottleneck, tails.
     Exit status: 0 done, 2 a file is not a result.
     """
+    from probe.core.result import CapacityResult
     from probe.report import result_table
     from probe.report.bench_json import bench_lines
     from probe.report.files import append_file
-    from probe.report.measured_file import read_result, result_files
+    from probe.report.measured_file import read_any, result_files
     from probe.report.result_columns import GpuPrice
     from probe.report.result_table import result_section
 
@@ -126,15 +129,16 @@ def table(
     if gpus is not None and gpu_hour_price is None:
         raise ConfigError("--gpus: has no effect without --gpu-hour-price; add it, or remove --gpus")
     price = GpuPrice(gpu_hour_price, gpus) if gpu_hour_price is not None else None
-    read = [read_result(file) for path in results for file in result_files(path)]
+    read = [read_any(file) for path in results for file in result_files(path)]
     if append is not None:
         append_file(append, "".join(result_section(each, price) for each in read), "--append")
         return
     if as_bench:
-        typer.echo(bench_lines(read), nl=False)
+        typer.echo(bench_lines(each for each in read if isinstance(each, CapacityResult)), nl=False)
         return
     rows = (result_table.step_table if steps else result_table.capacity_table)(read, price)
-    typer.echo(result_table.as_csv(rows) if as_csv else result_table.as_markdown(rows), nl=False)
+    findings = result_table.sweep_findings(read) if steps else ""
+    typer.echo(result_table.as_csv(rows) if as_csv else result_table.as_markdown(rows) + findings, nl=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,5 +116,5 @@ def _values(data: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
 def _failed(data: Mapping[str, Any]) -> int | None:
     """Return the number of failed requests; None where the file does not tell."""
     if not _is_sglang(data):
-        return int(data.get("failed", 0))
+        return None if (failed := data.get("failed", 0)) is None else int(failed)
     return sum(map(bool, data["errors"])) if "errors" in data else None

@@ -1,4 +1,4 @@
-"""Result files of `kneewatch ramp --json`, and for `kneewatch compare` of other benchmarks.
+"""Result files of `kneewatch ramp --json`, and of other benchmarks for `compare`, `table` and `roofline`.
 
 A file of another program is recognised by its keys, and its reader makes a Measurement. Every ConfigError is one
 line with the file and the fix.
@@ -15,7 +15,7 @@ from probe.core.errors import ConfigError
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
 from probe.core.result import CapacityResult
 from probe.core.text import one_line
-from probe.report import aiperf_file, bench_file, guidellm_file
+from probe.report import aiperf_file, bench_file, bench_text, guidellm_file
 from probe.report.result_json import loads
 
 _SCHEMA = "kneewatch.result/1"
@@ -38,9 +38,15 @@ _READERS: tuple[tuple[Callable[[Documents], bool], Callable[[str, Documents], Me
 
 def read_measured(file: Path) -> Measurement:
     """Return the measurement in a file. Raises ConfigError."""
+    found = read_any(file)
+    return of_result(str(file), found) if isinstance(found, CapacityResult) else found
+
+
+def read_any(file: Path) -> CapacityResult | Measurement:
+    """Return the result of Kneewatch in a file, or the measurement of another benchmark. Raises ConfigError."""
     documents, text = _read(file)
     if "schema" in documents[0] and len(documents) == 1:
-        return of_result(str(file), _own_result(file, documents[0], text))
+        return _own_result(file, documents[0], text)
     for is_its, measurement in _READERS:
         if is_its(documents):
             try:
@@ -88,12 +94,14 @@ def paired_files(base: Path, new: Path) -> tuple[list[tuple[Path, Path]], list[P
 
 
 def _read(file: Path) -> tuple[Documents, bytes]:
-    """Return the JSON objects in a file, one or one a line, and its text. Raises ConfigError."""
+    """Return the JSON objects in a file, one or one a line, or printed, and its text. Raises ConfigError."""
     try:
         with file.open("rb") as opened:
             text = opened.read(_LIMITS.max_bytes + 1)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror}); {_EXPECTED}") from None
+    if bench_text.is_bench_text(told := text.decode("utf-8", "replace")):
+        return bench_text.documents(told), text
     try:
         documents = _documents(text)
     except ForeignJsonError as error:

@@ -17,6 +17,7 @@ from probe.report.knee_text import is_not_reached, knee_line, limit_words
 from probe.report.provenance_text import provenance_lines
 from probe.report.sent_text import sent_lines
 from probe.report.setting_findings import replicas_words
+from probe.report.sweep_text import sweep_lines
 from probe.report.workload_text import workload_lines
 
 _LINE = 500
@@ -51,7 +52,8 @@ def result_lines(result: CapacityResult) -> list[tuple[str, str]]:
     warning = [("Replicas", f"{replicas_words(differing)}; the capacity is for this mix")] if differing else []
     found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]
     conditions = [*workload_lines(result.context.workload), *sent_lines(result)]
-    return [*incomplete, *_capacity(result), *_headroom_and_error(result), *conditions, *warning, *failure, *found]
+    capacity = [*_capacity(result), *sweep_lines(result)]
+    return [*incomplete, *capacity, *_headroom_and_error(result), *conditions, *warning, *failure, *found]
 
 
 def capacity_words(capacity: Capacity) -> str:

@@ -106,7 +106,11 @@ def _problems(
 def _loads(side: Measurement) -> str:
     """Return the steps of a side, each with the reason where it was not judged."""
     levels = [
-        name if section.unjudged is None else f"{name}, not judged ({section.unjudged})"
+        f"{name}, no request answered"
+        if section.is_unanswered
+        else name
+        if section.unjudged is None
+        else f"{name}, not judged ({section.unjudged})"
         for name, section in side.sections.items()
     ]
     return f"{side.name} has {'; '.join(levels) or 'none'}"
@@ -122,13 +126,16 @@ def _notes(base: Measurement, new: Measurement, shared: list[str]) -> Iterator[s
             if (why := side.sections[name].unjudged) is not None:
                 yield f"{name} is void in {side.name} ({why})"
     for name in shared:
+        if base.sections[name].is_unanswered and new.sections[name].is_unanswered:
+            yield f"{name} judges nothing: no request was answered in either"
+    for name in shared:
         if broken := base.sections[name].broken:
             judged = "judges nothing" if new.sections[name].broken else "judges only what is better"
             yield f"{name} {judged}: {base.name} broke {', '.join(broken)} there already"
 
 
 def _rows(name: str, base: ComparisonSection, new: ComparisonSection, tolerance: float) -> Iterator[ComparisonRow]:
-    if base.unjudged is not None or new.unjudged is not None:
+    if base.unjudged is not None or new.unjudged is not None or (base.is_unanswered and new.is_unanswered):
         return
     for metric, before in base.values.items():
         after = new.values.get(metric)

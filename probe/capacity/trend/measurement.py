@@ -32,6 +32,12 @@ class ComparisonSection:
     broken: tuple[str, ...] = ()
     unjudged: str | None = None
 
+    @property
+    def is_unanswered(self) -> bool:
+        """Return whether every request failed. Then there is no latency, and a throughput of 0 is no measurement."""
+        failed = self.values.get("failed")
+        return failed is not None and failed.value == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
@@ -92,9 +98,13 @@ def _step_section(step: StepSummary) -> ComparisonSection:
         "output": Value(step.output_tokens_per_second, TOKENS, HIGHER),
         "failed": Value(failed / max(1, answered + failed), SHARE, LOWER),
     }
+    return ComparisonSection(values | dict(latencies_of(step)), step.broken)
+
+
+def latencies_of(step: StepSummary) -> Iterator[tuple[str, Value]]:
+    """Yield each known percentile of a step's latencies, by names such as "TTFT p50"."""
     for name, latency in (("TTFT", step.ttft_s), ("TPOT", step.tpot_s), ("ITL", step.itl_s), ("E2E", step.e2e_s)):
-        values |= _percentiles(name, latency)
-    return ComparisonSection(values, step.broken)
+        yield from _percentiles(name, latency)
 
 
 def _percentiles(name: str, latency: Distribution) -> Iterator[tuple[str, Value]]:

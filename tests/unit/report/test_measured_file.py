@@ -107,6 +107,51 @@ def test_any_other_file_is_one_line_that_names_it(tmp_path: Path, text: str, sai
     assert said in line
 
 
+PRINTED = """INFO 11-21 15:19:37 [serve.py] starting
+============ Serving Benchmark Result ============
+Successful requests:                     60
+Failed requests:                         0
+Maximum request concurrency:             2
+Benchmark duration (s):                  12.72
+Total input tokens:                      23040
+Total generated tokens:                  3840
+Request throughput (req/s):              4.72
+Output token throughput (tok/s):         301.91
+Peak output token throughput (tok/s):    350.00
+Total Token throughput (tok/s):          2113.37
+---------------Time to First Token----------------
+Mean TTFT (ms):                          28.14
+Median TTFT (ms):                        26.82
+P99 TTFT (ms):                           47.41
+-----Time per Output Token (excl. 1st token)------
+Mean TPOT (ms):                          6.27
+Median TPOT (ms):                        5.92
+P99 TPOT (ms):                           8.66
+---------------Inter-token Latency----------------
+Mean ITL (ms):                           6.27
+Median ITL (ms):                         5.63
+P99 ITL (ms):                            15.80
+==================================================
+"""
+
+
+def test_what_vllm_bench_serve_prints_is_read_as_what_it_writes(tmp_path: Path) -> None:
+    printed, written = read_measured(_file(tmp_path, PRINTED)), read_measured(BENCH)
+    assert printed.lengths == written.lengths
+    assert (printed.kind, list(printed.sections)) == (written.kind, list(written.sections))
+    (one,), (other,) = printed.sections.values(), written.sections.values()
+    assert {name: pytest.approx(value.value, rel=2e-3) for name, value in other.values.items()} == {
+        name: value.value for name, value in one.values.items()
+    }
+
+
+def test_a_log_of_several_is_a_section_each_and_failures_that_it_does_not_tell_are_unknown(tmp_path: Path) -> None:
+    older = PRINTED.replace("Failed requests:                         0\n", "")
+    found = read_measured(_file(tmp_path, older + older.replace("concurrency:             2", "concurrency:   4")))
+    assert list(found.sections) == ["concurrency 2", "concurrency 4"]
+    assert all("failed" not in each.values for each in found.sections.values())
+
+
 @pytest.mark.parametrize("name", ["aiperf.json", "guidellm.json", "sglang.jsonl"])
 def test_a_damaged_file_of_any_program_is_one_line(tmp_path: Path, name: str) -> None:
     whole = json.loads((OTHERS / name).read_text())

@@ -3,6 +3,7 @@
 import csv
 import io
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from example_records import result, step
 
 from probe.core.provenance import Provenance
 from probe.core.result import Capacity, CapacityResult, Stopped
-from probe.core.step import GpuUse, ServerPeaks
+from probe.core.step import Distribution, GpuUse, ServerPeaks
+from probe.report.measured_file import read_any
 from probe.report.result_columns import GpuPrice
-from probe.report.result_table import as_csv, as_markdown, capacity_table, result_section, step_table
+from probe.report.result_table import as_csv, as_markdown, capacity_table, result_section, step_table, sweep_findings
 
+BENCHMARKS = Path(__file__).parents[2] / "golden" / "benchmarks"
 WORKLOAD = {"name": "long-prefill", "prompt_tokens": 2048, "output_tokens": 128, "shared_tokens": 0}
 FOUND = Capacity(
     mode="empirical", requests_per_second=10.0, lower=10.0, upper=12.5, output_tokens_per_second=1280.0, limiting="ttft"
@@ -74,6 +77,32 @@ def test_load_levels_are_rows_in_their_order() -> None:
     values = _read(as_csv(table))
     assert [each["concurrency"] for each in values[:3]] == ["4", "8", "16"]
     assert [each["rate_requests_per_second"] for each in values[:3]] == ["", "", ""]
+
+
+def test_a_step_has_the_percentiles_of_every_latency_and_its_streams_rate() -> None:
+    own = replace(step(4), itl_s=Distribution(count=9, mean=0.012, p50=0.01, p95=0.02, p99=0.03))
+    head, _, row, *_ = _rows(as_markdown(step_table([_result(steps=(own,))])))
+    cells = dict(zip(head, row, strict=True))
+    found = {name: cells[f"ITL {name} ms"] for name in ("p50", "p95", "p99")}
+    assert found == {"p50": "10", "p95": "20", "p99": "30"}
+    assert {f"{latency} {name} ms" for latency in ("TTFT", "TPOT", "E2E") for name in ("p50", "p95", "p99")} <= set(
+        head
+    )
+    assert cells["tokens/s a stream"] == "11.1"  # 1 / 90 ms
+    (values,) = _read(as_csv(step_table([_result(steps=(own,))])))
+    assert (values["itl_mean_seconds"], values["output_tokens_sum"]) == ("0.012", "9600.0")
+
+
+def test_other_benchmarks_are_rows_of_the_same_table_and_together_a_sweep() -> None:
+    files = [read_any(BENCHMARKS / "guidellm.json"), read_any(BENCHMARKS.parent / "vllm-0.32" / "bench-serve.json")]
+    head, _, *rows = _rows(as_markdown(step_table([*files, _result()])))
+    cells = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [each["load"] for each in cells[:4]] == ["concurrency 1", "concurrency 2", "concurrency 2", "4 in flight"]
+    assert (cells[0]["TTFT p50 ms"], cells[0]["ITL p50 ms"], cells[0]["preemptions"]) == ("21.5", "-", "-")
+    assert (cells[2]["model"], cells[2]["workload"], cells[2]["ITL p99 ms"]) == ("tiny", "vllm bench serve", "15.8")
+    findings = sweep_findings(files)
+    assert "- Growth: from 1 to 2 in flight: output tokens/s 1.67x (214 to 356)" in findings
+    assert "## tiny, guidellm" in result_section(files[0])
 
 
 @pytest.mark.fault(

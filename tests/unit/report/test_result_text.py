@@ -48,7 +48,7 @@ def test_a_knee_of_a_closed_loop_with_its_bounds_its_limit_and_its_cost() -> Non
     assert lines["Ended by"] == "done (concurrency 8 broke ttft)"
     assert lines["Cost"] == "300 requests, 57,600 tokens, 31.5 s, 2.0 s over an objective"
     assert lines["Error bound"] == "at most 1.0 ms in TTFT, 1.0 ms in ITL"
-    assert "Bottleneck" not in lines
+    assert lines["Bottleneck"] == "none up to 8 in flight: throughput still grows there, though ttft is missed"
 
 
 def test_replicas_with_different_flags_are_named() -> None:

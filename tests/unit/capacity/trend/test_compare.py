@@ -178,6 +178,23 @@ def test_failures_count() -> None:
     assert _results(result(steps=[step(4)]), result(steps=[failing])).has_regressed
 
 
+@pytest.mark.fault(
+    "TR143",
+    "Two results are compared in which no request was answered",
+    area="Truth",
+    users_see="not comparable, no request answered; exit 2",
+    stays="two servers that answer nothing are not the same",
+)
+def test_two_levels_without_an_answer_say_nothing_of_each_other() -> None:
+    dead = replace(step(4, broken=("availability",), rps=0.0), requests=RequestCounts(ok=0, failed=150, aborted=0))
+    silent = result(steps=[dead], capacity=no_knee())
+    found = _results(silent, silent)
+    assert found.rows == ()
+    assert any("concurrency 4, no request answered" in problem for problem in found.problems)
+    alive = _results(result(steps=[step(4)]), result(steps=[dead], capacity=no_knee()))
+    assert alive.has_regressed, "a server that no longer answers is worse"
+
+
 def test_open_loops_are_distinguished_by_their_rate() -> None:
     open_loop = replace(step(4), plan=StepPlan(concurrency=64, seconds=10, arrivals=Arrivals(rate_rps=2.5)))
     assert list(of_result("a", result(steps=[open_loop])).sections)[-1] == "rate 2.5 (poisson)"
