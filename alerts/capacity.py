@@ -11,7 +11,7 @@ from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.headroom import ALERT, KEEP_S, LOAD, THIS, headroom_rules
 from alerts.rules import Alert, FaultKind, Recording, RuleGroup
-from alerts.templates import OF_TARGET, value_of
+from alerts.templates import OF_TARGET, if_any, value_of
 from alerts.thresholds import CAPACITY_DROP, DEFAULTS, Thresholds, percent
 from alerts.user_mix import if_moved
 from alerts.windows import DAY_S, HOUR_S, duration
@@ -19,6 +19,7 @@ from exporters import names
 from exporters.names import PREFIX
 from probe.capacity.trend.change_detection import CONFIRMED_DROP, MANN_WHITNEY, MEDIAN_OF_3
 from probe.core.reasons import REFUSED_ASLEEP
+from probe.core.shift import UNVERIFIED
 
 # Verified, empirical and unverified samples share a baseline. Which of them the last run gave must not end an alert.
 _LABELS = ("target", "model", "workload")
@@ -118,7 +119,7 @@ def _dropped(scale: float, thresholds: Thresholds, *, page: bool) -> Alert:
         + (", below the users' peak" if page else ""),
         description=(
             f"{_capacity_and_baseline()}. Three consecutive runs measured {CAPACITY_DROP.default:.0%} or more below"
-            f" that baseline. {impact} (peak: {peak_now} requests/s).{if_moved(scale)}"
+            f" that baseline.{_if_unverified()} {impact} (peak: {peak_now} requests/s).{if_moved(scale)}"
         ),
         means=(
             f"three consecutive runs, the last an hour later, measured a capacity {percent(CAPACITY_DROP)} or more"
@@ -181,6 +182,14 @@ def _capacity_and_baseline() -> str:
         f" {sustained} requests/s within its objectives, against a"
         f" baseline of {value_of(f'max({baseline})', ALERT)}"
     )
+
+
+def _if_unverified() -> str:
+    """Return a template of a sentence on a last run that was not verified: what is certain is its upper bound."""
+    upper = f'max({names.KNEE_UPPER.name}{{{THIS},mode="{UNVERIFIED}"}})'
+    most = "{{ . | first | value | humanize }}"
+    some = f" The last run was not verified: by its interval the server takes at most {most}."
+    return if_any(upper, ALERT, some, "", "")
 
 
 def _stale(scale: float) -> Alert:

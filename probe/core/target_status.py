@@ -60,7 +60,7 @@ class TargetStatus:
     capacity: CapacityResult | None = None
     forecast: CapacityResult | None = None
     for_users: CapacityResult | None = None  # the last forecast for what users send, where the other is not
-    measured: CapacityResult | None = None  # the newest that was measured with load, not later than `capacity`
+    measured: CapacityResult | None = None  # the run with load that says what it takes, not later than `capacity`
     run: RunProgress | None = None  # the capacity run under way
     next_run_s: float | None = None  # wall time of the next scheduled capacity run, and of the next forecast
     next_forecast_s: float | None = None

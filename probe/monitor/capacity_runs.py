@@ -15,6 +15,7 @@ from probe.capacity.run.request import RunRequest
 from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess
 from probe.capacity.run.service import RefusedError, RunObservers, run_capacity
+from probe.capacity.trend.known_capacity import KnownCapacity
 from probe.core import reasons
 from probe.core.clock import Clock
 from probe.core.errors import LockError
@@ -84,7 +85,7 @@ class CapacityRuns:
         self.refusal: str | None = None
         self.progress: RunProgress | None = None  # of the run under way
         self.last_result: CapacityResult | None = None
-        self.measured: CapacityResult | None = None  # the last capacity that load has measured
+        self._known = KnownCapacity()
 
     @property
     def is_running(self) -> bool:
@@ -110,6 +111,11 @@ class CapacityRuns:
             self._run.stop("interrupt", why)
         self.inhibited_by = why
 
+    @property
+    def known(self) -> CapacityResult | None:
+        """Return the run that says what the server takes."""
+        return self._known.result
+
     def give_up(self, detail: str) -> None:
         """Report that a run could not begin in time."""
         self._refused(reasons.LATE.word, detail)
@@ -128,9 +134,7 @@ class CapacityRuns:
     def restore(self, result: CapacityResult) -> None:
         """Take a result as the last one, such as one from before a restart."""
         self.last_result = result
-        # A forecast that is too low would keep away the runs that show it.
-        if result.capacity.requests_per_second is not None and result.capacity.mode != "forecast":
-            self.measured = result
+        self._known = self._known.after(result)
 
     async def _once(self, confirms: str | None = None) -> CapacityResult | None:
         """Return the result of one run; None where it was refused or lost its lock. `confirms`: see CapacityResult."""
@@ -171,17 +175,17 @@ class CapacityRuns:
 
     async def _admit(self) -> Admission:
         self._hooks.on_lock()
-        admission = await self._admission.ask(self._server.read, self._known())
+        admission = await self._admission.ask(self._server.read, self._known_now())
         if self.inhibited_by is not None:  # since the run has waited for the lock and the checks
             return Admission(denied(reasons.ROLLOUT, self.inhibited_by))
         return admission
 
-    def _known(self) -> Capacity | None:
-        """Return the capacity that load has measured, with as many replicas as there are now; None: unknown."""
-        if self.measured is None:
+    def _known_now(self) -> Capacity | None:
+        """Return what is known of the capacity with as many replicas as there are now; None: unknown."""
+        if self.known is None:
             return None
         now = self._server.server.flags.get(REPLICAS) if self._server.server is not None else None
-        return self.measured.capacity if self.measured.context.flags.get(REPLICAS) == now else None
+        return self._known.most if self.known.context.flags.get(REPLICAS) == now else None
 
     @contextmanager
     def _interruptible(self, run: CapacityRun) -> Iterator[None]:

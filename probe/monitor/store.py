@@ -120,14 +120,18 @@ class Store:
         return [found for result in results.values() if (found := capacity_sample(result)) is not None]
 
     def latest_knees(self, target: str) -> Sequence[CapacityResult]:
-        """Return the newest measured result and the newest forecast with a capacity, the older one first.
+        """Return the newest measured result, the newest one of a model, and the newest bounds, the oldest first.
 
-        The target's series show these after a restart.
+        The target's series and the next runs go by these after a restart (capacity/trend/known_capacity.py).
         """
-        found: dict[bool, CapacityResult] = {}
+        found: dict[tuple[str, bool], CapacityResult] = {}
         for result in self.latest(target, 100):
-            if result.capacity.requests_per_second is not None:
-                found.setdefault(result.capacity.mode == "forecast", result)
+            capacity = result.capacity
+            if capacity.requests_per_second is not None:
+                is_bound = capacity.mode == "forecast" and capacity.upper is None
+                found.setdefault(("forecast" if capacity.mode == "forecast" else "measured", is_bound), result)
+            elif capacity_sample(result) is not None:
+                found.setdefault(("no load held", False), result)
         return list(found.values())[::-1]
 
     def forecast_errors(self, of: str) -> list[ForecastError]:

@@ -248,7 +248,7 @@ class TargetMonitor:
             capacity=self._runs.last_result,
             forecast=self._forecast.last_result,
             for_users=self._forecast.for_users,
-            measured=self._runs.measured,
+            measured=self._runs.known,
             run=self._runs.progress,
             capacity_state="running" if self._runs.is_running else self._runs.refusal,
         )

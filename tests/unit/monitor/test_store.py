@@ -6,6 +6,7 @@ import random
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from example_records import WALL_S, no_knee, result, step
 from probe.capacity.trend.fingerprint import capacity_sample
 from probe.core.errors import ConfigError
 from probe.core.result import Capacity, Stopped
+from probe.core.snapshot import UserLoad
 from probe.monitor import store as store_module
 from probe.monitor.store import Store
 from probe.report.result_json import dumps
@@ -92,6 +94,12 @@ def test_a_forecast_does_not_hide_what_was_measured_before_it() -> None:
         store.add(result(result_id="old forecast", started_s=WALL_S + 2, capacity=forecast))
         store.add(result(result_id="forecast", started_s=WALL_S + 3, capacity=forecast))
         assert [found.id for found in store.latest_knees("a")] == ["verified", "forecast"]
+        bounded = Capacity(mode="forecast", requests_per_second=6.0, lower=5.0, upper=7.0)
+        store.add(result(result_id="bounded", started_s=WALL_S + 4, capacity=bounded))
+        none_held = step(4, broken=("ttft",))
+        none_held = replace(none_held, users=UserLoad(requests_per_second=0.0))
+        store.add(result(result_id="none held", started_s=WALL_S + 5, capacity=no_knee(), steps=(none_held,)))
+        assert [found.id for found in store.latest_knees("a")] == ["verified", "forecast", "bounded", "none held"]
 
 
 @pytest.mark.fault(

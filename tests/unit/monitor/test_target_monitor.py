@@ -814,11 +814,11 @@ def test_a_forecast_is_published_and_shown_as_its_record_corrects_it(host: Host)
 def test_live_load_is_judged_by_what_was_measured_and_not_by_a_forecast(host: Host) -> None:
     async def work(watch: TargetMonitor, sink: FakeSink, server: MockServer) -> None:  # noqa: ARG001
         measured = example(capacity=Capacity(mode="verified", requests_per_second=10.0, upper=11.0))
-        forecast = example(capacity=Capacity(mode="forecast", requests_per_second=2.0, upper=3.0))
+        forecast = example(capacity=Capacity(mode="forecast", requests_per_second=2.0, lower=2.0))
         watch.restore(measured)
         watch.restore(forecast)
         assert watch.last_result is forecast
-        assert watch._runs.measured is measured
+        assert watch._runs.known is measured
         withheld = example(capacity=Capacity(mode="empirical", reason="no step was valid"))
         watch.restore(withheld)
         assert watch.status().capacity is withheld
