@@ -243,7 +243,60 @@ class KvOptions:
     head_dim: Annotated[
         int | None, typer.Option(min=1, max=100_000, help="Size of a head, instead of --model-config.")
     ] = None
+    kv_token_bytes: Annotated[
+        float | None,
+        typer.Option(
+            min=1, max=1e9, help="Bytes of a token in the KV cache of all GPUs, instead of --model-config.", metavar="N"
+        ),
+    ] = None
     kv_bits: Annotated[int, typer.Option(help="Bits per element of the KV cache: 8 or 16.")] = 16
+    block_size: Annotated[
+        int, typer.Option(min=1, max=1024, help="Tokens in a block of the KV cache: --block-size.")
+    ] = 16
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPeaks:
+    """A GPU by its name, or by its peaks; these also replace those of a name."""
+
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="GPU model, such as H100, L40S or 'NVIDIA A100-SXM4-80GB'.", metavar="NAME"),
+    ] = None
+    bandwidth: Annotated[
+        float | None,
+        typer.Option(min=1, max=1e6, help="Memory bandwidth of a GPU in GB/s, such as a measured one.", metavar="GB/S"),
+    ] = None
+    flops: Annotated[
+        float | None,
+        typer.Option(min=0.1, max=1e6, help="TFLOP/s of a GPU at the precision it computes in.", metavar="TFLOP/S"),
+    ] = None
+    memory: Annotated[str | None, typer.Option(help="Memory of a GPU, such as 80GB or 80GiB.", metavar="SIZE")] = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """What of a GPU's memory the KV cache does not have."""
+
+    memory_utilization: Annotated[
+        float,
+        typer.Option(
+            min=0.01,
+            max=1,
+            help="Share of GPU memory that the server may use: --gpu-memory-utilization.",
+            metavar="SHARE",
+        ),
+    ] = 0.9
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            help="Weights on each GPU, such as 32.5GB. Default: by --params and --weight-bits.", metavar="SIZE"
+        ),
+    ] = None
+    activations: Annotated[
+        str | None,
+        typer.Option(help="Activations, CUDA graphs and buffers on each GPU, such as 2GB. Default: 0.", metavar="SIZE"),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,14 +317,16 @@ class Lengths:
     ] = None
     result: Annotated[
         Path | None,
-        typer.Option(help="File of `ramp --concurrency ... --json`: show its steps with the bounds, at its lengths."),
+        typer.Option(
+            help="File of `ramp --concurrency` or of another benchmark: show its steps with the bounds, at its lengths."
+        ),
     ] = None
 
 
 @grouped
 def roofline(
-    gpu: Annotated[str, typer.Option(help="GPU model, such as H100, L40S or 'NVIDIA A100-SXM4-80GB'.", metavar="NAME")],
     params: Annotated[str, typer.Option(help="Parameters of the model, such as 8B or 700M.", metavar="COUNT")],
+    peaks: GpuPeaks = GpuPeaks(),
     active_params: Annotated[
         str | None,
         typer.Option(help="For a mixture of experts: parameters used for one token. Default: all.", metavar="COUNT"),
@@ -279,33 +334,24 @@ def roofline(
     gpus: Annotated[int, typer.Option(min=1, max=1024, help="GPUs that share each step (tensor parallel).")] = 1,
     weight_bits: Annotated[int, typer.Option(help="Bits per weight: 4, 8 or 16. 8 implies FP8 compute.")] = 16,
     kv: KvOptions = KvOptions(),
-    memory_utilization: Annotated[
-        float,
-        typer.Option(
-            min=0.01,
-            max=1,
-            help="Share of GPU memory that the server may use: --gpu-memory-utilization.",
-            metavar="SHARE",
-        ),
-    ] = 0.9,
+    memory: MemoryUse = MemoryUse(),
     lengths: Lengths = Lengths(),
     as_json: Json = False,
 ) -> None:
     """Compute the bounds of a model on its GPUs, before any run: decode, prefill and KV cache.
 
-    Computes from published peaks, and asks no server. The assumptions are printed with the bounds.
+    Computes from published or given peaks, and asks no server. The assumptions are printed with the bounds.
     Exit status: 0 done, 2 something is missing or wrong.
     """
-    from probe.capacity.model.hardware_bounds import ModelShape, hardware_bounds
-    from probe.cli.roofline import gpu_spec, kv_of, lengths_of, parameters_of, steps_of
+    from probe.capacity.model.hardware_bounds import hardware_bounds
+    from probe.cli.roofline import gpu_spec, lengths_of, levels_of_file, model_shape
     from probe.report.bounds_text import bounds_json, bounds_words
 
-    if weight_bits not in (4, 8, 16) or kv.kv_bits not in (8, 16):
-        raise ConfigError("--weight-bits, --kv-bits: expected 4, 8 or 16 bits per weight, and 8 or 16 per KV element")
-    shape = ModelShape(*parameters_of(params, active_params), weight_bits, gpus, kv_of(kv))
+    shape = model_shape(params, active_params, weight_bits, gpus, kv, memory)
     prompt, output, shared = lengths_of(lengths)
-    bounds = hardware_bounds(shape, gpu_spec(gpu), prompt, output, memory_utilization, shared_tokens=shared)
-    measured = steps_of(lengths.result) if lengths.result is not None else ()
+    share = memory.memory_utilization
+    bounds = hardware_bounds(shape, gpu_spec(peaks), prompt, output, share, shared_tokens=shared)
+    measured = levels_of_file(lengths.result) if lengths.result is not None else ()
     if as_json:
         print_json(bounds_json(bounds, measured))
     else:

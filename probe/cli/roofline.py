@@ -1,42 +1,90 @@
 """`kneewatch roofline` behind its options: the GPU, the model, and the lengths of requests."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from probe.capacity.model.hardware_bounds import KvShape
-from probe.cli.result_commands import KvOptions, Lengths
+from probe.capacity.model.hardware_bounds import KvShape, ModelShape
+from probe.capacity.trend.levels import IN_FLIGHT, Level, levels_of
+from probe.capacity.trend.measurement import Measurement
+from probe.cli.result_commands import GpuPeaks, KvOptions, Lengths, MemoryUse
 from probe.config.types import GpuName, Parameters
 from probe.config.workloads import PRESETS
 from probe.core.errors import ConfigError
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
-from probe.core.step import StepSummary
 from probe.core.text import one_line
 from probe.core.token_length import mean_length
 from probe.gpu.peak_specs import GpuSpec, gpu
 from probe.monitor.wiring import workload
-from probe.report.measured_file import read_result
+from probe.report.measured_file import read_any
 from probe.report.result_json import workload_of
 
+_LIMITS = JsonLimits(max_bytes=4 * 2**20, max_values=200_000)
+_MOST = 10**6
+_GIB = 2**30
+_SIZE = re.compile(r"([0-9]*\.?[0-9]+) ?([MGT]i?B)", re.IGNORECASE)
+_UNITS = {"MB": 1e6, "GB": 1e9, "TB": 1e12, "MIB": 2.0**20, "GIB": 2.0**30, "TIB": 2.0**40}
 
-def gpu_spec(name: str) -> GpuSpec:
-    """Return the GPU. Raises ConfigError."""
-    found = gpu(str(_validated(TypeAdapter(GpuName), name, "--gpu")))
-    assert found is not None  # noqa: S101 - the type has it checked
-    return found
+
+def gpu_spec(given: GpuPeaks) -> GpuSpec:
+    """Return the GPU: the one of that name, with what is given instead. Raises ConfigError."""
+    memory = None if given.memory is None else _size(given.memory, "--memory") / _GIB
+    if given.gpu is not None:
+        found = gpu(str(_validated(TypeAdapter(GpuName), given.gpu, "--gpu")))
+        assert found is not None  # noqa: S101 - the type has it checked
+        found = replace(found, given_memory_gib=memory)
+    elif given.bandwidth is None or given.flops is None:
+        raise ConfigError("--gpu: missing; name a GPU, or give --bandwidth and --flops, and --memory for its KV cache")
+    else:
+        found = GpuSpec("GPU as given", given.bandwidth, given.flops, given_memory_gib=memory)
+    if given.bandwidth is not None:
+        found = replace(found, bandwidth_gb_s=given.bandwidth)
+    return found if given.flops is None else replace(found, bf16_tflop_s=given.flops, fp8_tflop_s=None)
+
+
+def model_shape(
+    params: str, active_params: str | None, weight_bits: int, gpus: int, kv: KvOptions, memory: MemoryUse
+) -> ModelShape:
+    """Return the model on its GPUs. Raises ConfigError."""
+    if weight_bits not in (4, 8, 16) or kv.kv_bits not in (8, 16):
+        raise ConfigError("--weight-bits, --kv-bits: expected 4, 8 or 16 bits per weight, and 8 or 16 per KV element")
+    return ModelShape(
+        *parameters_of(params, active_params),
+        weight_bits,
+        gpus,
+        kv_of(kv),
+        gpu_weight_bytes=None if memory.weights is None else _size(memory.weights, "--weights"),
+        gpu_activation_bytes=0.0 if memory.activations is None else _size(memory.activations, "--activations"),
+        block_tokens=kv.block_size,
+    )
+
+
+def _size(text: str, option: str) -> float:
+    """Return the bytes of a size such as 80GB. Raises ConfigError."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None or not 0 < (value := float(found[1])) < _MOST:
+        raise ConfigError(f"{option} {one_line(text)}: expected a size with its unit, such as 80GB or 74.5GiB")
+    return value * _UNITS[found[2].upper()]
 
 
 def kv_of(options: KvOptions) -> KvShape | None:
     """Return the shape of the KV cache; None: it was not given. Raises ConfigError."""
     numbers = (options.layers, options.kv_heads, options.head_dim)
+    has_numbers = any(number is not None for number in numbers)
+    if sum((options.model_config is not None, has_numbers, options.kv_token_bytes is not None)) > 1:
+        raise ConfigError(
+            "--model-config, --layers, --kv-heads, --head-dim, --kv-token-bytes: expected one way; remove the other"
+        )
     if options.model_config is not None:
-        if any(number is not None for number in numbers):
-            raise ConfigError("--model-config, --layers, --kv-heads, --head-dim: expected one way; remove the other")
         return kv_shape(options.model_config, options.kv_bits)
+    if options.kv_token_bytes is not None:
+        return KvShape(1, 1, 1, options.kv_bits, given_bytes=options.kv_token_bytes)
     if options.layers is None or options.kv_heads is None or options.head_dim is None:
-        if any(number is not None for number in numbers):
+        if has_numbers:
             raise ConfigError("--layers, --kv-heads, --head-dim: expected all three; add what is missing")
         return None
     return KvShape(options.layers, options.kv_heads, 2 * options.head_dim, options.kv_bits)
@@ -60,8 +108,11 @@ def lengths_of(given: Lengths) -> tuple[float, float, float]:
     if sum((given.workload is not None, numbers, given.result is not None)) > 1:
         raise ConfigError("--workload, --prompt-tokens, --output-tokens, --result: expected one source of lengths")
     if given.result is not None:
+        measured = read_any(given.result)
+        if isinstance(measured, Measurement):
+            return _mean_lengths(given.result, measured)
         try:
-            load = workload_of(read_result(given.result).context.workload)
+            load = workload_of(measured.context.workload)
         except ValidationError:
             raise ConfigError(f"--result {given.result}: its workload has no lengths; measure again") from None
     elif (preset := PRESETS.get(name := given.workload or "default")) is not None:
@@ -72,12 +123,22 @@ def lengths_of(given: Lengths) -> tuple[float, float, float]:
     return float(given.prompt_tokens or prompt), float(given.output_tokens or output), float(load.shared_tokens)
 
 
-def steps_of(result: Path) -> Sequence[StepSummary]:
-    """Return the steps of a result. Raises ConfigError where none has a closed loop."""
-    steps = read_result(result).steps
-    if not any(step.valid and step.plan.arrivals is None and not step.plan.is_pulse for step in steps):
-        raise ConfigError(f"--result {result}: no judged step in requests in flight; measure with --concurrency")
-    return steps
+def _mean_lengths(file: Path, measured: Measurement) -> tuple[float, float, float]:
+    """Return the mean lengths that another benchmark has counted. Raises ConfigError where it has not."""
+    prompt, output = (measured.lengths.get(name) for name in ("prompt tokens", "output tokens"))
+    if not prompt or not output:
+        raise ConfigError(f"--result {file}: it does not tell the lengths of its requests; run the benchmark again")
+    return prompt, output, 0.0
+
+
+def levels_of_file(file: Path) -> Sequence[Level]:
+    """Return the judged levels in requests in flight. Raises ConfigError where there is none."""
+    read = read_any(file)
+    levels = levels_of([read] if isinstance(read, Measurement) else read)
+    found = [level for level in levels if level.is_judged and level.unit == IN_FLIGHT]
+    if not found:
+        raise ConfigError(f"--result {file}: no judged step in requests in flight; measure with --concurrency")
+    return found
 
 
 def _number_of(text: str, option: str) -> float:
@@ -91,10 +152,6 @@ def _validated(kind: TypeAdapter[str] | TypeAdapter[float], text: str, option: s
     except ValidationError as error:
         message = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
         raise ConfigError(f"{option} {one_line(text)}: {one_line(message)}") from None
-
-
-_LIMITS = JsonLimits(max_bytes=4 * 2**20, max_values=200_000)
-_MOST = 10**6
 
 
 def kv_shape(file: Path, bits: int) -> KvShape:

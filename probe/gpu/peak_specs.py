@@ -20,6 +20,7 @@ class GpuSpec:
     bf16_tflop_s: float
     fp8_tflop_s: float | None = None
     sure: bool = True
+    given_memory_gib: float | None = None  # of a card that is described, not listed
 
     @property
     def memory_gib(self) -> float | None:
@@ -27,7 +28,7 @@ class GpuSpec:
 
         Drivers report up to 1 % less, and about 6 % less of GDDR6 with ECC (T4, A10, A10G, L4, A40, L40, L40S, L20).
         """
-        return _MEMORY_GIB.get(self.name)
+        return self.given_memory_gib or _MEMORY_GIB.get(self.name)
 
     def flop_s(self, *, fp8: bool = False) -> float:
         """Return the peak FLOP/s, in FP8 if `fp8` and available."""

@@ -40,31 +40,48 @@ class KvShape:
     heads: int
     elements: int
     bits: int = 16
+    given_bytes: float | None = None  # of a token over all GPUs, where that is known instead
 
     def bytes_per_token(self, gpus: int) -> float:
         """Return the bytes over all GPUs. More GPUs than heads hold copies."""
+        if self.given_bytes is not None:
+            return self.given_bytes
         return self.layers * max(self.heads, gpus) * self.elements * self.bits / 8
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A model on its GPUs. `parameters`: all of them; `active`: those used for one token; None: all of them."""
+    """A model on its GPUs. `parameters`: all of them; `active`: those used for one token; None: all of them.
+
+    `gpu_weight_bytes`: of one GPU, as the server's log says; None: by the parameters. `gpu_activation_bytes`: what one
+    GPU keeps for activations, CUDA graphs and buffers. `block_tokens`: of a block of the KV cache.
+    """
 
     parameters: float
     active: float | None = None
     weight_bits: int = 16
     gpus: int = 1
     kv: KvShape | None = None
+    gpu_weight_bytes: float | None = None
+    gpu_activation_bytes: float = 0.0
+    block_tokens: int = 16
 
     @property
     def size(self) -> ModelSize:
-        """Return the bytes that one token takes of the KV cache."""
+        """Return the parameters that a token is computed with."""
         return ModelSize(self.active or self.parameters, self.weight_bits, self.gpus)
 
     @property
     def weight_bytes(self) -> float:
         """Return the bytes of all weights, over all GPUs."""
+        if self.gpu_weight_bytes is not None:
+            return self.gpu_weight_bytes * self.gpus
         return self.parameters * self.weight_bits / 8
+
+    @property
+    def read_bytes(self) -> float:
+        """Return the bytes of weights that a decode step reads, over all GPUs."""
+        return self.size.weight_bytes if self.active is not None else self.weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +100,9 @@ class HardwareBounds:
     """The bounds of a model on its GPUs. None: not known without the memory or the shape of the KV cache.
 
     `shared_tokens`: of each prompt, which the prefix cache has; their KV cache counts for each request all the same.
-    `kv_bytes`: the memory that the weights leave, over all GPUs; 0 or less: the weights do not fit. `sequences`: the
-    most requests of these lengths that fit whole in the KV cache.
+    `kv_bytes`: the memory that weights and activations leave, over all GPUs; 0 or less: they do not fit. `kv_blocks`:
+    whole ones that fit there, and `kv_tokens` what they hold. `sequences`: the most requests of these lengths that fit
+    whole in the KV cache.
     """
 
     model: ModelShape
@@ -94,6 +112,7 @@ class HardwareBounds:
     prefill_tokens_s: float
     kv_bytes_per_token: float | None
     kv_bytes: float | None
+    kv_blocks: int | None
     kv_tokens: int | None
     sequences: int | None
     shared_tokens: float = 0.0
@@ -112,8 +131,7 @@ class HardwareBounds:
         """Return the bounds with so many requests in flight, in the middle of their answers on average."""
         context = self.prompt_tokens + self.output_tokens / 2
         kv = (self.kv_bytes_per_token or 0.0) * context * in_flight
-        size = self.model.size
-        read_s = (size.weight_bytes + kv) / (self.model.gpus * self.gpu.bandwidth_gb_s * _GB)
+        read_s = (self.model.read_bytes + kv) / (self.model.gpus * self.gpu.bandwidth_gb_s * _GB)
         step_s = max(read_s, in_flight / self.prefill_tokens_s)
         alone_s = self.ttft_s + max(self.output_tokens - 1, 0.0) * step_s
         computed_s = (self.computed_tokens + self.output_tokens) / self.prefill_tokens_s
@@ -150,8 +168,10 @@ def hardware_bounds(
     per_token = model.kv.bytes_per_token(model.gpus) if model.kv is not None else None
     free = None
     if on.memory_gib is not None:
-        free = model.gpus * on.memory_gib * _GIB * memory_share - model.weight_bytes
-    tokens = int(max(free, 0.0) / per_token) if free is not None and per_token else None
+        kept = model.weight_bytes + model.gpus * model.gpu_activation_bytes
+        free = model.gpus * on.memory_gib * _GIB * memory_share - kept
+    blocks = int(max(free, 0.0) / (per_token * model.block_tokens)) if free is not None and per_token else None
+    tokens = blocks * model.block_tokens if blocks is not None else None
     return HardwareBounds(
         model=model,
         gpu=on,
@@ -160,6 +180,7 @@ def hardware_bounds(
         prefill_tokens_s=rate,
         kv_bytes_per_token=per_token,
         kv_bytes=free,
+        kv_blocks=blocks,
         kv_tokens=tokens,
         sequences=int(tokens / (prompt_tokens + output_tokens)) if tokens is not None else None,
         shared_tokens=shared_tokens,

@@ -71,8 +71,34 @@ def test_load_levels_of_a_result_stand_beside_the_bounds(tmp_path: Path, capsys:
     status, out, _ = _run(capsys, "--gpu", "L4", "--params", "700M", "--result", file)
     assert status == 0
     row = out.splitlines()[-1].split()
-    assert row[:3] == ["4", "90.0", "ms"]  # TPOT p50 of the level
+    assert row[:5] == ["4", "90.0", "ms", "3.0", "ms"]  # TTFT p50 of the level, and 256 tokens at 121 TFLOP/s
+    assert row[5:7] == ["90.0", "ms"]  # TPOT p50
+    assert "Warning" not in out
     assert "5.19 %" in out  # 4.67 ms to read 1.4 GB at 300 GB/s
+
+
+def test_a_measurement_of_another_benchmark_that_no_such_gpu_can_reach_is_warned_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = Path(__file__).parents[2] / "golden" / "vllm-0.32" / "bench-serve.json"
+    status, out, _ = _run(capsys, "--gpu", "L4", "--params", "8B", "--result", file)
+    assert status == 0
+    assert "Prefill:  at most 7,562 tokens/s: 384 tokens take" in out  # the lengths that it counted
+    assert "Warning: the measurement passes the bound (900 %)" in out
+
+
+def test_peaks_that_are_given_replace_those_of_a_name_or_the_name(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = _run(capsys, "--bandwidth", 600, "--flops", 125, "--memory", "24GiB", "--params", "8B")
+    assert "GPU as given: 600 GB/s, 125 TFLOP/s, 24 GiB" in out
+    assert "a step takes at least 26.7 ms with one request" in out
+    _, out, _ = _run(capsys, "--gpu", "L4", "--bandwidth", 250, "--params", "8B")
+    assert "L4: 250 GB/s, 121 TFLOP/s, 24 GiB" in out
+
+
+def test_blocks_of_a_kv_cache_beside_weights_and_activations(capsys: pytest.CaptureFixture[str]) -> None:
+    memory = ("--memory", "80GB", "--weights", "32.499GB", "--activations", "2GB", "--kv-token-bytes", 327_500)
+    _, out, _ = _run(capsys, "--gpu", "A100 SXM 80GB", "--gpus", 4, "--params", "70B", *memory)
+    assert "or 28,626 blocks of 16 (458,016 tokens)" in out
 
 
 def _with(one: Any, workload: dict[str, object]) -> Any:
@@ -90,6 +116,9 @@ def _with(one: Any, workload: dict[str, object]) -> Any:
             ("--gpu", "H100", "--params", "8B", "--active-params", "9B"),
             "--active-params 9B: more than --params 8B; expected at most all of them",
         ),
+        (("--params", "8B"), "--gpu: missing; name a GPU, or give --bandwidth and --flops"),
+        (("--gpu", "L4", "--memory", "80", "--params", "8B"), "--memory 80: expected a size with its unit, such as"),
+        (("--gpu", "L4", "--params", "8B", "--layers", "3", "--kv-token-bytes", "9"), "expected one way"),
         (("--gpu", "H100", "--params", "8B", "--weight-bits", "5"), "expected 4, 8 or 16 bits"),
         (("--gpu", "H100", "--params", "8B", "--workload", "mixed", "--prompt-tokens", "9"), "one source of lengths"),
     ],

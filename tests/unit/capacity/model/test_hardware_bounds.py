@@ -1,5 +1,6 @@
 """Bounds by arithmetic, against numbers worked out by hand."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -26,7 +27,8 @@ def test_an_8b_model_on_one_h100() -> None:
     assert bounds.ttft_s == pytest.approx(256 * 16e9 / 989.5e12)
     free = 80 * 2**30 * 0.9 - 16e9
     assert bounds.kv_bytes == free
-    assert bounds.kv_tokens == int(free / 131_072)
+    assert bounds.kv_blocks == int(free / (16 * 131_072)), "whole blocks, as vLLM allocates them"
+    assert bounds.kv_tokens == 16 * bounds.kv_blocks
     assert bounds.sequences == int(free / 131_072) // 384
 
 
@@ -52,6 +54,16 @@ def test_a_model_that_does_not_fit_has_no_room_for_a_request() -> None:
     assert bounds.kv_bytes is not None
     assert bounds.kv_bytes < 0
     assert (bounds.kv_tokens, bounds.sequences, list(bounds.loads())) == (0, 0, [])
+
+
+def test_given_weights_and_activations_leave_the_rest_to_whole_blocks() -> None:
+    on = replace(_gpu("A100 SXM 80GB"), given_memory_gib=80e9 / 2**30)
+    kv = KvShape(layers=80, heads=8, elements=2 * 128)
+    model = ModelShape(70e9, gpus=4, kv=kv, gpu_weight_bytes=32.5e9, gpu_activation_bytes=2e9)
+    bounds = hardware_bounds(model, on, 1024, 128)
+    assert bounds.kv_bytes == pytest.approx(4 * (72e9 - 34.5e9))
+    assert (bounds.kv_blocks, bounds.kv_tokens) == (28_610, 457_760)  # 150 GB / (16 x 327,680)
+    assert bounds.at(1).step_s == pytest.approx((130e9 + 327_680 * 1088) / (4 * 2.039e12))
 
 
 def test_more_gpus_than_heads_hold_copies_of_the_cache() -> None:
