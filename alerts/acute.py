@@ -179,6 +179,6 @@ def _corrupted(scale: float) -> Alert:
         means=(
             "vLLM computes NaN, so answers make no sense; only a vLLM with `VLLM_COMPUTE_NANS_IN_LOGITS=1` reports it"
         ),
-        panels={links.TARGET: ["Rejections and corrupted requests"]},
+        panels={links.SERVER: ["Rejections and corrupted requests"]},
         unseen="no fault makes the server compute NaN",
     )

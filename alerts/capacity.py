@@ -126,9 +126,9 @@ def _dropped(scale: float, thresholds: Thresholds, *, page: bool) -> Alert:
             " below the baseline; a page if users sent more than that within the last week"
         ),
         panels={
-            links.CAPACITY: ["Measured capacity", "Capacity and its baseline", "Shift", "Detected shifts"],
+            links.CAPACITY: ["Capacity and users", "Shift", "Detected shifts"],
             links.FLEET: ["Capacity against its baseline, lowest"],
-            links.TARGET: ["Capacity"],
+            links.TARGET: ["Users against capacity"],
         },
         route=inhibitions.LASTS_FOR_DAYS,
         finds=(FaultKind.KNEE,),
@@ -159,9 +159,9 @@ def _down(scale: float) -> Alert:
         ),
         means="capacity is lower than chance explains",
         panels={
-            links.CAPACITY: ["Measured capacity", "Capacity and its baseline", "Shift", "Detected shifts"],
+            links.CAPACITY: ["Capacity and users", "Shift", "Detected shifts"],
             links.FLEET: ["Capacity against its baseline, lowest"],
-            links.TARGET: ["Capacity"],
+            links.TARGET: ["Users against capacity"],
         },
         silenced_by=(inhibitions.KNEE_DROPPED,),
         finds=(FaultKind.KNEE,),
@@ -210,7 +210,7 @@ def _stale(scale: float) -> Alert:
             " date or missing. If even the lowest step now misses an objective, capacity has collapsed."
         ),
         means="no nightly run has found a knee for two days, or no weekly one for 15 days",
-        panels={links.CAPACITY: ["Age", "Runs by outcome", "Runs"], links.TARGET: ["Age"]},
+        panels={links.CAPACITY: ["Age", "Runs by outcome", "Runs, guard trips and refusals"]},
         unseen="a run that does not take place is no fault of the server",
     )
 

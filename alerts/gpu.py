@@ -52,7 +52,7 @@ _gpu_missing = partial(
     Alert,
     name="KneewatchGPUMissing",
     means="a GPU is missing, or the GPU metrics cannot be read",
-    panels={links.TARGET: ["GPU busy", "GPUs and neighbours"], links.SERVER: ["GPU metrics"]},
+    panels={links.SERVER: ["GPU busy", "GPUs and neighbours", "GPU metrics"]},
     silenced_by=(inhibitions.GPU_XID,),
     follows=(FaultKind.DEAD,),
 )
@@ -141,7 +141,7 @@ def _xid(scale: float, *, page: bool) -> Alert:
             " kernel log."
         ),
         means="the driver reports an XID error; a page if the GPU does no more work",
-        panels={links.TARGET: ["GPU faults", "Errors"]},
+        panels={links.SERVER: ["GPU faults", "Errors"]},
         follows=(FaultKind.DEAD,),
     )
 
@@ -193,8 +193,7 @@ def _throttling(scale: float) -> Alert:
         ),
         means="the clocks of a GPU are throttled",
         panels={
-            links.TARGET: ["Power", "SM clock", "Throttling"],
-            links.SERVER: ["Temperature", "Memory clock and throttle reasons"],
+            links.SERVER: ["Power", "SM clock", "Throttling", "Temperature", "Memory clock and throttle reasons"],
         },
         finds=(FaultKind.SLOW,),
     )
@@ -225,7 +224,7 @@ def _memory(scale: float) -> Alert:
             " the row; if no spare row is left, replace the GPU."
         ),
         means="a GPU has uncorrectable memory errors",
-        panels={links.TARGET: ["Errors"], links.SERVER: ["Failed row remapping", "Corrected memory errors"]},
+        panels={links.SERVER: ["Errors", "Failed row remapping", "Corrected memory errors"]},
         unseen="no fault damages the memory of a GPU",
     )
 

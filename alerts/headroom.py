@@ -193,7 +193,7 @@ def _disagrees(scale: float, thresholds: Thresholds) -> Alert:
             " condition that user traffic does not."
         ),
         means=f"forecast and measured capacity differ by {percent(FORECAST_ERROR)} or more",
-        panels={links.CAPACITY: ["Forecast and measured capacity", "Forecast error"]},
+        panels={links.CAPACITY: ["Capacity and users", "Forecast error"]},
         follows=(FaultKind.KNEE, FaultKind.SLOW),
     )
 

@@ -71,6 +71,7 @@ class _Burn:
     name: str
     means: str
     panels: Sequence[str]  # of the Target dashboard
+    details: Sequence[str] = ()  # panels of the Server dashboard
     takes: str = ""  # of a latency: a request "takes over 500 ms ..."
     fleet: Sequence[str] = ("Burning",)
     silenced_by: tuple[Inhibition, ...] = (ENGINE_STALLED,)
@@ -93,7 +94,8 @@ _BURNS: Mapping[str, _Burn] = {
         "TTFT",
         "canaries or users wait too long for the first token, and spend the error budget too fast",
         takes="to the first token",
-        panels=(*_ALL, "TTFT", "TTFT of canaries", "User TTFT", _GOOD_USERS, _BOUNDS),
+        panels=(*_ALL, "TTFT", _GOOD_USERS),
+        details=("TTFT of canaries", "User TTFT", _BOUNDS),
         silenced_by=(ENGINE_STALLED, TTFT_COLLAPSE),
         finds=(FaultKind.QUEUE, FaultKind.KV),
         follows=(FaultKind.STALL, FaultKind.KNEE),
@@ -102,7 +104,8 @@ _BURNS: Mapping[str, _Burn] = {
         "TPOT",
         "tokens of canaries or users come too slowly, and spend the error budget too fast",
         takes="per output token",
-        panels=(*_ALL, "TPOT", "User TPOT", _GOOD_USERS, _BOUNDS),
+        panels=(*_ALL, "TPOT", _GOOD_USERS),
+        details=("User TPOT", _BOUNDS),
         finds=(FaultKind.SLOW, FaultKind.KV),
         follows=(FaultKind.STALL,),
     ),
@@ -110,7 +113,8 @@ _BURNS: Mapping[str, _Burn] = {
         "E2E",
         "whole answers to canaries or users take too long, and spend the error budget too fast",
         takes="to the last token",
-        panels=(*_ALL, "E2E, server and client", _GOOD_USERS, _BOUNDS),
+        panels=(*_ALL, _GOOD_USERS),
+        details=("E2E, server and client", _BOUNDS),
         silenced_by=(ENGINE_STALLED, TTFT_COLLAPSE),
         unseen="the targets have no objective for E2E",
     ),
@@ -118,7 +122,8 @@ _BURNS: Mapping[str, _Burn] = {
         "ITL",
         "gaps between tokens of canaries are too long, and spend the error budget too fast; users are not measured",
         takes="between two tokens",
-        panels=(*_ALL, "ITL of canaries"),
+        panels=_ALL,
+        details=("ITL of canaries",),
         unseen="the targets have no objective for ITL",
     ),
 }
@@ -169,7 +174,11 @@ def _alert(objective: str, severity: str, scale: float) -> Alert:
         labels={"objective": objective},
         keep_s=(AVAILABILITY_KEEP_S if objective == slo.AVAILABILITY else _LATENCY_KEEP_S) * scale,
         means=about.means,
-        panels={links.TARGET: about.panels, links.FLEET: about.fleet},
+        panels={
+            links.TARGET: about.panels,
+            links.FLEET: about.fleet,
+            **({links.SERVER: about.details} if about.details else {}),
+        },
         silenced_by=about.silenced_by,
         finds=about.finds,
         follows=about.follows,

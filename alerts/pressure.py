@@ -142,7 +142,8 @@ def _kv_cache(scale: float) -> Alert:
             " rejected"
         ),
         panels={
-            links.TARGET: ["KV cache in use", "Signs of KV cache pressure", "Rejections and corrupted requests"],
+            links.TARGET: ["KV cache in use", "Preemptions"],
+            links.SERVER: ["Signs of KV cache pressure", "Rejections and corrupted requests"],
             links.FLEET: ["Fullest KV caches"],
         },
         silenced_by=(inhibitions.TARGET_DOWN, inhibitions.ENGINE_STALLED),
@@ -201,7 +202,7 @@ def _preemptions(scale: float, thresholds: Thresholds) -> Alert:
             " computed again from its first token: its stream stalls, and the engine does the work twice."
         ),
         means=f"the server preempts more than {percent(PREEMPTION_SHARE)} as many requests as finish",
-        panels={links.TARGET: ["Signs of KV cache pressure", "Preemptions"]},
+        panels={links.TARGET: ["Preemptions"], links.SERVER: ["Signs of KV cache pressure"]},
         silenced_by=(inhibitions.TARGET_DOWN, inhibitions.ENGINE_STALLED, inhibitions.KV_CACHE_PRESSURE),
         finds=(FaultKind.KV,),
         follows=(FaultKind.KNEE,),
@@ -240,7 +241,8 @@ def _queue(scale: float, thresholds: Thresholds) -> Alert:
         ),
         means="the queue never empties, and grows, or its wait alone exceeds the TTFT objective",
         panels={
-            links.TARGET: ["Queue and prefill, p95", "Requests in the server"],
+            links.TARGET: ["Requests in the server", "Where a request's time goes"],
+            links.SERVER: ["Queue and prefill, p95"],
             links.FLEET: ["Most waiting requests"],
         },
         silenced_by=(
@@ -274,7 +276,10 @@ def _stalled(scale: float) -> Alert:
             " changed. /health may still return 200. Users get no answers; a stalled engine rarely recovers by itself."
         ),
         means="an engine with requests makes no progress, whatever `/health` returns",
-        panels={links.TARGET: ["Requests in the server", "Server tokens per second", "Stalled engine"]},
+        panels={
+            links.TARGET: ["Requests in the server", "Stalled engine"],
+            links.SERVER: ["Server tokens per second"],
+        },
         finds=(FaultKind.STALL,),
     )
 

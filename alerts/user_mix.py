@@ -143,7 +143,7 @@ class _Rules:
                 "users' prompts, answers or prefix hits of a day differ from the week before and from the same day last"
                 " week; a shift of the knee often begins with it, and headroom may be wrong"
             ),
-            panels={links.TARGET: ["What users send", "Users' mix by day"]},
+            panels={links.SERVER: ["What users send", "Users' mix by day"]},
             silenced_by=(inhibitions.PREFIX_HIT_COLLAPSE,),
             unseen="users send the same mix all month",
         )

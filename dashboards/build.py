@@ -47,7 +47,7 @@ def render(
         uid_prefix + uid: text
         for uid, text in (
             (FLEET, fleet_dashboard(links, intervals)),
-            (TARGET, target_dashboard(links, intervals, has_gpus=has_gpus)),
+            (TARGET, target_dashboard(links, intervals)),
             (SERVER, server_dashboard(links, intervals, has_gpus=has_gpus)),
             (CAPACITY, capacity_dashboard(links, intervals)),
             (PROBE, probe_dashboard(links, intervals)),

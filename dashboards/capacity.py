@@ -10,7 +10,6 @@ from dashboards import layout, marks, panels
 from dashboards.layout import Intervals
 from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
 from dashboards.queries import (
-    FORECAST,
     MEASURED,
     MODEL,
     RATE,
@@ -34,7 +33,7 @@ from probe.capacity.trend.reference import DROP_RATIO
 TITLE = "Kneewatch / Capacity"
 
 _BY_HOUR = f'{user_mix.REQUESTS}{{{ONE},kind="prompts",le="+Inf"}}'
-_NEVER = "no run has measured it"
+_NO_BASELINE = "no baseline yet: it takes three capacity runs with close bounds and one setup"
 
 
 def capacity_dashboard(links: Links, intervals: Intervals) -> str:
@@ -48,8 +47,7 @@ def capacity_dashboard(links: Links, intervals: Intervals) -> str:
             PanelRow("How much can it serve?", [*_capacity_now(), *_limit_and_age(), *_capacity_over_time(), *_knee()]),
             PanelRow("How close is user traffic?", _headroom()),
             PanelRow("What limits it?", [_bottleneck()]),
-            PanelRow("Has it shifted?", shifts()),
-            PanelRow("Is the forecast right?", forecast()),
+            PanelRow("Has it shifted, and is the forecast right?", shifts()),
             PanelRow("What did measuring cost?", cost()),
         ],
         annotations=[*marks.marks(ONE), *marks.setups(ONE)],
@@ -68,8 +66,8 @@ def _capacity_now() -> list[PlacedPanel]:
             unit="reqps",
             queries=at_capacity(names.CAPACITY_RPS),
             steps=[(None, GREEN)],
-            width=6,
-            no_value="unknown",
+            width=5,
+            no_value="no capacity run or forecast so far",
         ),
         panels.stat(
             "Headroom now",
@@ -78,8 +76,8 @@ def _capacity_now() -> list[PlacedPanel]:
             unit="percentunit",
             queries=[Query(capacity(names.HEADROOM, WORKLOAD), "{{mode}} {{workload}}")],
             steps=[(None, RED), (LOW, YELLOW), (FALLING_BELOW, GREEN)],
-            width=6,
-            no_value="unknown",
+            width=5,
+            no_value="not known: it takes user traffic, and a capacity run or a forecast",
         ),
     ]
 
@@ -98,9 +96,9 @@ def _limit_and_age() -> list[PlacedPanel]:
                 )
             ],
             steps=[(None, GREEN)],
-            width=6,
+            width=5,
             only_names=True,
-            no_value="no single limit",
+            no_value="no single limit, or no result so far",
         ),
         panels.stat(
             "Age",
@@ -108,8 +106,18 @@ def _limit_and_age() -> list[PlacedPanel]:
             unit="s",
             queries=[Query(age(names.CAPACITY_LAST_SUCCESS, WORKLOAD, "mode, workload"), "{{mode}} {{workload}}")],
             steps=[(None, GREEN), (2 * 86400, YELLOW), (8 * 86400, RED)],
-            width=6,
-            no_value="never",
+            width=5,
+            no_value="never: no capacity run or forecast so far",
+        ),
+        panels.stat(
+            "Age of the baseline",
+            "Time since the first run of the baseline. Good: weeks. A recent one follows a change of the setup, and is"
+            " less certain.",
+            unit="s",
+            queries=[Query(f"time() - min by (mode) ({names.KNEE_BASELINE_SINCE.name}{{{WORKLOAD}}} > 0)", "{{mode}}")],
+            steps=[(None, GREEN)],
+            width=4,
+            no_value="no baseline yet",
         ),
     ]
 
@@ -117,22 +125,21 @@ def _limit_and_age() -> list[PlacedPanel]:
 def _capacity_over_time() -> list[PlacedPanel]:
     return [
         panels.timeseries(
-            "Measured capacity",
-            "Requests per second within every objective, measured by capacity runs, with bounds. Good: flat, with close"
-            " bounds. Without an upper bound, no load missed an objective: the value is a lower bound.",
+            "Capacity and users",
+            "Requests per second within every objective: measured by capacity runs and forecast from user traffic, with"
+            " bounds; the median of earlier runs with the same setup (baseline); the most that the last run allows; and"
+            " user requests, some seconds late. Good: users well below it at the day's peak, a flat capacity on its"
+            " baseline with close bounds, and forecasts near it. Without an upper bound no load missed an objective:"
+            " the value is a lower bound.",
             unit="reqps",
-            queries=capacity_over_time(MEASURED),
-            width=12,
-            no_value=_NEVER,
-        ),
-        panels.timeseries(
-            "Forecast capacity",
-            "Requests per second within every objective, forecast from user traffic without any probe load. Good: near"
-            " the measured capacity. The less traffic there is, the less certain the forecast.",
-            unit="reqps",
-            queries=capacity_over_time(FORECAST),
-            width=12,
-            no_value="no forecast: too little traffic so far",
+            queries=[
+                *capacity_over_time(WORKLOAD),
+                Query(capacity(names.KNEE_BASELINE, MEASURED), "baseline {{mode}} {{workload}}"),
+                Query(capacity(names.KNEE_UPPER, MEASURED), "at most {{mode}} {{workload}}"),
+                Query(user_requests(), "users"),
+            ],
+            width=24,
+            no_value="no run has measured it, there is too little traffic for a forecast, and there are no users",
         ),
     ]
 
@@ -146,7 +153,7 @@ def _knee() -> list[PlacedPanel]:
             unit="short",
             queries=[*at_capacity(names.KNEE_CONCURRENCY), Query(largest(names.SERVER["running"]), "running now")],
             width=8,
-            no_value=f"{_NEVER} in a closed loop",
+            no_value="no run by requests in flight (capacity.concurrency) has found a knee",
         ),
         panels.timeseries(
             "Output tokens at capacity",
@@ -158,6 +165,7 @@ def _knee() -> list[PlacedPanel]:
                 Query(pace(names.SERVER["generation_tokens"]), "the server now"),
             ],
             width=8,
+            no_value="no capacity run or forecast, and the server exports no output tokens",
         ),
         panels.timeseries(
             "Prefill rate",
@@ -166,7 +174,7 @@ def _knee() -> list[PlacedPanel]:
             unit="short",
             queries=[Query(capacity(names.PREFILL_TOKENS, WORKLOAD), "{{mode}} {{workload}}")],
             width=8,
-            no_value="the step cost model does not know it",
+            no_value="not known: it takes a forecast or a search with full prompts",
         ),
     ]
 
@@ -183,18 +191,7 @@ def _headroom() -> list[PlacedPanel]:
             width=12,
             minimum=None,
             maximum=1,
-            no_value="capacity or user traffic is unknown",
-        ),
-        panels.timeseries(
-            "User requests against capacity",
-            "User requests per second, and the capacity. Good: well below it at the day's peak. User requests are the"
-            " server's count minus probe requests, some seconds late.",
-            unit="reqps",
-            queries=[
-                Query(user_requests(), "users"),
-                Query(capacity(names.CAPACITY_RPS, WORKLOAD), "capacity {{mode}} {{workload}}"),
-            ],
-            width=12,
+            no_value="not known: it takes user traffic, and a capacity run or a forecast",
         ),
         panels.timeseries(
             "User requests by hour",
@@ -205,21 +202,21 @@ def _headroom() -> list[PlacedPanel]:
                 Query(f"max(last_over_time({_BY_HOUR}[2h]))", "an hour"),
                 Query(f"max(last_over_time({_BY_HOUR}[2h] offset 1w))", "a week earlier"),
             ],
-            width=24,
+            width=12,
             no_value="recorded an hour after the rules are installed",
         ),
-        panels.timeseries(
+        panels.xychart(
             "Throughput against latency",
-            "The server's output tokens per second on the left, and user latency on the right. Good: latency stays flat"
-            " while throughput rises. If latency climbs and throughput does not, the load is past the knee.",
-            unit="short",
-            queries=[
-                Query(pace(names.SERVER["generation_tokens"]), "output tokens/s"),
-                Query(quantile(0.95, names.USERS_TTFT, ONE), "users' TTFT p95", is_on_right_axis=True),
+            "Each point is a moment: the server's output tokens per second, and users' latency then. Good: flat. Where"
+            " latency climbs and throughput does not, the load is past the knee.",
+            unit="s",
+            x=Query(pace(names.SERVER["generation_tokens"]), "output tokens/s"),
+            y=[
+                Query(quantile(0.95, names.USERS_TTFT, ONE), "users' TTFT p95"),
                 Query(quantile(0.95, names.USERS_TPOT, ONE), "users' TPOT p95", is_on_right_axis=True),
             ],
-            width=24,
-            right_unit="s",
+            width=12,
+            no_value="no users are sending requests, or the server has no such histogram",
         ),
     ]
 
@@ -234,97 +231,48 @@ def _bottleneck() -> PlacedPanel:
         texts={"1": ("limits", YELLOW)},
         width=24,
         height=6,
-        no_value="no result has named a bottleneck",
+        no_value="no capacity run or forecast has named a bottleneck",
     )
 
 
 def shifts() -> list[PlacedPanel]:
-    return [*_baseline(), *_detected_shifts()]
-
-
-def _baseline() -> list[PlacedPanel]:
+    """Return what has changed: the capacity against its baseline, and the forecast against the capacity."""
+    shifted = largest(names.KNEE_SHIFTED, WORKLOAD, "mode, method")
     return [
-        panels.timeseries(
-            "Capacity and its baseline",
-            "The last measured capacity, the most that it may be, and the median of earlier ones with the same setup."
-            " Good: on the baseline; where it is at most well below, capacity was lost. A new baseline follows a change"
-            " of model, engine, flags, workload or objectives.",
-            unit="reqps",
-            queries=[
-                Query(capacity(names.CAPACITY_RPS, MEASURED), "capacity {{mode}} {{workload}}"),
-                Query(capacity(names.KNEE_UPPER, MEASURED), "at most {{mode}} {{workload}}"),
-                Query(capacity(names.KNEE_BASELINE, MEASURED), "baseline {{mode}} {{workload}}"),
-            ],
-            width=12,
-            no_value="no capacity has a baseline yet",
-        ),
         panels.timeseries(
             "Shift",
             "The last capacity relative to its baseline, minus 1. Good: about zero. Runs differ by a few percent; at"
-            f" {-DROP_RATIO:.0%}, confirmed by two more runs, an alert pages.",
+            f" {-DROP_RATIO:.0%}, confirmed by two more runs, an alert pages. A new baseline follows a change of model,"
+            " engine, flags, workload or objectives.",
             unit="percentunit",
             queries=[Query(capacity(names.KNEE_SHIFT, WORKLOAD), "{{mode}} {{workload}}")],
-            width=12,
             minimum=None,
-            no_value="no capacity has a baseline yet",
+            no_value=_NO_BASELINE,
         ),
-    ]
-
-
-def _detected_shifts() -> list[PlacedPanel]:
-    shifted = largest(names.KNEE_SHIFTED, WORKLOAD, "mode, method")
-    return [
         panels.states(
             "Detected shifts",
             "When each method detected a shift of the knee: all but rise are drops. Good: none. confirmed_drop pages;"
             " median_of_3 and mann_whitney open a ticket.",
             queries=[Query(shifted, "{{mode}}: {{method}}")],
             texts={"0": ("as before", GREEN), "1": ("shifted", RED)},
-            width=18,
-            no_value="no capacity has a baseline yet",
-        ),
-        panels.stat(
-            "Age of the baseline",
-            "Time since the first run of the baseline. Good: weeks. A recent one follows a change of the setup, and is"
-            " less certain.",
-            unit="s",
-            queries=[Query(f"time() - min by (mode) ({names.KNEE_BASELINE_SINCE.name}{{{WORKLOAD}}} > 0)", "{{mode}}")],
-            steps=[(None, GREEN)],
-            width=6,
-            no_value="no baseline yet",
-        ),
-    ]
-
-
-def forecast() -> list[PlacedPanel]:
-    return [
-        panels.timeseries(
-            "Forecast and measured capacity",
-            "Capacity by forecast and by measurement. Good: close together. A forecast adds no load, so if they agree,"
-            " it can replace most runs.",
-            unit="reqps",
-            queries=[
-                Query(capacity(names.CAPACITY_RPS, FORECAST), "forecast {{workload}}"),
-                Query(capacity(names.CAPACITY_RPS, MEASURED), "{{mode}} {{workload}}"),
-            ],
-            width=12,
-            no_value="both are unknown",
+            width=8,
+            no_value=_NO_BASELINE,
         ),
         panels.timeseries(
             "Forecast error",
-            "The forecast just before the last measuring run, relative to its result, minus 1. Good: within a tenth;"
+            "The forecast just before the last measuring run, relative to its result, minus 1. Good: within a tenth,"
+            " then a forecast can replace most runs;"
             f" beyond {DISAGREES:.0%} for hours an alert opens a ticket. Above zero, the forecast was too high.",
             unit="percentunit",
             queries=[Query(largest(names.MODEL_RESIDUAL, WORKLOAD, "model, workload"), "{{model}} {{workload}}")],
-            width=12,
             minimum=None,
-            no_value="no run had a forecast before it",
+            no_value="no run has followed a forecast: it takes a forecast, and then a capacity run",
         ),
     ]
 
 
 def cost() -> list[PlacedPanel]:
-    return [*_totals(), *_events_over_time()]
+    return [*_totals(), _events_over_time()]
 
 
 def _totals() -> list[PlacedPanel]:
@@ -361,38 +309,23 @@ def _totals() -> list[PlacedPanel]:
     ]
 
 
-def _events_over_time() -> list[PlacedPanel]:
-    return [
-        panels.timeseries(
-            "Runs",
-            "When capacity runs ended, by outcome. Good: one at each due time, done.",
-            unit="short",
-            queries=[Query(_events(names.CAPACITY_RUNS, "outcome"), "{{outcome}}")],
-            bars=True,
-            stacked=True,
-            no_value="no run has ended",
-        ),
-        panels.timeseries(
-            "Guard trips",
-            "When the guard stopped a capacity run, by reason. Good: few. If it stops every run, the server has no"
-            " spare capacity to measure.",
-            unit="short",
-            queries=[Query(_events(names.GUARD_TRIPS, "reason"), "{{reason}}")],
-            bars=True,
-            stacked=True,
-            no_value="the guard has not tripped",
-        ),
-        panels.timeseries(
-            "Refusals",
-            "When a scheduled run was refused, by reason. Good: few, at busy times. If every run is refused, schedule"
-            " them at a quieter time.",
-            unit="short",
-            queries=[Query(_events(names.CAPACITY_REFUSALS, "reason"), "{{reason}}")],
-            bars=True,
-            stacked=True,
-            no_value="no run was refused",
-        ),
-    ]
+def _events_over_time() -> PlacedPanel:
+    return panels.timeseries(
+        "Runs, guard trips and refusals",
+        "When capacity runs ended, by outcome; when the guard stopped one, and when one was refused, by reason. Good:"
+        " one run at each due time, done. If the guard stops every run, the server has no spare capacity to measure; if"
+        " every run is refused, schedule them at a quieter time.",
+        unit="short",
+        queries=[
+            Query(_events(names.CAPACITY_RUNS, "outcome"), "run: {{outcome}}"),
+            Query(_events(names.GUARD_TRIPS, "reason"), "guard: {{reason}}"),
+            Query(_events(names.CAPACITY_REFUSALS, "reason"), "refused: {{reason}}"),
+        ],
+        width=24,
+        bars=True,
+        stacked=True,
+        no_value="no run has ended or was refused in this time; capacity.schedule says when the next is due",
+    )
 
 
 def _events(series: Series, by: str) -> str:

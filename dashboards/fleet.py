@@ -7,7 +7,7 @@ current values, short windows: a month of fifty targets' histograms would take a
 from alerts import sli, trends
 from alerts.headroom import FALLING_BELOW, LOW
 from alerts.links import CAPACITY, FLEET, TARGET, Links
-from dashboards import layout, marks, panels
+from dashboards import layout, marks, panels, signs
 from dashboards.layout import Intervals
 from dashboards.pieces import (
     GREEN,
@@ -22,8 +22,9 @@ from dashboards.pieces import (
     PlacedPanel,
     Query,
     Steps,
+    Texts,
 )
-from dashboards.queries import ASLEEP, burn, faulty_gpus, named, or_asleep, quantile
+from dashboards.queries import ASLEEP, burn, faulty_gpus, named, of_alerts, or_asleep, paging, quantile
 from dashboards.variables import IN_GROUP, places
 from exporters import names
 from exporters.names import Series
@@ -35,6 +36,7 @@ TITLE = "Kneewatch / Fleet"
 _SHOWN = 5  # targets in a line chart
 
 _CANARY = 'traffic="canary"'
+_ALERTS: Texts = {"0": ("none", GREEN), "1": ("ticket", YELLOW), "2": ("page", RED)}
 _UP = {"0": ("DOWN", RED), "1": ("up", GREEN), str(ASLEEP): ("asleep", GREY)}
 _NOW = "15m"  # window of the percentiles: sixty canaries, at one every 15 s
 _BURNING: Steps = [(None, GREEN), (1, YELLOW), (6, RED)]
@@ -74,7 +76,7 @@ def _counts() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(f"count({trends.up()})", "targets")],
             steps=[(None, GREY)],
-            width=6,
+            width=4,
         ),
         panels.stat(
             "Down",
@@ -82,7 +84,8 @@ def _counts() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(f"sum({trends.up()} == bool 0)", "down")],
             steps=[(None, GREEN), (1, RED)],
-            width=6,
+            width=5,
+            no_value="no target has had a canary or a scrape",
         ),
         panels.stat(
             "Burning",
@@ -90,7 +93,8 @@ def _counts() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(f"sum({highest_burn()} > bool 1)", "burning")],
             steps=[(None, GREEN), (1, YELLOW)],
-            width=6,
+            width=5,
+            no_value="no canaries or users for an hour",
         ),
         panels.stat(
             "Low headroom",
@@ -99,7 +103,17 @@ def _counts() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(f"sum({trends.headroom()} < bool {LOW:g})", "low headroom")],
             steps=[(None, GREEN), (1, YELLOW)],
-            width=6,
+            width=5,
+            no_value="not known: no capacity run or forecast so far",
+        ),
+        panels.stat(
+            "Alerts that page",
+            "Kneewatch's alerts that fire in this Prometheus and page. Good: none. The table says of which targets.",
+            unit="none",
+            queries=[Query(f"count({paging()}) or 0 * max({trends.UP})", "page")],
+            steps=[(None, GREEN), (1, RED)],
+            width=5,
+            no_value="not known: the rules are not loaded in this Prometheus",
         ),
     ]
 
@@ -139,7 +153,7 @@ def _budget_and_capacity() -> list[PlacedPanel]:
             queries=[_worst(trends.HEADROOM, "bottomk")],
             minimum=None,
             maximum=1,
-            no_value="no capacity is known, or the recording rules are not loaded",
+            no_value="no capacity run or forecast so far, or the recording rules are not loaded",
         ),
         panels.timeseries(
             "Capacity against its baseline, lowest",
@@ -149,7 +163,7 @@ def _budget_and_capacity() -> list[PlacedPanel]:
             unit="percentunit",
             queries=[_worst(trends.SHIFT, "bottomk")],
             minimum=None,
-            no_value="no capacity has a baseline yet, or the recording rules are not loaded",
+            no_value="no target has had three capacity runs of one setup, or the recording rules are not loaded",
         ),
     ]
 
@@ -188,7 +202,8 @@ def table(links: Links) -> PlacedPanel:
     return panels.table(
         "Targets, worst first",
         "Targets that are down come first, then those with the highest burn rate, then those with least headroom."
-        " Good: only green. Percentiles cover the last 15 minutes, preemptions the last 5, burn the last hour, and the"
+        " Good: only green. Cause is the strongest sign that the metrics show, late or not. Percentiles cover the last"
+        " 15 minutes, preemptions the last 5, burn the last hour, and the"
         " budget the objective's window, each by its worst objective. Shift is the capacity against its baseline; GPU"
         " faults counts GPUs whose last XID error came from the GPU, not from a program. An empty cell means unknown,"
         " such as user TTFT without users. Click a name for its dashboards.",
@@ -221,6 +236,9 @@ def _objective_columns() -> list[Column]:
     asleep = f"max by (target) ({names.SERVER_ASLEEP.name})"
     columns = [
         Column("Up", or_asleep(trends.up(), asleep), unit="none", texts=_UP, width=76),
+        Column("Alerts", _alerts(), unit="none", texts=_ALERTS, width=76),
+        Column("Cause", signs.strongest(), unit="none", texts=signs.TEXTS, width=150),
+        Column("Headroom", trends.headroom(), unit="percentunit", steps=_HEADROOM, decimals=0),
         Column("Burn", highest_burn(), steps=_BURNING, width=70, decimals=1),
         Column("Budget left", trends.budget(), "percentunit", steps=_LEFT, texts=OVERSPENT_TEXTS, decimals=0),
     ]
@@ -236,13 +254,18 @@ def _objective_columns() -> list[Column]:
 def _cause_columns() -> list[Column]:
     preemptions = f"max by (target) (rate({names.SERVER['preemptions'].name}[5m]))"
     return [
-        Column("Headroom", trends.headroom(), unit="percentunit", steps=_HEADROOM, decimals=0),
         Column("Shift", trends.shift(), unit="percentunit", steps=_SHIFTED, width=80, decimals=0),
         Column("KV cache", trends.kv_cache(), unit="percentunit", steps=_FULL, decimals=0),
         Column("Waiting", trends.waiting(), steps=[(None, GREEN), (1, YELLOW), (16, RED)], width=84, decimals=0),
         Column("Preempt./s", preemptions, steps=_PREEMPTED, decimals=2),
         Column("GPU faults", faulty_gpus(), steps=[(None, GREEN), (1, RED)], decimals=0),
     ]
+
+
+def _alerts() -> str:
+    """Return 2 for targets of which an alert pages, 1 for those of which one opens a ticket, else 0."""
+    firing = of_alerts('target!=""', "target")
+    return f"{firing}\nor on (target) 0 * max by (target) ({trends.UP})"
 
 
 def highest_burn() -> str:

@@ -1,4 +1,4 @@
-"""Rows on GPUs: of the Target dashboard, what most often explains a slow server; of the Server dashboard, the rest."""
+"""Rows on GPUs of the Server dashboard: what most often explains a slow server, and the rest."""
 
 from dashboards import panels
 from dashboards.pieces import GREEN, NO_GPU, RED, PlacedPanel, Query

@@ -123,6 +123,29 @@ def _right_axis(reference: str, unit: str) -> dict[str, Any]:
     }
 
 
+def xychart_options(x: Query, y: Sequence[Query]) -> dict[str, Any]:
+    """Return a series for each of `y`, by their legends: a frame's fields are found by the names that are displayed.
+
+    As Grafana 10 reads it. Later ones convert it on loading; without `frame` each series would be of another frame.
+    """
+    return {
+        "seriesMapping": "manual",
+        "dims": {"frame": 0},
+        "series": [{"frame": 0, "x": x.legend, "y": each.legend} for each in y],
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+        "tooltip": {"mode": "single", "sort": "none"},
+    }
+
+
+def xychart_fields(unit: str, x: Query, y: Sequence[Query], no_value: str) -> dict[str, Any]:
+    of_x = [_property("unit", "short"), _property("custom.axisLabel", x.legend)]
+    right = [_override(one.legend, [_property("custom.axisPlacement", "right")]) for one in y if one.is_on_right_axis]
+    return {
+        "defaults": {"unit": unit, "noValue": no_value, "custom": {"show": "points", "pointSize": {"fixed": 5}}},
+        "overrides": [_override(x.legend, of_x), *right],
+    }
+
+
 def heatmap_options(unit: str) -> dict[str, Any]:
     return {
         "calculate": False,
@@ -141,7 +164,7 @@ def heatmap_options(unit: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def heatmap_fields(unit: str, no_value: str | None) -> dict[str, Any]:
+def heatmap_fields(unit: str, no_value: str) -> dict[str, Any]:
     return {
         "defaults": {
             "unit": unit,

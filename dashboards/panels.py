@@ -5,12 +5,12 @@ names: s, reqps, percentunit, short.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from grafanalib import core
 
 from dashboards import panel_json
-from dashboards.pieces import DATASOURCE, WIDTH, Column, PlacedPanel, Query, Steps, Texts
+from dashboards.pieces import DATASOURCE, NOT_SCRAPED, WIDTH, Column, PlacedPanel, Query, Steps, Texts
 
 # As panel_json.OLD_HEATMAP_KEYS, for panel_json.
 _OF_OLD_TABLES = ("color", "columns", "fontSize", "mappings")
@@ -29,7 +29,7 @@ def timeseries(
     bars: bool = False,
     right_unit: str | None = None,
     texts: Texts | None = None,
-    no_value: str | None = None,
+    no_value: str = NOT_SCRAPED,
 ) -> PlacedPanel:
     """Return a line chart. `texts` replace numbers in its legend and tooltip."""
     panel = core.TimeSeries(
@@ -66,7 +66,7 @@ def stat(
     texts: Texts | None = None,
     only_names: bool = False,
     decimals: int | None = None,
-    no_value: str = "no data",
+    no_value: str = NOT_SCRAPED,
 ) -> PlacedPanel:
     """Return a panel of current values, coloured by `steps` (lower bound, colour; the first bound is None).
 
@@ -100,7 +100,7 @@ def heatmap(
     unit: str,
     query: str,
     width: int = 12,
-    no_value: str | None = None,
+    no_value: str = NOT_SCRAPED,
 ) -> PlacedPanel:
     """Return a heat map over time. `query` returns the buckets of a histogram, by `le` only."""
     panel = core.Heatmap(
@@ -119,6 +119,41 @@ def heatmap(
     return PlacedPanel(panel, width, 8)
 
 
+def xychart(
+    title: str,
+    description: str,
+    *,
+    unit: str,
+    x: Query,
+    y: Sequence[Query],
+    width: int = 12,
+    no_value: str = NOT_SCRAPED,
+) -> PlacedPanel:
+    """Return points of the values of `y`, in `unit`, against those of `x` at the same moments."""
+    panel = _Panel(
+        title=title,
+        description=description,
+        dataSource=DATASOURCE,
+        targets=_targets([x, *y]),
+        # Points, and not lines: so many are enough.
+        maxDataPoints=500,
+        transformations=[{"id": "joinByField", "options": {"byField": "Time", "mode": "inner"}}],
+        extraJson={
+            "type": "xychart",
+            "fieldConfig": panel_json.xychart_fields(unit, x, y, no_value),
+            "options": panel_json.xychart_options(x, y),
+        },
+    )
+    return PlacedPanel(panel, width, 8)
+
+
+class _Panel(core.Panel):  # type: ignore[misc]
+    """A panel of a kind that grafanalib does not have."""
+
+    def to_json_data(self) -> dict[str, Any]:
+        return cast("dict[str, Any]", self.panel_json({}))
+
+
 def states(
     title: str,
     description: str,
@@ -127,7 +162,7 @@ def states(
     texts: Texts,
     width: int = 12,
     height: int = 8,
-    no_value: str | None = None,
+    no_value: str = NOT_SCRAPED,
 ) -> PlacedPanel:
     """Return a state timeline: a bar for each series, in the colours and words of `texts`."""
     panel = core.StateTimeline(
@@ -156,7 +191,7 @@ def table(
     rank: str,
     links: Sequence[tuple[str, str]],
     height: int = 12,
-    no_value: str | None = None,
+    no_value: str = NOT_SCRAPED,
 ) -> PlacedPanel:
     """Return a table with a row for each value of a label; `key` is the label and its title.
 

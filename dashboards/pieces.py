@@ -8,7 +8,9 @@ WIDTH = 24  # of the grid
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 GREEN, YELLOW, RED, BLUE, GREY = "green", "orange", "red", "blue", "text"
 PAGES = "Kneewatch"  # title of links to the monitor's own pages
-NO_GPU = "no GPU metrics"  # shown instead of a value
+# Shown instead of values: what is missing, or what would fill the panel.
+NO_GPU = "no GPU metrics"
+NOT_SCRAPED = "nothing: Kneewatch is down, or this Prometheus does not scrape it"
 
 # A lower bound and the colour from there on; the first bound is None.
 Steps = Sequence[tuple[float | None, str]]

@@ -4,6 +4,7 @@ Selectors filter by the dashboard's variables. Several Kneewatches may watch one
 itself are summed, and values that all read from the server's metrics count once (max).
 """
 
+from alerts import trends
 from alerts.sli import Sli
 from dashboards.pieces import Query
 from exporters import names
@@ -14,7 +15,7 @@ TARGET = 'target="$target"'
 MODEL = f'{TARGET},model=~"$model"'
 WORKLOAD = f'{MODEL},workload=~"$workload"'
 CANARY = f'{WORKLOAD},traffic="canary"'
-MEASURED, FORECAST = f'{WORKLOAD},mode!="forecast"', f'{WORKLOAD},mode="forecast"'
+MEASURED = f'{WORKLOAD},mode!="forecast"'
 # Grafana's own variables: at least four scrapes and at least one point; and the whole time range.
 RATE = "$__rate_interval"
 RANGE = "$__range"
@@ -37,6 +38,31 @@ def or_asleep(up: str, asleep: str) -> str:
 def capacity(series: Series, selector: str) -> str:
     """Return a capacity series by mode, model and workload."""
     return largest(series, selector, "mode, model, workload")
+
+
+def lowest_headroom() -> str:
+    """Return the headroom by mode and workload."""
+    return largest(names.HEADROOM, WORKLOAD, "mode, workload", "min")
+
+
+def of_alerts(selector: str = "", by: str = "") -> str:
+    """Return 2 where an alert fires that pages, and 1 where one fires that opens a ticket, by labels."""
+    return f"max{_by(by)}(2 * {paging(selector)} or {_alerts(selector)})"
+
+
+def paging(selector: str = "") -> str:
+    """Return the alerts that page: by their severity or, where a site has renamed that, by their urgency."""
+    return "(" + " or ".join(_alerts(selector, f'{label}="page"') for label in ("severity", "urgency")) + ")"
+
+
+def no_alert(selector: str = "") -> str:
+    """Return 0 if no alert fires although the rules are loaded: without them nothing can fire."""
+    return f"0 * max({trends.UP}{_in(selector)})\nunless on () {of_alerts(selector)}"
+
+
+def _alerts(selector: str, *more: str) -> str:
+    wanted = ('alertname=~"Kneewatch.*"', 'alertstate="firing"', 'severity!="none"', *more, selector)
+    return f"ALERTS{{{','.join(each for each in wanted if each)}}}"
 
 
 def pace(series: Series, selector: str = TARGET, by: str = "", function: str = "max") -> str:

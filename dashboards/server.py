@@ -1,24 +1,37 @@
-"""The dashboard "Kneewatch / Server": what one server says of itself, and whether it agrees with the client.
+"""The dashboard "Kneewatch / Server": what the Target dashboard leaves out, and whether server and client agree.
 
 In: the links. Out: the dashboard's JSON text. Rows of what only some servers have are collapsed.
 """
 
 from alerts.links import SERVER, Links
 from dashboards import layout, marks, panels, queries
-from dashboards.gpus import gpu_details
+from dashboards.causes import causes_in_detail
+from dashboards.engines import engines, transfers
+from dashboards.gpus import gpu_details, gpus
+from dashboards.latency import latency_in_detail
 from dashboards.layout import Intervals
-from dashboards.pieces import GREEN, RED, YELLOW, PanelRow, PlacedPanel, Query
-from dashboards.queries import CANARY, MODEL, RATE, TARGET, largest, mean, pace, percentiles, quantile, spread
+from dashboards.pieces import GREEN, NO_GPU, RED, YELLOW, PanelRow, PlacedPanel, Query
+from dashboards.queries import (
+    CANARY,
+    MODEL,
+    RATE,
+    TARGET,
+    age,
+    faulty_gpus,
+    largest,
+    mean,
+    pace,
+    percentiles,
+    quantile,
+)
+from dashboards.users import users_in_detail
 from dashboards.variables import chosen
 from exporters import names
-from exporters.names import Series
 
 TITLE = "Kneewatch / Server"
 
 _NOT_EXPORTED = "the server does not export it"
-_ONE_ENGINE = "the server has one engine"
 _OFF = "the server does not export it, or the option is off"
-_NONE = "the server exports none: it has no NIXL connector"
 
 
 def server_dashboard(links: Links, intervals: Intervals, *, has_gpus: bool) -> str:
@@ -26,10 +39,14 @@ def server_dashboard(links: Links, intervals: Intervals, *, has_gpus: bool) -> s
     return layout.dashboard(
         TITLE,
         SERVER,
-        "One model server: whether its metrics can be trusted, its GPUs in detail, its engines and optional metrics.",
+        "One model server in detail: whether its metrics can be trusted, latency, users, GPUs and engines.",
         variables=chosen(),
         rows=[
             PanelRow("Do the client and the server agree?", agreement()),
+            PanelRow("Latency in detail", latency_in_detail()),
+            PanelRow("Queue, batch and KV cache in detail", causes_in_detail()),
+            PanelRow("What do users send?", users_in_detail()),
+            PanelRow("GPUs", gpus(), is_collapsed=not has_gpus),
             PanelRow("More GPU metrics", gpu_details(), is_collapsed=not has_gpus),
             PanelRow("Engines of a data-parallel server", engines(), is_collapsed=True),
             PanelRow("Prefill and decode on different servers", transfers(), is_collapsed=True),
@@ -43,7 +60,7 @@ def server_dashboard(links: Links, intervals: Intervals, *, has_gpus: bool) -> s
 
 def agreement() -> list[PlacedPanel]:
     """Return the cross-checks between client and server, and whether the server's metrics can be trusted."""
-    return [*_trust_in_scrapes(), *_server_process(), *_client_and_server()]
+    return [*_trust_in_scrapes(), *_server_process(), *_client_and_server(), *_state()]
 
 
 def _trust_in_scrapes() -> list[PlacedPanel]:
@@ -66,7 +83,7 @@ def _trust_in_scrapes() -> list[PlacedPanel]:
             queries=[Query(largest(names.AMBIGUOUS), "ambiguous")],
             steps=[(None, GREEN), (1, RED)],
             texts={"0": ("one", GREEN), "1": ("SEVERAL", RED)},
-            no_value="not known",
+            no_value="not known: the server's metrics are not read",
         ),
         panels.stat(
             "Targets with this metrics page",
@@ -75,7 +92,7 @@ def _trust_in_scrapes() -> list[PlacedPanel]:
             unit="none",
             queries=[Query(largest(names.SERVER_TARGETS), "targets")],
             steps=[(None, GREEN), (2, YELLOW)],
-            no_value="not known",
+            no_value="not known: the server's metrics are not read",
         ),
         panels.stat(
             "Token counts, server over client",
@@ -106,7 +123,7 @@ def _server_process() -> list[PlacedPanel]:
             queries=[Query(largest(names.SERVER_INFO, by="engine, version"), "{{engine}} {{version}}")],
             steps=[(None, GREEN)],
             only_names=True,
-            no_value="not known",
+            no_value="not known: the server's metrics are not read",
         ),
     ]
 
@@ -143,51 +160,28 @@ def _client_and_server() -> list[PlacedPanel]:
     ]
 
 
-def engines() -> list[PlacedPanel]:
-    """Return the panels that compare the engines with most and with least."""
-    gauges: tuple[tuple[str, str, Series, str], ...] = (
-        ("Running", "number of running requests", names.ENGINE["running"], "short"),
-        ("Waiting", "number of requests in the queue", names.ENGINE["waiting"], "short"),
-        ("KV cache", "share of the KV cache in use", names.ENGINE["kv_cache_usage"], "percentunit"),
-    )
-    counters: tuple[tuple[str, str, Series, str], ...] = (
-        ("Preemptions", "number of preemptions per second", names.ENGINE["preemptions"], "ops"),
-        ("Output", "number of output tokens per second", names.ENGINE["generation_tokens"], "short"),
-    )
-    shown = [(title, what, f"{series.name}{{{TARGET}}}", unit) for title, what, series, unit in gauges]
-    shown += [(title, what, f"rate({series.name}{{{TARGET}}}[{RATE}])", unit) for title, what, series, unit in counters]
-    shown += [
-        (
-            name.upper(),
-            f"mean {name.upper()}",
-            f"rate({series.name}_sum{{{TARGET}}}[{RATE}]) / (rate({series.name}_count{{{TARGET}}}[{RATE}]) > 0)",
-            "s",
-        )
-        for name, series in names.ENGINE_LATENCIES.items()
-    ]
+def _state() -> list[PlacedPanel]:
     return [
-        panels.timeseries(
-            "Imbalance of engines",
-            "Load, KV cache use, TTFT and ITL of the replica or engine that has most, relative to the mean of the"
-            " others, over five minutes; 1 if little is at stake. Good: below 2. Otherwise a router spreads requests"
-            " unevenly, or one engine is slow.",
-            unit="short",
-            queries=[Query(largest(names.IMBALANCE, by="reason"), "{{reason}}")],
-            no_value=_ONE_ENGINE,
+        panels.stat(
+            "Time since last success",
+            "Good: not much more than the canary interval. Never: no canary has succeeded since Kneewatch started.",
+            unit="s",
+            queries=[Query(age(names.LAST_SUCCESS, CANARY), "age")],
+            steps=[(None, GREEN), (60, YELLOW), (300, RED)],
+            width=12,
+            no_value="never, since Kneewatch started",
         ),
-        *(_by_engine(*each) for each in shown),
+        panels.stat(
+            "GPU faults",
+            "GPUs whose last XID error came from the GPU, not from a program; it stays until the driver reloads. Good:"
+            " none. A server may answer canaries on a faulty GPU.",
+            unit="none",
+            queries=[Query(faulty_gpus(TARGET), "GPUs")],
+            steps=[(None, GREEN), (1, RED)],
+            width=12,
+            no_value=NO_GPU,
+        ),
     ]
-
-
-def _by_engine(title: str, what: str, expr: str, unit: str) -> PlacedPanel:
-    return panels.timeseries(
-        f"{title}, by engine",
-        f"The highest and the lowest {what} among the engines. Good: alike. Otherwise requests are spread"
-        " unevenly, or one engine is slow.",
-        unit=unit,
-        queries=spread(expr),
-        no_value=_ONE_ENGINE,
-    )
 
 
 def options() -> list[PlacedPanel]:
@@ -283,90 +277,5 @@ def _estimates() -> list[PlacedPanel]:
             unit="s",
             queries=[Query(mean(names.SERVER["tpot"]), "all"), Query(mean(names.USERS_TPOT), "users")],
             no_value=_OFF,
-        ),
-    ]
-
-
-def transfers() -> list[PlacedPanel]:
-    """Return the panels on transfers, and on the prompt tokens that need not be computed."""
-    seconds, count = pace(names.SERVER["kv_transfer_seconds"]), pace(names.SERVER["kv_transfers"])
-    size = pace(names.SERVER["kv_transfer_bytes"])
-    found, looked_up = (
-        f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
-        for series in (names.SERVER["external_cache_hits"], names.SERVER["external_cache_queries"])
-    )
-    return [
-        panels.timeseries(
-            "KV transfers",
-            "KV caches per second that the server fetched, from another server or a store; transfers and handshakes"
-            " that failed; caches that it computed and that were not fetched in time. Good: nothing but fetched.",
-            unit="ops",
-            queries=[
-                Query(count, "fetched"),
-                Query(pace(names.SERVER["kv_transfer_failures"]), "failed"),
-                Query(pace(names.SERVER["kv_transfers_expired"]), "expired"),
-            ],
-            no_value=_NONE,
-        ),
-        panels.timeseries(
-            "Duration of a transfer",
-            "Mean time to fetch the KV cache of a request, on the left, and bytes per second on the right. It is part"
-            " of each TTFT. Good: a small share of the TTFT objective; rising with equal bytes, the network is slow.",
-            unit="s",
-            queries=[
-                Query(f"{seconds} / ({count} > 0)", "mean"),
-                Query(size, "bytes", is_on_right_axis=True),
-            ],
-            right_unit="Bps",
-            no_value=_NONE,
-        ),
-        panels.timeseries(
-            "Prompt tokens from elsewhere",
-            "Share of the prompt tokens that were looked up in other servers' KV caches, or in a store, and found."
-            " Good: near 1 on a decode server. Lower: it computes prompts itself.",
-            unit="percentunit",
-            queries=[Query(f"{found} / ({looked_up} > 0)", "found")],
-            maximum=1,
-            no_value="the server looks nothing up elsewhere",
-        ),
-        panels.timeseries(
-            "Waiting for a KV cache",
-            "Requests whose KV cache is fetched, by stage. Good: few, and none that stay. Many in progress: the network"
-            " or the other server is slow; many completed: this server has no room to run them.",
-            unit="short",
-            queries=[Query(largest(names.SERVER["kv_fetches"], by="stage"), "{{stage}}")],
-            no_value=_NONE,
-        ),
-        panels.timeseries(
-            "Origin of prompt tokens",
-            "Prompt tokens per second by where their KV cache came from, and cached ones by tier. Good: as your prompts"
-            " repeat. More computed at equal load: the cache lost what it had, so TTFT rises.",
-            unit="short",
-            queries=[
-                Query(pace(names.SERVER["prompt_tokens_by_source"], by="origin"), "{{origin}}"),
-                Query(pace(names.SERVER["cached_tokens_by_source"], by="tier"), "from {{tier}}"),
-            ],
-            no_value=_NONE,
-        ),
-        panels.timeseries(
-            "KV cache offloading",
-            "Bytes per second that came back from host memory or disk and that left for it; on the right, writes and"
-            " reads that came to nothing, per second. Good: none. Full or behind: the tier is too small or slow.",
-            unit="Bps",
-            queries=[
-                Query(pace(names.SERVER["kv_offload_read_bytes"]), "read"),
-                Query(pace(names.SERVER["kv_offload_written_bytes"]), "written"),
-                Query(pace(names.SERVER["kv_offload_failures"], by="reason"), "{{reason}}", is_on_right_axis=True),
-            ],
-            right_unit="ops",
-            no_value="the server offloads nothing",
-        ),
-        panels.states(
-            "Role",
-            "The part of each request that the server computes. Good: the role of its pods. Queues differ by role.",
-            queries=[Query(largest(names.SERVER_ROLE, by="role"), "{{role}}")],
-            texts={"1": ("this part", GREEN)},
-            width=8,
-            no_value="the server does both parts, or its role is not known",
         ),
     ]

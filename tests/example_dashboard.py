@@ -77,6 +77,8 @@ def dashboard() -> dict[str, Any]:
         panel(8, "timeseries", "Empty", {"x": "nothing"}, defaults={"noValue": "none was seen"}),
         panel(9, "timeseries", "Failing", {"x": "fails"}),
         panel(10, "text", "Words", {}, options={"content": f"Read this: {HOSTILE}"}),
+        panel(13, "xychart", "Points", {"load": "slope", "latency": "wave_alone"},
+              options={"series": [{"frame": 0, "x": "load", "y": "latency"}, {"frame": 0, "x": "load", "y": "none"}]}),
         {"id": 11, "type": "row", "title": "More", "collapsed": True, "panels": [folded],
          "gridPos": {"x": 0, "y": 39, "w": 24, "h": 1}},
     ]  # fmt: skip
@@ -98,6 +100,8 @@ _KNOWN: Mapping[str, Sequence[tuple[Mapping[str, str], Any]]] = {
         ({"who": "p50"}, lambda at_s: 0.1 + 0.02 * math.sin(at_s / 300)),
         ({"who": HOSTILE}, lambda at_s: None if at_s % 1200 < 300 else 0.25),
     ],
+    "slope": [({}, lambda at_s: at_s - NOW_S + 3600)],
+    "wave_alone": [({}, lambda at_s: None if at_s % 1200 < 300 else 0.25)],
     "steady": [({}, lambda _: 0.5)],
     "one": [({}, lambda _: 1.0)],
     "ups": [({"target": name}, lambda _, up=up: up) for name, up in (("b", 1.0), ("a", 0.0), (HOSTILE, 1.0))],

@@ -107,7 +107,7 @@ def test_the_preview_knows_every_unit_and_matcher_of_our_dashboards(made: dict[s
         assert {config["defaults"]["unit"], *units} <= set(UNITS)
         known = {"byName", "byRegexp", "byFrameRefID", "byType"}
         assert {o["matcher"]["id"] for o in config["overrides"]} <= known
-        assert one["type"] in {"timeseries", "stat", "heatmap", "state-timeline", "table"}
+        assert one["type"] in {"timeseries", "stat", "heatmap", "state-timeline", "table", "xychart"}
 
 
 @pytest.mark.parametrize("made", OURS, ids=lambda one: one["uid"])
@@ -150,6 +150,14 @@ def test_buckets_become_what_lies_between_their_bounds() -> None:
     assert heat["bounds"] == [0.1, 0.5, "+Inf"]
     assert [row[0] for row in heat["rows"]] == [2.0, 3.0, 0.0]
     assert heat["lowest"] == 0.0
+
+
+def test_points_are_of_the_moments_of_both_queries_and_of_no_query_that_is_missing() -> None:
+    view, _ = view_of(dashboard())
+    (points,) = data(view, "Points")["series"]
+    assert (points["name"], len(points["x"]) == len(points["values"])) == ("latency", True)
+    assert None in points["values"]
+    assert points["x"] == sorted(points["x"])
 
 
 def test_lines_keep_their_gaps_and_a_limit_its_dashes() -> None:

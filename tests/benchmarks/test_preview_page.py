@@ -70,7 +70,7 @@ def test_names_given_by_others_are_escaped_as_text(parts: _Parts) -> None:
 
 def test_every_panel_has_its_heading_its_place_and_its_words(parts: _Parts) -> None:
     panels = [a["id"] for t, a in parts.elements if t == "article"]
-    assert panels == [f"p{number}" for number in (2, 3, 4, 5, 6, 7, 8, 9, 10, 12)]
+    assert panels == [f"p{number}" for number in (2, 3, 4, 5, 6, 7, 8, 9, 10, 13, 12)]
     style = parts.texts[0][1]
     assert all(re.search(rf"#{name}{{grid-area:\d+/\d+/span 8/span 8}}", style) for name in panels)
     for words in ("Of every kind.", "About Lines. Good: low.", "none was seen", "unknown &#34;fails&#34; &lt;b&gt;"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from alerts import trends
-from alerts.links import CAPACITY, FLEET, TARGET
+from alerts.links import CAPACITY, FLEET, SERVER, TARGET
 from benchmarks.alerts.month import config
 from benchmarks.backfill import Line, Prometheus
 from dashboards.build import panels_of, render, substitute
@@ -31,6 +31,39 @@ _OF_MIX = (
 
 def _line(name: str, value: float, **labels: str) -> Line:
     return Line({"__name__": name, "job": "kneewatch", **labels}, _TIMES, np.full(len(_TIMES), value))
+
+
+def _alerts() -> Iterator[Line]:
+    """Yield loaded rules, and alerts of one target and of Kneewatch itself; a site may have renamed its severities."""
+    for target in ("noisy", "fine"):
+        yield _line(trends.UP, 1.0, target=target)
+    for alert, severity, target in (
+        ("KneewatchTTFTBurn", {"severity": "page"}, {"target": "noisy"}),
+        ("KneewatchQueueGrowth", {"severity": "P3", "urgency": "ticket"}, {"target": "noisy"}),
+        ("KneewatchTargetDown", {"severity": "none"}, {"target": "fine"}),
+        ("KneewatchClientBound", {"severity": "P1", "urgency": "page"}, {}),
+    ):
+        yield _line("ALERTS", 1.0, alertname=alert, alertstate="firing", **severity, **target)
+    yield _line("ALERTS", 1.0, alertname="KneewatchE2EBurn", alertstate="pending", severity="page", target="fine")
+
+
+def _signs() -> Iterator[Line]:
+    """Yield signs of causes: one of each target, and one with two."""
+    for target, series, value in (
+        ("stuck", names.STALLED, 45.0),
+        ("stuck", names.KV_TOO_SMALL, 1.0),
+        ("full", names.KV_TOO_SMALL, 1.0),
+        ("queueing", names.QUEUE_SHARE, 0.7),
+        ("fine", names.QUEUE_SHARE, 0.7),  # of a wait that is over: nothing waits
+    ):
+        yield _line(series.name, value, target=target)
+        yield _line(names.TARGET_UP.name, 1.0, target=target, model="m")
+    for target, waiting in (("queueing", 3.0), ("fine", 0.0)):
+        yield _line(names.SERVER["waiting_by_reason"].name, waiting, target=target, reason="capacity")
+    far = {"target": "far", "model": "m"}
+    yield _line(names.TARGET_UP.name, 1.0, **far)
+    yield _line(names.TTFT_GAP.name, 0.3, target="far", method="matched")
+    yield _line(names.OBJECTIVE_SECONDS.name, 0.5, target="far", objective="ttft")
 
 
 def _lines() -> Iterator[Line]:
@@ -69,7 +102,7 @@ def _lines() -> Iterator[Line]:
 @pytest.fixture(scope="module")
 def prometheus(prometheus_binary: str) -> Iterator[Prometheus]:
     with Prometheus(block="12h", binary=prometheus_binary) as running:
-        running.write(_lines())
+        running.write([*_lines(), *_alerts(), *_signs()])
         yield running
 
 
@@ -118,15 +151,14 @@ def _by_target(prometheus: Prometheus, expr: str) -> dict[str, float]:
     return {line.labels["target"]: float(line.values[-1]) for line in found}
 
 
-def test_a_gpu_with_an_xid_error_is_beside_the_state_of_its_target(prometheus: Prometheus, panels: Any) -> None:
+def test_a_gpu_with_an_xid_error_is_in_the_row_of_its_target(prometheus: Prometheus, panels: Any) -> None:
     table = panels[FLEET, "Targets, worst first"]
     (faults,) = [one["expr"] for one in table["targets"] if one["legendFormat"] == "GPU faults"]
     found = _by_target(prometheus, faults)
     # 43 is an error of a program.
     assert found == {"dead": 1.0, "overspent": 0.0, "fine": 0.0}
     for target, count in found.items():
-        assert _shown(prometheus, panels[TARGET, "GPU faults"], target) == {"GPUs": count}
-    assert panels[TARGET, "GPU faults"]["gridPos"]["y"] == panels[TARGET, "Last canary"]["gridPos"]["y"]
+        assert _shown(prometheus, panels[SERVER, "GPU faults"], target) == {"GPUs": count}
     rank = _by_target(prometheus, table["targets"][-1]["expr"])
     assert rank["dead"] > rank["overspent"] == rank["fine"]  # which are all up
 
@@ -157,15 +189,15 @@ def test_each_capacity_of_a_target_is_a_line_of_its_own_with_its_workload(promet
         (CAPACITY, "Capacity", 2),
         (CAPACITY, "Headroom now", 3),
         (TARGET, "Headroom", 3),
-        (TARGET, "Capacity", 2),
     ):
         shown = _shown(prometheus, panels[board, title], "mix")
         assert shown == {legend: one[column] for legend, one in zip(legends, _OF_MIX, strict=True)}, title
     limits = _shown(prometheus, panels[CAPACITY, "What limits it"], "mix")
     assert limits == {f"{legend}: {one[4]}": 1.0 for legend, one in zip(legends, _OF_MIX, strict=True)}
-    for board in (CAPACITY, TARGET):
-        ages = _shown(prometheus, panels[board, "Age"], "mix")
-        assert ages == {legend: 600 * one[2] for legend, one in zip(legends, _OF_MIX, strict=True)}
+    users = _shown(prometheus, panels[TARGET, "Users against capacity"], "mix")
+    assert users == {f"capacity {legend}": one[2] for legend, one in zip(legends, _OF_MIX, strict=True)}
+    ages = _shown(prometheus, panels[CAPACITY, "Age"], "mix")
+    assert ages == {legend: 600 * one[2] for legend, one in zip(legends, _OF_MIX, strict=True)}
 
 
 def test_the_fleet_has_one_headroom_for_a_target_that_for_its_users(prometheus: Prometheus, panels: Any) -> None:
@@ -173,3 +205,31 @@ def test_the_fleet_has_one_headroom_for_a_target_that_for_its_users(prometheus: 
     (headroom,) = [one["expr"] for one in table["targets"] if one["legendFormat"] == "Headroom"]
     found = prometheus.series(substitute(headroom, ""), NOW_S - 60, NOW_S, 30)
     assert [(line.labels, float(line.values[-1])) for line in found] == [({"target": "mix"}, 0.1)]
+
+
+def test_alerts_of_a_target_are_named_and_none_is_said_only_where_rules_are_loaded(
+    prometheus: Prometheus, panels: Any
+) -> None:
+    firing = panels[TARGET, "Firing alerts"]
+    assert _shown(prometheus, firing, "noisy") == {"KneewatchTTFTBurn": 2.0, "KneewatchQueueGrowth": 1.0}
+    assert _shown(prometheus, firing, "fine") == {"none": 0.0}
+    assert _shown(prometheus, firing, "dead") == {}, "its rules are not evaluated here"
+    assert "not loaded" in firing["fieldConfig"]["defaults"]["noValue"]
+    assert _shown(prometheus, panels[FLEET, "Alerts that page"], "") == {"page": 2.0}
+    assert _column(prometheus, panels, "Alerts") == {"noisy": 2.0, "fine": 0.0}
+
+
+def _column(prometheus: Prometheus, panels: Any, title: str) -> dict[str, float]:
+    table = panels[FLEET, "Targets, worst first"]
+    (expr,) = [one["expr"] for one in table["targets"] if one["legendFormat"] == title]
+    return _by_target(prometheus, expr)
+
+
+def test_a_row_of_the_fleet_has_the_strongest_sign_of_a_cause(prometheus: Prometheus, panels: Any) -> None:
+    table = panels[FLEET, "Targets, worst first"]
+    (column,) = [one for one in table["fieldConfig"]["overrides"] if one["matcher"]["options"] == "Cause"]
+    (texts,) = [one["value"][0]["options"] for one in column["properties"] if one["id"] == "mappings"]
+    shown = {target: texts[f"{value:g}"]["text"] for target, value in _column(prometheus, panels, "Cause").items()}
+    wanted = {"stuck": "engine stalled", "full": "KV cache full", "queueing": "queue", "far": "network"}
+    assert {target: shown[target] for target in wanted} == wanted
+    assert shown["fine"] == shown["dead"] == "none seen"

@@ -58,7 +58,7 @@ def _text(browser: Browser, selector: str) -> str:
 def test_every_kind_is_drawn_without_a_complaint(browser: Browser, made: str, width: int, dark: bool) -> None:  # noqa: FBT001
     browser.screen(width, 900, dark=dark)
     browser.open(made)
-    for kind in ("p2", "p4", "p5"):
+    for kind in ("p2", "p4", "p5", "p13"):
         browser.until(f"document.querySelector('#{kind} canvas') !== null")
         (ink,) = browser.evaluate(_INK % f"#{kind}")
         assert ink > 1000, kind

@@ -35,15 +35,10 @@ def drawn(panel: Mapping[str, Any], asked: Sequence[Asked], link: Callable[[str]
         return tables.table(panel, [(one.target, one.answers) for one in asked], link)
     if not any(one.answers for one in asked):
         return None
-    match kind:
-        case "stat":
-            return _newest(panel, asked)
-        case "heatmap":
-            return _heatmap(panel, asked)
-        case "state-timeline":
-            return _over_time(panel, asked, "states")
-        case _:
-            return _over_time(panel, asked, "lines")
+    draw = {"stat": _newest, "heatmap": _heatmap, "xychart": _points}.get(kind)
+    if draw is not None:
+        return draw(panel, asked)
+    return _over_time(panel, asked, "states" if kind == "state-timeline" else "lines")
 
 
 def legend(written: str, labels: Mapping[str, str]) -> str:
@@ -72,6 +67,17 @@ def _over_time(panel: Mapping[str, Any], asked: Sequence[Asked], kind: str) -> J
                 series.append({"name": field.get("displayName", name), "field": field, "values": values,
                                "start": one.grid.start_s, "step": one.grid.step_s})  # fmt: skip
     return {"kind": kind, "series": series, "options": panel.get("options", {})} if series else None
+
+
+def _points(panel: Mapping[str, Any], asked: Sequence[Asked]) -> Json | None:
+    """Return each series with its moments' values on the other axis: what Grafana gets by joining the queries."""
+    found = _over_time(panel, asked, "points")
+    if found is None:
+        return None
+    by_name = {one["name"]: one for one in found["series"]}
+    wanted = [(by_name.get(one["x"]), by_name.get(one["y"])) for one in panel["options"]["series"]]
+    series = [y | {"x": x["values"], "of": x["field"]} for x, y in wanted if x is not None and y is not None]
+    return found | {"series": series} if series else None
 
 
 def _newest(panel: Mapping[str, Any], asked: Sequence[Asked]) -> Json:

@@ -87,7 +87,9 @@ def test_a_group_is_the_discovery_of_a_found_server_or_the_target_itself() -> No
 def test_every_selector_filters_by_cluster_and_namespace(query: tuple[str, str]) -> None:
     _, expr = query
     matchers = re.findall(r'\{((?:[^}"]|"[^"]*")*)\}', expr)
-    names = re.findall(r"\b(?:\w+:)?kneewatch_\w+|\b__name__=", re.sub(r'"[^"]*"', "", expr.replace('"__name__"', "")))
+    names = re.findall(
+        r"\b(?:\w+:)?kneewatch_\w+|\b__name__=|\bALERTS\b", re.sub(r'"[^"]*"', "", expr.replace('"__name__"', ""))
+    )
     filtered = [one for one in matchers if 'cluster=~"$cluster",namespace=~"$namespace"' in one]
     assert len(filtered) == len(matchers) == len(names)
     promql_parser.parse(build.substitute(expr, "llama-8b"))
@@ -98,8 +100,11 @@ def test_the_fleet_filters_by_group() -> None:
         assert expr.count('target=~"($group)(/.*)?"') == expr.count('cluster=~"$cluster"') > 0
 
 
-def test_the_target_dashboard_has_fewer_than_45_panels() -> None:
-    assert len(list(build.panels_of(BY_UID[TARGET]))) < 45
+def test_the_target_dashboard_is_short_and_begins_with_state_alerts_headroom_and_budgets() -> None:
+    assert len(list(build.panels_of(BY_UID[TARGET]))) <= 18
+    _, *shown = BY_UID[TARGET]["panels"]
+    first = [panel["title"] for panel in shown if panel["gridPos"]["y"] == shown[0]["gridPos"]["y"]]
+    assert first == ["Last canary", "Firing alerts", "Headroom", "Burn rate, last hour", "Error budget left"]
 
 
 def test_dashboards_link_the_monitors_pages_where_their_address_is_configured() -> None:

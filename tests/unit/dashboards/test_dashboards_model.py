@@ -24,7 +24,7 @@ VARIABLES = {
     **{uid: [*_PLACES, "target", "model", "workload"] for uid in (TARGET, SERVER, CAPACITY)},
     PROBE: [*_PLACES, "target"],
 }
-KINDS = {"timeseries", "stat", "heatmap", "state-timeline", "table"}
+KINDS = {"timeseries", "stat", "heatmap", "state-timeline", "table", "xychart"}
 each_dashboard = pytest.mark.parametrize("dashboard", DASHBOARDS.values(), ids=lambda d: d["uid"])
 each_panel = for_each([panel for _, panel in PANELS], title)
 
@@ -213,14 +213,16 @@ def test_the_questions_come_in_the_order_in_which_they_are_asked() -> None:
     }
     assert rows[FLEET] == ["Is any target in trouble?", "Which one?", "Since when?"]
     assert rows[TARGET] == [
-        "Is it slow or broken, for users?",
-        "User traffic and latency",
+        "Is it slow or broken, for users, and how much more can it take?",
+        "Since when, and for whom?",
         "Why?",
-        "GPUs",
-        "How much more can it take?",
     ]
     assert rows[SERVER] == [
         "Do the client and the server agree?",
+        "Latency in detail",
+        "Queue, batch and KV cache in detail",
+        "What do users send?",
+        "GPUs",
         "More GPU metrics",
         "Engines of a data-parallel server",
         "Prefill and decode on different servers",
@@ -230,8 +232,7 @@ def test_the_questions_come_in_the_order_in_which_they_are_asked() -> None:
         "How much can it serve?",
         "How close is user traffic?",
         "What limits it?",
-        "Has it shifted?",
-        "Is the forecast right?",
+        "Has it shifted, and is the forecast right?",
         "What did measuring cost?",
     ]
     assert rows[PROBE] == [
@@ -250,9 +251,9 @@ def test_a_collapsed_row_keeps_its_panels_until_it_is_opened() -> None:
         for uid, dashboard in BY_UID.items()
     }
     assert collapsed == {
-        FLEET: set(), CAPACITY: set(), PROBE: set(), TARGET: {"GPUs"},
+        FLEET: set(), CAPACITY: set(), PROBE: set(), TARGET: set(),
         SERVER: {
-            "More GPU metrics", "Engines of a data-parallel server", "Prefill and decode on different servers",
+            "GPUs", "More GPU metrics", "Engines of a data-parallel server", "Prefill and decode on different servers",
             "Optional server metrics",
         },
     }  # fmt: skip
@@ -266,7 +267,7 @@ def test_the_row_of_gpus_is_open_where_a_target_has_some() -> None:
     gpu = target.gpu.model_copy(update={"dcgm_urls": ("http://node:9400/metrics",)})
     with_gpus = CONFIG.model_copy(update={"targets": (target.model_copy(update={"gpu": gpu}),)})
     for config, is_collapsed in ((CONFIG, True), (with_gpus, False)):
-        rows = {one["title"]: one for one in json.loads(build.render(config)[f"{TARGET}.json"])["panels"]}
+        rows = {one["title"]: one for one in json.loads(build.render(config)[f"{SERVER}.json"])["panels"]}
         assert rows["GPUs"]["collapsed"] is is_collapsed
 
 
@@ -287,14 +288,23 @@ def test_a_server_that_sleeps_is_asleep_and_neither_up_nor_down() -> None:
         assert re.match(r"2 \* \(max(?: by \(target\) )?\(kneewatch_server_asleep\{[^}]*\}\) == 1\) or ", expr), expr
 
 
-@for_each([panel for uid, panel in PANELS if uid in {TARGET, SERVER}], title)
-def test_a_panel_about_what_many_have_not_says_so(panel: dict[str, Any]) -> None:
-    """GPUs, and whatever a server need not tell: no "No data" at three in the morning."""
-    asked = [target["expr"] for target in panel["targets"]]
-    if any(series.name in expr for expr in asked for series in names.GPU):
-        assert "no GPU metrics" in panel["fieldConfig"]["defaults"]["noValue"]
-    if all("_users_" in expr for expr in asked):
-        assert panel["fieldConfig"]["defaults"]["noValue"]
+@for_each([panel for _, panel in PANELS], title)
+def test_an_empty_panel_says_what_is_missing(panel: dict[str, Any]) -> None:
+    """No "No data" at three in the morning, which may be a server without GPUs or a dead Kneewatch."""
+    said = panel["fieldConfig"]["defaults"]["noValue"]
+    assert said not in {"no data", "unknown", "not known", "never"}
+    if any(series.name in target["expr"] for target in panel["targets"] for series in names.GPU):
+        assert "no GPU metrics" in said or panel["type"] == "table"
+
+
+def test_points_are_of_fields_that_the_joined_frame_has() -> None:
+    """Grafana finds them by the names that are shown: those of the legends."""
+    (panel,) = [panel for _, panel in PANELS if panel["type"] == "xychart"]
+    x, *y = [target["legendFormat"] for target in panel["targets"]]
+    assert [(one["x"], one["y"], one["frame"]) for one in panel["options"]["series"]] == [(x, each, 0) for each in y]
+    assert {one["matcher"]["options"] for one in panel["fieldConfig"]["overrides"]} <= {x, *y}
+    (join,) = panel["transformations"]
+    assert join == {"id": "joinByField", "options": {"byField": "Time", "mode": "inner"}}
 
 
 def test_a_task_is_as_old_as_it_was_when_scraped() -> None:
@@ -307,7 +317,7 @@ def test_a_task_is_as_old_as_it_was_when_scraped() -> None:
 
 
 def test_an_upper_bound_that_the_last_result_lacks_is_an_earlier_one() -> None:
-    (target,) = next(panel["targets"] for _, panel in PANELS if panel["title"] == "Measured capacity")
+    target, *_ = next(panel["targets"] for _, panel in PANELS if panel["title"] == "Capacity and users")
     parts = {re.findall(r'"bound", "([^"]+)"', part)[0]: part for part in target["expr"].split("\nor ")}
     assert "and max" in parts["upper bound"]
     assert "unless max" in parts["earlier upper bound"]

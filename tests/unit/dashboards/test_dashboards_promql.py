@@ -69,7 +69,7 @@ def test_every_query_is_promql_of_series_that_are_exported_or_recorded(query: st
     assert "$" not in filled.replace('"$1"', "")  # of label_replace
     promql_parser.parse(filled)
     used = _series(query)
-    assert used or query.startswith("vector(")
+    assert used or query.startswith("vector(") or "ALERTS{" in query
     assert used <= KNOWN
 
 
@@ -90,6 +90,17 @@ def test_every_query_of_one_target_is_about_the_chosen_one() -> None:
     for uid, query in [*QUERIES, *MARKS]:
         if uid in {TARGET, SERVER, CAPACITY} and not _of_the_process(query):
             assert query.count("{") == query.count('target="$target"'), query
+
+
+def test_the_capacity_is_one_curve_on_each_dashboard() -> None:
+    drawn = [
+        (uid, panel["title"])
+        for uid, dashboard in BY_UID.items()
+        for panel in build.panels_of(dashboard)
+        if panel["type"] == "timeseries"
+        if any(re.search(rf"{names.CAPACITY_RPS.name}\b", target["expr"]) for target in panel["targets"])
+    ]
+    assert drawn == [(TARGET, "Users against capacity"), (CAPACITY, "Capacity and users")]
 
 
 @pytest.mark.parametrize("uid", BY_UID)

@@ -151,3 +151,30 @@ function linesOption(panel, width) {
     series: [...series, eventSeries()],
   });
 }
+
+/** Each moment as a point: one value over another one. */
+function pointsOption(panel) {
+  const { of } = panel.series[0];
+  const series = panel.series.map((one, i) => ({
+    type: "scatter", name: one.name, symbolSize: 6, yAxisIndex: onRight(one, panel) ? 1 : 0, itemStyle: { color: seriesColor(one, i), opacity: 0.75 },
+    data: one.values.map((value, at) => [one.x[at], value, moments(one)[at]]).filter(([x, y]) => x !== null && y !== null),
+  }));
+  const [left, right] = [0, 1].map((axis) => panel.series.filter((_, i) => series[i].yAxisIndex === axis));
+  return frame({
+    xAxis: {
+      type: "value", scale: true, name: of.custom?.axisLabel, nameLocation: "middle", nameGap: 22, nameTextStyle: { color: theme().soft, fontSize: 11 },
+      axisLabel: { color: theme().soft, fontSize: 11, hideOverlap: true, formatter: (value) => written(value, of) },
+      axisLine: { lineStyle: { color: theme().line } }, axisTick: { show: false }, splitLine: { show: false },
+    },
+    yAxis: [valueAxis(left, false), ...(right.length ? [valueAxis(right, true)] : [])],
+    legend: { show: false, data: panel.series.map((one) => one.name) },
+    tooltip: tooltip({
+      trigger: "item",
+      formatter: ({ seriesIndex, value: [x, y, at] }) => {
+        const one = panel.series[seriesIndex];
+        return tip(at, [[seriesColor(one, seriesIndex), one.name, `${shown(y, one.field).text} at ${written(x, of)}`]], 0);
+      },
+    }),
+    series,
+  });
+}

@@ -1,6 +1,6 @@
 // The page: each panel's data drawn into its place.
 
-const DRAW = { lines: chartPanel, states: chartPanel, heatmap: chartPanel, values: valuesPanel, table: tablePanel };
+const DRAW = { lines: chartPanel, states: chartPanel, heatmap: chartPanel, points: chartPanel, values: valuesPanel, table: tablePanel };
 const again = [];
 
 function marks() {

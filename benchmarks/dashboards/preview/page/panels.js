@@ -1,11 +1,11 @@
 // Panels: a chart with its legend and its table, single values, tables.
 
-const OPTIONS = { lines: linesOption, states: statesOption, heatmap: heatmapOption };
+const OPTIONS = { lines: linesOption, states: statesOption, heatmap: heatmapOption, points: pointsOption };
 const charts = new Map();
 
 function chartPanel(panel, body, title) {
   const place = element("div", { class: "chart", role: "img", tabindex: "0", "aria-label": `${title}: ${inWords(panel)}` });
-  const legend = panel.kind === "lines" ? lineLegend(panel) : panel.kind === "states" ? stateLegend(panel) : null;
+  const legend = ["lines", "points"].includes(panel.kind) ? lineLegend(panel) : panel.kind === "states" ? stateLegend(panel) : null;
   const figure = element("div", { class: "figure" }, place, legend);
   body.append(figure);
   const draw = () => {

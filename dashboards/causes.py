@@ -1,4 +1,4 @@
-"""A row of the Target dashboard: causes, by the server's own metrics."""
+"""Panels on causes, by the server's own metrics: what the Target dashboard shows, and the rest for the Server one."""
 
 from dashboards import panels
 from dashboards.pieces import GREEN, YELLOW, PlacedPanel, Query
@@ -9,11 +9,12 @@ _NOT_EXPORTED = "the server does not export it"
 
 
 def causes() -> list[PlacedPanel]:
-    """Return the panels on queue, prefill and decode, and on their causes."""
-    return [*_phases(), *_load(), *_kv_cache(), *_preemptions_and_prefix_hits(), *_engine()]
+    """Return the panels that most often explain a slow server."""
+    return [*_where(), *_kv_cache()]
 
 
-def _phases() -> list[PlacedPanel]:
+def _where() -> list[PlacedPanel]:
+    waiting = f"{names.SERVER['waiting_by_reason'].name}{{{TARGET}}}"
     return [
         panels.timeseries(
             "Where a request's time goes",
@@ -28,6 +29,80 @@ def _phases() -> list[PlacedPanel]:
             stacked=True,
             no_value=_NOT_EXPORTED,
         ),
+        panels.timeseries(
+            "Requests in the server",
+            "Running is the batch; waiting is the queue. Good: no request waits for long. Waiting that stays above zero"
+            " means more load than the server can serve.",
+            unit="short",
+            queries=[
+                Query(largest(names.SERVER["running"]), "running"),
+                Query(f"max by (reason) ({waiting})", "waiting {{reason}}"),
+            ],
+            no_value=_NOT_EXPORTED,
+        ),
+        panels.timeseries(
+            "Stalled engine",
+            "How long an engine has had requests without any progress, whatever /health says. Good: zero. A long"
+            " prefill in one step looks the same while it lasts. With Kneewatch's plugin for vLLM also the age of the"
+            " oldest request, and of the oldest without a token: a stuck one ends in no histogram.",
+            unit="s",
+            queries=[
+                Query(largest(names.STALLED), "stalled"),
+                Query(largest(names.SERVER["oldest_request"]), "oldest request"),
+                Query(largest(names.SERVER["oldest_unanswered"]), "oldest without a token"),
+            ],
+            no_value="the server exports no sign of progress",
+        ),
+    ]
+
+
+def _kv_cache() -> list[PlacedPanel]:
+    hits, lookups = (
+        f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
+        for series in (names.SERVER["prefix_cache_hits"], names.SERVER["prefix_cache_queries"])
+    )
+    return [
+        panels.timeseries(
+            "KV cache in use",
+            "Share of the KV cache in use, of the fullest engine. A full cache is good use of memory as long as no"
+            " request is preempted or late.",
+            unit="percentunit",
+            queries=[Query(largest(names.SERVER["kv_cache_usage"]), "KV cache")],
+            maximum=1,
+            no_value=_NOT_EXPORTED,
+        ),
+        panels.timeseries(
+            "Preemptions",
+            "Requests pushed out of the KV cache and computed again: per request on the left, per second on the right."
+            " Good: zero. Otherwise users see stalled streams.",
+            unit="short",
+            queries=[
+                Query(mean(names.SERVER_PREEMPTIONS_PER_REQUEST), "per request"),
+                Query(pace(names.SERVER["preemptions"]), "per second", is_on_right_axis=True),
+            ],
+            right_unit="ops",
+            no_value=_NOT_EXPORTED,
+        ),
+        panels.timeseries(
+            "Prefix hits",
+            "Share of prompt tokens found in the prefix cache. Good: steady, at the share that your prompts have in"
+            " common. A fall means longer prefills; its causes are evictions, restarts, or routing that scatters"
+            " sessions.",
+            unit="percentunit",
+            queries=[Query(f"{hits} / ({lookups} > 0)", "hits")],
+            maximum=1,
+            no_value="no prefix cache lookups",
+        ),
+    ]
+
+
+def causes_in_detail() -> list[PlacedPanel]:
+    """Return the panels that tell more of queue, prefill, batch and KV cache, and of what the server refuses."""
+    return [*_queue(), *_batch(), *_signs()]
+
+
+def _queue() -> list[PlacedPanel]:
+    return [
         panels.timeseries(
             "Queue and prefill, p95",
             "95th percentiles of queue and prefill time; on the right the queue's share of both, by five-minute means."
@@ -57,7 +132,7 @@ def _phases() -> list[PlacedPanel]:
             ],
             right_unit="short",
             no_value="no canaries, no users, and no plugin",
-            width=24,
+            width=16,
         ),
     ]
 
@@ -71,20 +146,8 @@ def _wait_by_prompt() -> str:
     return f"({queue} + {prefill}) / ({requests} > 0)"
 
 
-def _load() -> list[PlacedPanel]:
-    waiting = f"{names.SERVER['waiting_by_reason'].name}{{{TARGET}}}"
+def _batch() -> list[PlacedPanel]:
     return [
-        panels.timeseries(
-            "Requests in the server",
-            "Running is the batch; waiting is the queue. Good: no request waits for long. Waiting that stays above zero"
-            " means more load than the server can serve.",
-            unit="short",
-            queries=[
-                Query(largest(names.SERVER["running"]), "running"),
-                Query(f"max by (reason) ({waiting})", "waiting {{reason}}"),
-            ],
-            no_value=_NOT_EXPORTED,
-        ),
         panels.timeseries(
             "Batch",
             "Prompt and output tokens that one engine step computes. Good: high under load, which uses the GPU well. At"
@@ -110,17 +173,8 @@ def _load() -> list[PlacedPanel]:
     ]
 
 
-def _kv_cache() -> list[PlacedPanel]:
+def _signs() -> list[PlacedPanel]:
     return [
-        panels.timeseries(
-            "KV cache in use",
-            "Share of the KV cache in use, of the fullest engine. A full cache is good use of memory as long as no"
-            " request is preempted or late.",
-            unit="percentunit",
-            queries=[Query(largest(names.SERVER["kv_cache_usage"]), "KV cache")],
-            maximum=1,
-            no_value=_NOT_EXPORTED,
-        ),
         panels.states(
             "Signs of KV cache pressure",
             "In the last minute: usage of 90 % or more, requests that wait for room in the cache, preemptions,"
@@ -133,55 +187,6 @@ def _kv_cache() -> list[PlacedPanel]:
             texts={"0": ("no", GREEN), "1": ("yes", YELLOW)},
             width=8,
             no_value=_NOT_EXPORTED,
-        ),
-    ]
-
-
-def _preemptions_and_prefix_hits() -> list[PlacedPanel]:
-    hits, lookups = (
-        f"max(rate({series.name}{{{TARGET}}}[{RATE}]))"
-        for series in (names.SERVER["prefix_cache_hits"], names.SERVER["prefix_cache_queries"])
-    )
-    return [
-        panels.timeseries(
-            "Preemptions",
-            "Requests pushed out of the KV cache and computed again: per request on the left, per second on the right."
-            " Good: zero. Otherwise users see stalled streams.",
-            unit="short",
-            queries=[
-                Query(mean(names.SERVER_PREEMPTIONS_PER_REQUEST), "per request"),
-                Query(pace(names.SERVER["preemptions"]), "per second", is_on_right_axis=True),
-            ],
-            right_unit="ops",
-            no_value=_NOT_EXPORTED,
-        ),
-        panels.timeseries(
-            "Prefix hits",
-            "Share of prompt tokens found in the prefix cache. Good: steady, at the share that your prompts have in"
-            " common. A fall means longer prefills; its causes are evictions, restarts, or routing that scatters"
-            " sessions.",
-            unit="percentunit",
-            queries=[Query(f"{hits} / ({lookups} > 0)", "hits")],
-            maximum=1,
-            no_value="no prefix cache lookups",
-        ),
-    ]
-
-
-def _engine() -> list[PlacedPanel]:
-    return [
-        panels.timeseries(
-            "Stalled engine",
-            "How long an engine has had requests without any progress, whatever /health says. Good: zero. A long"
-            " prefill in one step looks the same while it lasts. With Kneewatch's plugin for vLLM also the age of the"
-            " oldest request, and of the oldest without a token: a stuck one ends in no histogram.",
-            unit="s",
-            queries=[
-                Query(largest(names.STALLED), "stalled"),
-                Query(largest(names.SERVER["oldest_request"]), "oldest request"),
-                Query(largest(names.SERVER["oldest_unanswered"]), "oldest without a token"),
-            ],
-            no_value="the server exports no sign of progress",
         ),
         panels.timeseries(
             "Rejections and corrupted requests",
