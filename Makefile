@@ -51,7 +51,7 @@ endef
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm systems bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock dist sbom site clean
+.PHONY: help .venv demo test test-long test-faults test-all check quick-tests lint vllm systems bench-client bench-capacity bench-timed bench-alerts bench-dashboards pictures generate lock dist deb sbom site clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|' 2>/dev/null \
@@ -188,6 +188,11 @@ dist: .venv/.compiled sbom ## write dist/: wheel (for any machine), sdist, chart
 	    && tar -czf dist/kneewatch-mixin-$$version.tar.gz deploy/mixin alerts/generated dashboards/generated \
 	    && $(BIN)/kneewatch alerts -o dist --format operator \
 	    && cp alerts/generated/kneewatch.rules.yml dist/ && ls -l dist
+
+deb: .venv/.compiled ## write dist/kneewatch_VERSION_ARCH.deb, a package for machines with this Debian or Ubuntu
+	@$(BIN)/python $(PIP_INSTALL) $(UV)
+	@rm -rf dist/deb && $(BIN)/uv build -q --wheel --python /usr/bin/python3 -o dist/deb
+	@deploy/debian/build.sh $(BIN)/uv dist/deb/*.whl dist && rm -r dist/deb
 
 site: .venv/.compiled ## write dist/site/site, the documentation with its search; building it needs no network
 	@$(BIN)/python benchmarks/site.py prepare dist/site

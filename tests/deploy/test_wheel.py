@@ -1,6 +1,7 @@
 """The wheel in an empty environment, beside another distribution that has a package named `probe`."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -170,3 +171,21 @@ def test_vllm_loads_the_plugin_and_nothing_else(site: Path, tmp_path: Path) -> N
 (point,) = entry_points(group="vllm.stat_logger_plugins"); print(point.load().__name__)
 assert sys.path == before and not {"probe", "exporters"} & sys.modules.keys()"""
     assert run(site, tmp_path, "python", "-c", code, path=str(tmp_path)) == "StepStatLogger\n"
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
+def test_a_debian_package_has_it_with_paths_of_the_machine_that_installs_it(wheel: Path, tmp_path: Path) -> None:
+    quick = os.environ | {"DPKG_DEB_COMPRESSOR_TYPE": "none"}
+    subprocess.run([ROOT / "deploy/debian/build.sh", UV, wheel, tmp_path], check=True, timeout=300, env=quick)
+    (package,) = tmp_path.glob("kneewatch_*.deb")
+    subprocess.run(["dpkg-deb", "--extract", package, tmp_path / "root"], check=True, timeout=60)
+    home = tmp_path / "root/opt/kneewatch"
+    assert [file.name for file in (home / "bin").iterdir() if not file.is_symlink()] == ["kneewatch"]
+    assert (home / "bin/kneewatch").read_text().startswith("#!/opt/kneewatch/bin/python")
+    texts = [file for file in home.rglob("*") if file.is_file() and file.suffix in {"", ".cfg", ".json", ".py"}]
+    assert not [file for file in texts if "/tmp/tmp." in file.read_text(errors="replace")], "where it was built"  # noqa: S108
+    assert (tmp_path / "root/etc/kneewatch/kneewatch.yml").stat().st_mode & 0o777 == 0o640
+    told = subprocess.run(
+        [home / "bin/python", "-m", "kneewatch", "--version"], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.startswith(f"kneewatch {__version__}")
