@@ -77,7 +77,7 @@ class BuildHook(BuildHookInterface[Any]):
         except CompileError as error:
             if _COMPILE == "require":
                 raise
-            self.app.display_warning(f"simulator: interpreted, and forecasts take five times as long: {error}")
+            self.app.display_warning(f"simulator: interpreted, and forecasts take six times as long: {error}")
             return
         build_data["force_include"] |= {str(file): f"{_IN_WHEEL}/{file.name}" for file in found.iterdir()}
         build_data["pure_python"] = False

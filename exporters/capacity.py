@@ -9,7 +9,7 @@ from probe.capacity.trend.change_detection import METHODS
 from probe.capacity.trend.fingerprint import as_number, capacity_sample, fingerprint, is_comparable, measured_mode
 from probe.capacity.trend.headroom import headroom
 from probe.core import reasons
-from probe.core.result import Capacity, CapacityResult
+from probe.core.result import CapacityResult
 from probe.core.shift import CapacitySample, Shift
 from probe.core.snapshot import REPLICAS, UserLoad
 from probe.core.step import StepSummary
@@ -54,8 +54,8 @@ class CapacityExporter:
         self._trips = counter_by_target(names.GUARD_TRIPS, registry)
         self._over = counter_by_target(names.OVER_OBJECTIVE, registry)
         self._all = [metric for metric in vars(self).values() if isinstance(metric, ByTarget)]
-        # The labels of the knee, what was found and with how many replicas, by target and kind.
-        self._shown: dict[tuple[str, str], tuple[tuple[str, ...], Capacity, str | None]] = {}
+        # The labels of the knee and the result, by target and kind.
+        self._shown: dict[tuple[str, str], tuple[tuple[str, ...], CapacityResult]] = {}
         self._compared: dict[str, tuple[str, ...]] = {}  # the labels of each target's shift
 
     def forget(self, target: str) -> None:
@@ -142,7 +142,7 @@ class CapacityExporter:
                 metric.labels(*labels).set(value)
         self._show_bottleneck(before, labels, capacity.bottleneck)
         self._headroom.remove(*before)
-        self._shown[key] = labels, capacity, result.context.flags.get(REPLICAS)
+        self._shown[key] = labels, result
 
     def _show_bottleneck(self, before: tuple[str, ...], labels: tuple[str, ...], found: str | None) -> None:
         for name in BOTTLENECKS:
@@ -151,15 +151,20 @@ class CapacityExporter:
             for name in BOTTLENECKS:
                 self._bottleneck.labels(*labels, name).set(name == found)
 
-    def publish_headroom(self, target: str, users: UserLoad | None, replicas: str | None = None) -> None:
+    def publish_headroom(
+        self, target: str, users: UserLoad | None, replicas: str | None = None, *, forecasts_since_s: float = 0.0
+    ) -> None:
         """Publish the headroom of each capacity. Remove it while user traffic is unknown, and while there are other
-        than as many replicas as it was measured with: the server can do less than that, or more.
+        than as many replicas as it was measured with: the server can do less than that, or more. Remove that of a
+        forecast from before `forecasts_since_s`, which says nothing about now.
         """
         for kind in _KINDS:
             if (target, kind) not in self._shown:
                 continue
-            labels, capacity, measured_with = self._shown[target, kind]
-            left = headroom(users, capacity) if replicas == measured_with else None
+            labels, result = self._shown[target, kind]
+            is_of_now = replicas == result.context.flags.get(REPLICAS)
+            is_old = kind != _MEASURED and result.ended_s < forecasts_since_s
+            left = headroom(users, result.capacity) if is_of_now and not is_old else None
             if left is not None:
                 self._headroom.labels(*labels).set(left)
             else:

@@ -17,6 +17,7 @@ import argparse
 import json
 import platform
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
@@ -56,6 +57,7 @@ class Light:
     lower_rps: float | None
     upper_rps: float | None
     reason: str | None
+    cpu_s: float  # that the forecast took
 
     @property
     def error(self) -> float | None:
@@ -83,8 +85,10 @@ def run(name: str, truth_rps: float, share: float, seed: int) -> list[Light]:
     flags = Hints(case.profile.max_num_seqs, case.profile.max_num_batched_tokens)
     answers = []
     for hints in (flags, NO_HINTS):
+        began_s = time.process_time()
         found = forecast(snapshots, case.workload, case.objectives, hints)
-        answer = found.requests_per_second, found.lower, found.upper, found.reason
+        cpu_s = round(time.process_time() - began_s, 2)
+        answer = found.requests_per_second, found.lower, found.upper, found.reason, cpu_s
         answers.append(Light(name, share, seed, hints is flags, truth_rps, *answer))
     return answers
 
@@ -125,6 +129,7 @@ def summary(runs: Sequence[Light]) -> Iterator[str]:
             f"{share:.0%}, {'flags known' if flags else 'nothing known'}: {len(of) - len(told)} of {len(of)} withheld,"
             f" {bounds} lower bounds, {near} within 10 %, {sum(one.has_held for one in told)} of {len(told)} held"
             + (f"; error {median(errors):.1%} in the median, {errors[-1]:.1%} at most" if errors else "")
+            + f"; {median(one.cpu_s for one in told or of):.2g} s of CPU in the median"
         )
 
 

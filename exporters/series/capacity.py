@@ -54,7 +54,11 @@ KNEE_CONCURRENCY = _declare(
     "gauge", "knee_concurrency", "Requests in flight at the knee; absent where no load broke an objective", _KNEE
 )
 CAPACITY_LAST_SUCCESS = _declare(
-    "gauge", "capacity_last_success_timestamp_seconds", "Time of the last capacity result", _KNEE
+    "gauge",
+    "capacity_last_success_timestamp_seconds",
+    'Time of the last capacity result; with mode="forecast", up to when it has learnt all that there was: now minus'
+    " this is a forecast's age",
+    _KNEE,
 )
 CAPACITY_FINGERPRINT = _declare(
     "gauge",

@@ -185,9 +185,10 @@ class CapacityConfig(ConfigSection):
     mode: Annotated[Literal["off", "forecast", "verify"], SwitchedOff] = "forecast"
     """`forecast` adds no load; `verify` also runs step-up load on schedule; with `off` only commands measure."""
     forecast_every: AtLeastAMinute = default_duration("30m")
-    """Interval of forecasts, at least `1m`; each takes 1 to 4 s of one core, in a separate process. While there is
-    too little evidence, a forecast is also made each time the evidence has doubled. Every fourth time, [what users
-    send](capacity.md#capacity-for-what-users-send) is forecast too, if it is known and is not the workload.
+    """Interval of forecasts, at least `1m`, within `forecast_cores`: each takes half a second to two seconds of CPU.
+    While there is too little evidence, a forecast is also made each time the evidence has doubled; none is made where
+    the server has shown nothing new. [What users send](capacity.md#capacity-for-what-users-send) is forecast too,
+    if it is known and is not the workload.
     """
     history: MatcherText | None = None
     """Label matchers that select only this server's own series in Prometheus, such as `job="vllm",pod="llama-0"`, for
@@ -235,6 +236,11 @@ class CapacityConfig(ConfigSection):
     """Startup flags and hardware of the server that vLLM's metrics do not show."""
     budget: BudgetConfig = BudgetConfig()
     """Maximum cost of one capacity run, and of all runs of a day."""
+
+    @property
+    def forecast_valid_s(self) -> float:
+        """Return for how long (s) a forecast says something about now: two intervals, and never less than an hour."""
+        return max(2 * self.forecast_every, 3600.0)
 
     @property
     def has_fixed_steps(self) -> bool:

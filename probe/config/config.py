@@ -46,6 +46,7 @@ def _address(text: str) -> str:
 
 
 RayAddress = Annotated[str, AfterValidator(_address), Field(title="address of a Ray cluster")]
+CoreShare = Annotated[float, Field(ge=0.01, le=64, allow_inf_nan=False), NotASwitch]
 RunCount = Annotated[int, Field(ge=1, le=64), NotASwitch]
 # No run can keep more workers busy.
 WorkerCount = Annotated[int, Field(ge=1, le=256), NotASwitch]
@@ -170,6 +171,11 @@ class Config(ConfigSection):
     capacity_runs_at_once: RunCount = 1
     """How many scheduled capacity runs may go on at once, each on another server. With more than 1 they share this
     machine's cores and memory, and what is common to their servers: a GPU, a node, a gateway.
+    """
+    forecast_cores: CoreShare = 0.25
+    """CPU that the forecasts of all targets may take together, in cores of this machine. They are computed in as many
+    processes as this is cores, rounded up, with low priority, and those with the oldest evidence come first. Where it
+    is too little for `capacity.forecast_every`, each is made less often.
     """
     objectives: dict[Name, ObjectivesConfig] = Field(default_factory=dict)
     """Service level objectives, by name."""

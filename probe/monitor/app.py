@@ -32,6 +32,7 @@ from probe.discovery.manager import DiscoveryManager
 from probe.discovery.types import DiscoveredServer
 from probe.monitor.bounded_log import TaskLog
 from probe.monitor.desired_targets import Shard
+from probe.monitor.forecast_queue import ForecastQueue
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.self_watch import SelfWatch
 from probe.monitor.target_monitor import TargetMonitor
@@ -72,7 +73,11 @@ class App:
         self._schedule = Scheduler(
             clock, self._task_succeeded, self._task_failed, self.measurements.health.observe_lateness
         )
-        self._tasks = TargetTasks(self._schedule, self.measurements, clock, lambda: self.config.capacity_runs_at_once)
+        self._forecasts = ForecastQueue(
+            clock, lambda: self.config.forecast_cores, self._task_succeeded, self._task_failed
+        )
+        runs_at_once = lambda: self.config.capacity_runs_at_once  # noqa: E731
+        self._tasks = TargetTasks(self._schedule, self.measurements, clock, self._forecasts, runs_at_once)
         self._targets = TargetSet(config, shard, clock=clock, sink=self.measurements, tasks=self._tasks)
         self._discoveries = DiscoveryManager(self._discovered, self._targets.discovery_problem)
         exporters = self._targets.exporters
@@ -105,9 +110,8 @@ class App:
             histories, store = self.measurements.histories, self.measurements.store
             storing = (partial(histories.keep_storing, self._clock), store.keep_saving)
             telling = (self.measurements.otlp.follow,) if self.measurements.otlp is not None else ()
-            background = [
-                asyncio.create_task(keep_running(each)) for each in (*work, *storing, *telling, self._alerts.follow)
-            ]
+            following = (self._alerts.follow, self._forecasts.follow)
+            background = [asyncio.create_task(keep_running(each)) for each in (*work, *storing, *telling, *following)]
             ready(url)
             try:
                 await stop.wait()
@@ -148,7 +152,7 @@ class App:
                 status,
                 history=histories.get(status.name),
                 next_run_s=next_s(TaskId("capacity", status.name)),
-                next_forecast_s=next_s(TaskId("forecast", status.name)),
+                next_forecast_s=self._forecasts.next_s(status.name),
             )
             for status in self._targets.statuses()
         ]

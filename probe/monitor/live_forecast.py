@@ -1,12 +1,13 @@
 """The forecasts of one target's capacity from its live traffic. They add no load.
 
-`LiveForecast` repeats them for a monitored target: one for the workload of its capacity, and a rarer one for what users
-send where that is another workload. In: the history of the server's snapshots. Out: a Capacity of mode "forecast"
-(capacity/model/forecast.py).
+`LiveForecast` repeats them for a monitored target: one for the workload of its capacity, and one for what users send
+where that is another workload; none where the server has shown nothing new. In: the history of the server's snapshots.
+Out: a Capacity of mode "forecast" (capacity/model/forecast.py).
 """
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from socket import gethostname
 
@@ -24,14 +25,23 @@ from probe.core.workload import Workload
 from probe.monitor.capacity_workload import CapacityWorkload
 from probe.monitor.wiring import shape_of
 from probe.observe.server_observer import ServerObserver
-from probe.observe.snapshot_history import PackedSnapshots, SnapshotHistory, unpack
-from probe.runtime.helper_process import run_in_helper
+from probe.observe.snapshot_history import Evidence, PackedSnapshots, SnapshotHistory, unpack
+from probe.report.figures import ago, number
+from probe.runtime.helper_process import Compute, run_in_helper
 
 _ENOUGH = 12
 # The interval after a first forecast without evidence.
 _SOON_S = 120.0
-# Intervals between two forecasts for what users send: each takes as much of a core as the other forecast.
-_USERS_EVERY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A forecast before its correction, and what it was made of: None in place of evidence that was too little."""
+
+    workload: Workload
+    hints: Hints
+    evidence: Evidence | None
+    result: CapacityResult
 
 
 class LiveForecast:
@@ -50,55 +60,85 @@ class LiveForecast:
         self._workload = workload
         self._objectives = objectives
         self._clock = clock
-        self.last_result: CapacityResult | None = None
-        self.for_users: CapacityResult | None = None
-        self._tried: tuple[Workload, int, float] | None = None  # for users: with what, when, and with how much evidence
+        self._made: _Made | None = None
+        self._made_for_users: _Made | None = None
+        self._shown: CapacityResult | None = None
+        self._shown_for_users: CapacityResult | None = None
+
+    @property
+    def last_result(self) -> CapacityResult | None:
+        """Return the last forecast; one that is out of date says so, and has no capacity."""
+        return self._in_date(self._shown)
+
+    @property
+    def for_users(self) -> CapacityResult | None:
+        """Return the last forecast for what users send, as `last_result`."""
+        return self._in_date(self._shown_for_users)
 
     async def update(
-        self, model: str, settings: CapacityConfig, correct: Callable[[CapacityResult], CapacityResult]
+        self,
+        model: str,
+        settings: CapacityConfig,
+        correct: Callable[[CapacityResult], CapacityResult],
+        compute: Compute = run_in_helper,
     ) -> tuple[CapacityResult, float | None]:
         """Forecast, and return the result with the seconds until the next attempt: None if a capacity was found.
 
         Each attempt waits for twice the evidence. `model`: the model that the server serves; `settings`: with all flags
         of the server that are known; `correct` applies the record of earlier forecasts.
         """
-        history = self._observer.state.history
         workload = self._workload.current()
         if workload is not None:
-            capacity = await live_forecast(history, workload, self._objectives, hints_of(settings.server))
+            self._made = await self._make(self._made, model, settings, workload, compute)
+            found = self._made.result
         else:
             capacity = Capacity(mode="forecast", reason=f"not enough evidence: {self._workload.lacking()}")
-        self.last_result = correct(self._result(model, settings, workload or self._workload.configured, capacity))
-        is_found = capacity.requests_per_second is not None
-        return self.last_result, None if is_found else max(history.seconds, _SOON_S)
+            found = self._result(model, settings, self._workload.configured, capacity)
+        self._shown = correct(found)
+        is_found = self._shown.capacity.requests_per_second is not None
+        return self._shown, None if is_found else max(self._observer.state.history.seconds, _SOON_S)
 
     async def update_for_users(
-        self, model: str, settings: CapacityConfig, correct: Callable[[CapacityResult], CapacityResult]
+        self,
+        model: str,
+        settings: CapacityConfig,
+        correct: Callable[[CapacityResult], CapacityResult],
+        compute: Compute = run_in_helper,
     ) -> CapacityResult | None:
         """Forecast for what users send, and return the result; None where that is the workload already, or not known.
 
-        None too while it is not due: at each fourth interval, or sooner for another mix, or where the last attempt
-        found nothing and there is twice the evidence. Takes the same arguments as `update`.
+        Takes the same arguments as `update`.
         """
-        history, users = self._observer.state.history, self._workload.of_users()
-        if users is None or not self._is_due(users, history.seconds):
+        users = self._workload.of_users()
+        if users is None:
             return None
-        self._tried = (users, self._clock.monotonic_ns(), history.seconds)
-        capacity = await live_forecast(history, users, self._objectives, hints_of(settings.server))
-        self.for_users = correct(self._result(model, settings, users, capacity))
-        return self.for_users
+        self._made_for_users = await self._make(self._made_for_users, model, settings, users, compute)
+        self._shown_for_users = correct(self._made_for_users.result)
+        return self._shown_for_users
 
-    def _is_due(self, users: Workload, evidence_s: float) -> bool:
-        if self._tried is None:
-            return True
-        workload, at_ns, known_s = self._tried
-        is_found = self.for_users is not None and self.for_users.capacity.requests_per_second is not None
-        waited_s = (self._clock.monotonic_ns() - at_ns) / 1e9
-        return (
-            users is not workload
-            or (not is_found and evidence_s >= 2 * known_s)
-            or waited_s >= (_USERS_EVERY - 0.5) * self._target.capacity.forecast_every
-        )
+    async def _make(
+        self, last: _Made | None, model: str, settings: CapacityConfig, workload: Workload, compute: Compute
+    ) -> _Made:
+        """Return the forecast; the last one, as of now, where the server has shown nothing new since."""
+        history, hints = self._observer.state.history, hints_of(settings.server)
+        evidence = history.evidence if len(history.packed) >= _ENOUGH else None
+        if (
+            last is not None
+            and (last.workload, last.hints) == (workload, hints)
+            and not _is_news(history, last.evidence)
+        ):
+            return replace(last, result=replace(last.result, started=datetime.fromtimestamp(self._clock.wall_s(), UTC)))
+        capacity = await live_forecast(history, workload, self._objectives, hints, compute)
+        return _Made(workload, hints, evidence, self._result(model, settings, workload, capacity))
+
+    def _in_date(self, result: CapacityResult | None) -> CapacityResult | None:
+        if result is None or (rate := result.capacity.requests_per_second) is None:
+            return result
+        age_s = self._clock.wall_s() - result.ended_s
+        if age_s <= self._target.capacity.forecast_valid_s:
+            return result
+        reason = f"out of date: {number(rate)} requests/s by the evidence of {ago(0.0, age_s)}, and none was made since"
+        return replace(result, capacity=Capacity(mode="forecast", reason=reason))
 
     def _result(self, model: str, settings: CapacityConfig, workload: Workload, capacity: Capacity) -> CapacityResult:
         shape, gpus = shape_of(self._target), self._observer.gpus
@@ -107,14 +147,24 @@ class LiveForecast:
         return forecast_result(self._target.name, model, context, capacity, self._clock.wall_s(), made=made)
 
 
-async def live_forecast(history: SnapshotHistory, workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:
+def _is_news(history: SnapshotHistory, since: Evidence | None) -> bool:
+    return since is None or history.has_news(since)
+
+
+async def live_forecast(
+    history: SnapshotHistory,
+    workload: Workload,
+    objectives: Objectives,
+    hints: Hints,
+    compute: Compute = run_in_helper,
+) -> Capacity:
     """Return the capacity that follows from a server's history. Raise HelperError where it cannot be computed."""
     packed = history.packed
     if len(packed) < _ENOUGH:
         return Capacity(mode="forecast", reason=f"not enough evidence: scrapes of the server: {len(packed)}")
     # In the helper process: seconds of arithmetic would hold the event loop up.
     name = "probe.monitor.live_forecast:forecast_of_packed"
-    found: Capacity = await run_in_helper(name, packed, workload, objectives, hints)
+    found: Capacity = await compute(name, packed, workload, objectives, hints)
     return found
 
 

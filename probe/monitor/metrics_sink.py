@@ -3,6 +3,7 @@
 Every TargetMonitor reports here. `add` announces a target before its first measurement; `forget` removes it.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,7 @@ class MetricsSink:
         self.store = Store(store, self._not_stored)
         self._capacity_samples: dict[str, list[CapacitySample]] = {}  # by target, oldest first
         self._forecasts: dict[str, CapacityResult] = {}  # the last of each target
+        self._forecasts_valid_s: dict[str, float] = {}  # by target
         self._replicas: dict[str, str | None] = {}  # by target: how many are read together
 
     def promise(self, objectives: Iterable[Objectives]) -> None:
@@ -108,6 +110,7 @@ class MetricsSink:
             for kind, model, seconds in zip(target.kinds, models, valid_s, strict=True):
                 self._client.start_at_zero(name, model, kind.canary.workload, Traffic.CANARY, seconds)
             self.histories.open(name, objectives)
+        self._forecasts_valid_s[name] = target.capacity.forecast_valid_s
         if target.capacity.mode != "verify":
             return []
         self._capacity.start_at_zero(name, longest_interval_s(target.capacity.schedule.cron))
@@ -128,6 +131,7 @@ class MetricsSink:
             exporter.forget(target)
         self._capacity_samples.pop(target, None)
         self._forecasts.pop(target, None)
+        self._forecasts_valid_s.pop(target, None)
         self._replicas.pop(target, None)
 
     def add_history(self, target: str, workload: str, samples: Sequence[CapacitySample]) -> None:
@@ -167,7 +171,8 @@ class MetricsSink:
 
     def cross_checks(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
         self._cross_checks.observe(target, found)
-        self._capacity.publish_headroom(target, users, self._replicas.get(target))
+        since_s = self._clock.wall_s() - self._forecasts_valid_s.get(target, math.inf)
+        self._capacity.publish_headroom(target, users, self._replicas.get(target), forecasts_since_s=since_s)
 
     def gpus(self, target: str, snapshot: GpuSnapshot | None) -> None:
         if snapshot is None:

@@ -25,6 +25,7 @@ from probe.monitor.live_forecast import LiveForecast
 from probe.monitor.startup_flags import StartupFlags
 from probe.monitor.target_context import MeasurementSink, TargetContext, new_admission_check, new_observer, new_scraper
 from probe.monitor.wiring import lock
+from probe.runtime.helper_process import Compute, run_in_helper
 
 _log = structlog.get_logger()
 
@@ -179,16 +180,17 @@ class TargetMonitor:
         """Report that a capacity run could not begin in time."""
         self._runs.give_up(detail)
 
-    async def forecast(self) -> float | None:
-        """Forecast the capacity from live traffic, at times also that for what users send, and hand both to the sink.
+    async def forecast(self, compute: Compute = run_in_helper) -> float | None:
+        """Forecast the capacity from live traffic, and that for what users send, and hand both to the sink.
 
         Return after how many seconds to try again, with twice the evidence; None if the capacity was found.
         """
         await self._flags.update()
         settings, correct = self._flags.target.capacity, self._sink.corrected
-        result, next_s = await self._forecast.update(self.model, settings, correct)
+        result, next_s = await self._forecast.update(self.model, settings, correct, compute)
         self._sink.forecast(result)
-        if (for_users := await self._forecast.update_for_users(self.model, settings, correct)) is not None:
+        for_users = await self._forecast.update_for_users(self.model, settings, correct, compute)
+        if for_users is not None:
             self._sink.forecast_for_users(for_users)
         return next_s
 

@@ -16,6 +16,7 @@ from probe.config.time_limits import canary_limits
 from probe.core.clock import Clock
 from probe.core.durations import format_duration
 from probe.core.errors import TargetError
+from probe.monitor.forecast_queue import FORECAST, ForecastQueue
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.run_slots import RunSlots
 from probe.monitor.target_monitor import TargetMonitor
@@ -39,11 +40,16 @@ class TargetTasks:
     """The tasks of all targets of one process."""
 
     def __init__(
-        self, schedule: Scheduler, sink: MetricsSink, clock: Clock, runs_at_once: Callable[[], int] = lambda: 1
+        self,
+        schedule: Scheduler,
+        sink: MetricsSink,
+        clock: Clock,
+        forecasts: ForecastQueue,
+        runs_at_once: Callable[[], int] = lambda: 1,
     ) -> None:
         """Take `runs_at_once`: returns how many capacity runs may go on at once."""
-        self._schedule, self._sink, self._clock = schedule, sink, clock
-        self._slots, self._one_forecast, self._one_question = RunSlots(runs_at_once), asyncio.Lock(), asyncio.Lock()
+        self._schedule, self._sink, self._clock, self._forecasts = schedule, sink, clock, forecasts
+        self._slots, self._one_question = RunSlots(runs_at_once), asyncio.Lock()
         self._recalled: set[str] = set()  # targets whose history Prometheus has told
 
     def plan(self, monitor: TargetMonitor, config: Config, position: float, *, is_found: bool = False) -> None:
@@ -61,8 +67,8 @@ class TargetTasks:
             self._plan_canaries(monitor, config, position, wall_s)
         if target.capacity.mode != "off":
             every_s = target.capacity.forecast_every
-            self._schedule.every(TaskId("forecast", name), every_s, partial(self._forecast, monitor))
-            health.announce_task("forecast", name, every_s, wall_s)
+            self._forecasts.add(name, every_s, monitor.forecast)
+            health.announce_task(FORECAST, name, every_s, wall_s)
         if target.capacity.mode == "verify":
             run = partial(self.capacity_run, monitor, config.prometheus)
             grace_s = target.capacity.schedule.grace
@@ -91,7 +97,7 @@ class TargetTasks:
 
     async def drop(self, target: str) -> None:
         """Remove a target's tasks. Cancel those that run, and wait until they have ended."""
-        await self._schedule.drop(target)
+        await asyncio.gather(self._schedule.drop(target), self._forecasts.drop(target))
         self._recalled.discard(target)
 
     async def capacity_run(self, monitor: TargetMonitor, prometheus: PrometheusConfig | None, due_s: float) -> None:
@@ -148,18 +154,6 @@ class TargetTasks:
         if drop is not None and 0 <= ago_s < _GOES_ON_FOR_S:
             due_s = 0.0 if drop.confirms is None else _CONFIRMED_IN_S - ago_s
             self._schedule.bring_forward(TaskId("capacity", target), max(due_s, _GOES_ON_IN_S))
-
-    async def _forecast(self, monitor: TargetMonitor) -> None:
-        """Make a forecast. One at a time: each takes a core for some seconds. Retry sooner after too little data."""
-        async with self._one_forecast:
-            if self._schedule.is_running:
-                again_s = await monitor.forecast()
-                if (
-                    again_s is not None
-                    and again_s < monitor.config.capacity.forecast_every
-                    and self._schedule.is_running
-                ):
-                    self._schedule.bring_forward(TaskId("forecast", monitor.config.name), again_s)
 
 
 def _interval_tasks(monitor: TargetMonitor) -> Iterator[tuple[str, float, Callable[[], Awaitable[object]]]]:

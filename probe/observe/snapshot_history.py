@@ -37,12 +37,15 @@ class Regime:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """Two minutes of snapshots, each packed. `number`: counts all episodes of the server, kept or not."""
+    """Two minutes of snapshots, each packed. `number`: counts all episodes of the server, kept or not; `tokens`: that
+    it computed.
+    """
 
     number: int
     ended_ns: int
     regime: Regime
     packed: tuple[bytes, ...]
+    tokens: float = 0.0
 
 
 class Episodes:
@@ -112,6 +115,17 @@ _PACK, _UNPACK = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(ServerSnapsh
 NEEDED = ("ttft", "itl", "iteration_tokens", "prefill", "prompt_length")
 
 
+_NEWS = 0.02  # of the tokens in the history: a forecast from 2 % more would be the same within chance
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """How far a history had come: the tokens that the server had computed, and how often it was cleared before."""
+
+    tokens: float
+    cleared: int
+
+
 @dataclass(frozen=True, slots=True)
 class PackedSnapshots:
     """Snapshots, compressed, in series without gaps, oldest first. `like`: the dictionary, an encoded snapshot."""
@@ -133,6 +147,8 @@ class SnapshotHistory:
         self._ended = 0  # episodes, kept or not
         self._like = b""
         self._interval_s = math.inf
+        self._tokens = 0.0  # that the server had computed, by the newest snapshot
+        self._cleared = 0
 
     def keep_at_interval(self, interval_s: float) -> None:
         """Note a target's scrape interval. Snapshots in between, for other targets of the page, are not kept."""
@@ -146,6 +162,7 @@ class SnapshotHistory:
         thin = replace(slim(snapshot, NEEDED), waiting_by_reason={})
         data = _PACK.encode(thin)
         self._like = self._like or data
+        self._tokens = _tokens(thin)
         packer = zlib.compressobj(level=1, zdict=self._like)
         self._recent.append((thin.at_ns, packer.compress(data) + packer.flush()))
         while self._recent[0][0] < thin.at_ns - _KEEP_NS or len(self._recent) > _KEEP:
@@ -157,6 +174,21 @@ class SnapshotHistory:
         self._ending.clear()
         self._episodes.clear()
         self._like = b""
+        self._tokens = 0.0
+        self._cleared += 1
+
+    @property
+    def evidence(self) -> Evidence:
+        """Return how far the history has come."""
+        return Evidence(self._tokens, self._cleared)
+
+    def has_news(self, since: Evidence) -> bool:
+        """Return whether a forecast may differ from one that was made then: by a token in fifty, or another server."""
+        if since.cleared != self._cleared or not self._recent:
+            return since != self.evidence
+        first = (self._ending or self._recent)[0][1]
+        kept = self._tokens - _tokens(*_unpacked(self._like, (first,))) + sum(e.tokens for e in self._episodes.kept)
+        return self._tokens - since.tokens > _NEWS * kept
 
     @property
     def seconds(self) -> float:
@@ -198,9 +230,11 @@ class SnapshotHistory:
 
     def _end_episode(self) -> None:
         packed = tuple(packed for _, packed in self._ending)
-        regime = regime_of(_unpacked(self._like, packed))
+        snapshots = _unpacked(self._like, packed)
+        regime = regime_of(snapshots)
         if regime is not None:
-            self._episodes.add(Episode(self._ended, self._ending[-1][0], regime, packed))
+            tokens = _tokens(snapshots[-1]) - _tokens(snapshots[0])
+            self._episodes.add(Episode(self._ended, self._ending[-1][0], regime, packed, tokens))
         self._ended += 1
         self._ending.clear()
 
@@ -208,6 +242,12 @@ class SnapshotHistory:
 def unpack(packed: PackedSnapshots) -> list[ServerSnapshot]:
     """Return the snapshots of a history as one series without gaps, with the fields that forecasts need."""
     return spliced([_unpacked(packed.like, each) for each in packed.series])
+
+
+def _tokens(snapshot: ServerSnapshot) -> float:
+    """Return the tokens that the server had computed. They are finite: what comes next may be compared with it."""
+    counted = (snapshot.prompt_tokens or 0.0) + (snapshot.generation_tokens or 0.0)
+    return counted if math.isfinite(counted) else 0.0
 
 
 def _unpacked(like: bytes, packed: Sequence[bytes]) -> list[ServerSnapshot]:

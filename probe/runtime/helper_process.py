@@ -13,10 +13,11 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from threading import Event, Lock, Thread, Timer
 from time import sleep
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from probe.core.errors import KneewatchError
 from probe.core.text import one_line
@@ -46,6 +47,7 @@ class HelperProcess:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for this process
         )
+        self.cpu_s = 0.0  # that it had taken at its last answer
         # A cancelled caller may ask again from another thread while its first one still waits.
         self._one_question = Lock()
 
@@ -89,7 +91,7 @@ class HelperProcess:
             with self._one_question:
                 calls.write(pickle.dumps(question))
                 calls.flush()
-                failed, answer = pickle.load(answers)  # noqa: S301 - from a process started here
+                failed, answer, self.cpu_s = pickle.load(answers)  # noqa: S301 - from a process started here
         except (EOFError, OSError):
             why = f"took longer than {_SECONDS:g} s" if late.is_set() else _end_words(self._process.wait())
             raise HelperError(f"the helper process {why} (computing {name})") from None
@@ -109,10 +111,54 @@ def _end_words(status: int) -> str:
     return f"was killed by signal {-status}; look for an out-of-memory kill in the machine's log"
 
 
+class Compute(Protocol):
+    """Calls a function, as `HelperProcess.call` does, for an event loop."""
+
+    async def __call__(self, name: str, *args: object) -> Any: ...  # noqa: ANN401 - whatever that function returns
+
+
+class KeptHelper:
+    """A helper process that is started when there is something to compute, and kept for more until `close`.
+
+    `cpu_s`: the CPU time of its processes; of one that was ended while it computed, the time that went by.
+    """
+
+    def __init__(self) -> None:
+        self.cpu_s = 0.0
+        self._process: HelperProcess | None = None
+
+    async def compute(self, name: str, *args: object) -> Any:  # noqa: ANN401 - whatever that function returns
+        """Call the function and return its result. Raise HelperError. One call at a time.
+
+        The process ends if that fails, and if the caller is cancelled.
+        """
+        began_s = time.monotonic()
+        process = self._process = self._process or HelperProcess()
+        before_s = process.cpu_s
+        try:
+            found = await asyncio.to_thread(process.call, name, *args)
+        except BaseException:  # a caller's end ends the process, and with it the thread
+            self.cpu_s += time.monotonic() - began_s
+            self.close()
+            raise
+        self.cpu_s += process.cpu_s - before_s
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            with process:
+                pass
+
+
 async def run_in_helper(name: str, *args: object) -> Any:  # noqa: ANN401 - whatever that function returns
     """Call the function in a helper process of its own and return its result. Raise HelperError."""
-    with HelperProcess() as other:  # a cancelled caller ends it, and with it the thread
-        return await asyncio.to_thread(other.call, name, *args)
+    helper = KeptHelper()
+    try:
+        return await helper.compute(name, *args)
+    finally:
+        helper.close()
 
 
 def _end_with(parent: int) -> None:
@@ -142,9 +188,9 @@ def main() -> None:
         try:
             found = (getattr(kept, name) if what == _ASK else _function(name))(*args)
             kept, found = (found, None) if what == _KEEP else (kept, found)
-            answer = pickle.dumps((False, found))
+            answer = pickle.dumps((False, found, time.process_time()))
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets it
-            answer = pickle.dumps((True, one_line(f"{type(error).__name__}: {error}")))
+            answer = pickle.dumps((True, one_line(f"{type(error).__name__}: {error}"), time.process_time()))
         signal.alarm(0)
         answers.write(answer)
         answers.flush()

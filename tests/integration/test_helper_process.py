@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from process import eventually
 
-from probe.runtime.helper_process import HelperError, HelperProcess, run_in_helper
+from probe.runtime.helper_process import HelperError, HelperProcess, KeptHelper, run_in_helper
 
 
 @pytest.fixture
@@ -78,6 +78,24 @@ def test_cancelling_a_call_ends_its_process() -> None:
     began = time.monotonic()
     assert asyncio.run(run()) < 5
     assert time.monotonic() - began < 20, "the thread that waited for it has ended too"
+
+
+@pytest.mark.fault("ST121")
+def test_a_kept_process_counts_its_cpu_and_another_takes_its_place_once_it_dies() -> None:
+    async def run() -> None:
+        helper = KeptHelper()
+        first = await helper.compute("os:getpid")
+        assert await helper.compute("os:getpid") == first
+        before_s = helper.cpu_s
+        assert before_s > 0.01, "it has started"
+        await helper.compute("builtins:sum", range(3_000_000))
+        assert helper.cpu_s > before_s + 0.005
+        with pytest.raises(HelperError, match="killed by signal 9"):
+            await helper.compute("os:kill", first, 9)
+        assert await helper.compute("os:getpid") != first
+        helper.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize("then", ["time.sleep(60)", "it.call('time:sleep', 60)", "it.call('timeit:repeat')"])

@@ -250,8 +250,8 @@ class ServerModel:
         """
         parts = [part for part in range(self.parts) if part != without]
         pair_s = self.pair_s if pair_s is None else pair_s
-        plans_ahead = fit.cost_model.plans_ahead if fit is not None and without is not None else None
-        found = self._fit_parts(parts, chunk_tokens or self.chunk_tokens, pair_s, plans_ahead=plans_ahead)
+        like = fit.cost_model if without is not None and fit is not None else None
+        found = self._fit_parts(parts, chunk_tokens or self.chunk_tokens, pair_s, like=like)
         return _corrected(found.twin, fit.bias if fit is not None else _NO_BIAS) if found is not None else None
 
     def twins_without(self, fit: ModelFit | None, parts: Iterable[int]) -> list[Twin]:
@@ -259,8 +259,9 @@ class ServerModel:
         return [twin for part in parts if (twin := self.twin(fit, without=part)) is not None]
 
     def _fit_parts(
-        self, parts: Sequence[int], chunk_tokens: int, pair_s: float, *, plans_ahead: bool | None = None
+        self, parts: Sequence[int], chunk_tokens: int, pair_s: float, *, like: StepCostModel | None = None
     ) -> _UncorrectedFit | None:
+        """Fit these parts. `like`: what was fitted to nearly the same."""
         segments = [self._with_kv_tokens(self._segments[part]) for part in parts]
         measured = [window for segment in segments for window in segment]
         if not measured:
@@ -271,7 +272,8 @@ class ServerModel:
         size = self.kv_size
         kv_ratio = size.traffic_tokens / size.block_tokens if size is not None and not size.is_as_stated else 1.0
         by_steps = fit_steps([self._snapshots[part] for part in parts], prompts, pair_s, kv_ratio)
-        cost_model = by_steps or fit_step_cost(segments, chunk_tokens, prompts, pair_s, plans_ahead=plans_ahead)
+        ahead, near = (like.plans_ahead, like.cost) if like is not None else (None, None)
+        cost_model = by_steps or fit_step_cost(segments, chunk_tokens, prompts, pair_s, plans_ahead=ahead, near=near)
         if cost_model is None:
             return None
         twin = self._uncorrected_twin(cost_model, measured, traffic, chunk_tokens, has_prefix_hits=cached > 0)

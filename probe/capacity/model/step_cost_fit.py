@@ -8,7 +8,7 @@ idle time. The fit is a robust non-negative least squares, so that a hiccup does
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,6 +24,7 @@ _MIN_WINDOWS_FOR_SPEED = 4  # with fewer, their mean does not show how fast the 
 _ROUNDS = 2
 _IGNORED_DRIFT = 0.03  # up to here segments get no speeds of their own
 _MOST_MISFIT = 5.0  # expected errors: a hiccup is no more than that
+_ENOUGH = 1e-6  # relative change of the misfit below which chance is all that is fitted
 _MAX_SLOWDOWN = 0.7  # as a logarithm: twice as slow, or twice as fast
 
 
@@ -76,13 +77,15 @@ def fit(
     pair_s: float = 0.0,
     *,
     plans_ahead: bool | None = None,
+    near: StepCost | None = None,
 ) -> StepCostModel | None:
     """Fit the step cost model; None if there are too few windows, too little load, or no computed prompt in them.
 
     A segment is a series of windows without a break. `chunk_tokens`: most tokens in a step (max_num_batched_tokens);
     `prompts`: at least one prompt length, all equally likely; `pair_s`: cost of each pair of a prompt's tokens, which
     means alone cannot show. `plans_ahead`: whether the server plans a step when the one before it begins; None: what
-    explains the windows better. There, first tokens come a step later although prompts lengthen no gap by it.
+    explains the windows better. There, first tokens come a step later although prompts lengthen no gap by it. `near`: a
+    cost that was fitted to nearly the same windows, to begin with.
     """
     good = [[w for w in s if w.steps > 0 and w.batch >= MIN_BATCH and w.itl_sum_s > 0] for s in segments]
     if sum(map(len, good)) < MIN_WINDOWS:
@@ -95,7 +98,12 @@ def fit(
         data = FitData(good, segments, chunk_tokens, prompts, pair_s, plans_ahead=ahead)
         lengths = [len(s) for s in good]
         found = fitted_model(
-            data, lengths, pair_s, residuals=lambda terms: np.abs(data.gaps(terms) / data.itl_s - 1), batches=data.batch
+            data,
+            lengths,
+            pair_s,
+            residuals=lambda terms: np.abs(data.gaps(terms) / data.itl_s - 1),
+            batches=data.batch,
+            near=near,
         )
         return replace(found, plans_ahead=ahead)
 
@@ -112,11 +120,12 @@ def fitted_model(
     *,
     residuals: Callable[[Floats], Floats],
     batches: Floats,
+    near: StepCost | None = None,
 ) -> StepCostModel:
     """Solve for the terms, and return the model. `lengths`: of the segments, in windows; `residuals`: relative ones, of
-    terms; `batches`: the batch of each window.
+    terms; `batches`: the batch of each window; `near`: as for `fit`.
     """
-    terms, jacobian, drift = solve(data, lengths)
+    terms, jacobian, drift = solve(data, lengths, near)
     spread = max(float(np.median(np.abs(data.errors(terms)))) / 0.6745, 0.2)
     covariance = np.linalg.pinv(jacobian.T @ jacobian)[:TERMS, :TERMS] * spread**2
     if not data.kv_tokens.any():
@@ -133,10 +142,13 @@ def fitted_model(
     )
 
 
-def solve(data: Measurements, lengths: Sequence[int]) -> tuple[Floats, Floats, float]:
+def solve(data: Measurements, lengths: Sequence[int], near: StepCost | None = None) -> tuple[Floats, Floats, float]:
     """Return the terms, the Jacobian of the misfit, and the drift between segments with so many windows each."""
-    terms = data.guess
-    for _ in range(_ROUNDS):
+    terms, rounds = data.guess, _ROUNDS
+    if near is not None:
+        terms, rounds = np.array(astuple(near)[:TERMS]), 1
+        data.scale_by(terms)
+    for _ in range(rounds):
         terms, jacobian = _fit_terms(data, terms)
         data.scale_by(terms)
     drift = _drift(data.offsets(terms), lengths)
@@ -150,7 +162,7 @@ def solve(data: Measurements, lengths: Sequence[int]) -> tuple[Floats, Floats, f
 
 def _fit_terms(data: Measurements, terms: Floats) -> tuple[Floats, Floats]:
     """Fit the terms of a server of constant speed, starting from these. Return them and the misfit's Jacobian."""
-    solved = least_squares(data.misfit, terms / data.guess, np.zeros(TERMS), np.full(TERMS, np.inf))
+    solved = least_squares(data.misfit, terms / data.guess, np.zeros(TERMS), np.full(TERMS, np.inf), enough=_ENOUGH)
     return np.maximum(solved.x, 1e-9) * data.guess, solved.jacobian / data.guess
 
 
@@ -169,7 +181,7 @@ def _fit_terms_and_speeds(data: Measurements, terms: Floats, drift: float) -> tu
         return np.concatenate([data.misfit(values[:TERMS]), values[TERMS:] / drift])
 
     begin = np.concatenate([terms / data.guess, np.clip(data.slowdown, -0.9 * _MAX_SLOWDOWN, 0.9 * _MAX_SLOWDOWN)])
-    solved = least_squares(misfit, begin, lower, upper)
+    solved = least_squares(misfit, begin, lower, upper, enough=_ENOUGH)
     data.slowdown = solved.x[TERMS:]
     scale = np.concatenate([data.guess, np.ones(count)])
     return np.maximum(solved.x[:TERMS], 1e-9) * data.guess, solved.jacobian / scale
@@ -201,7 +213,7 @@ def step_cost(terms: Floats, pair_s: float) -> StepCost:
 _LARGE = 2.0  # errors above it count by their size and no longer by its square
 _MOST_STEPS = 200
 _MOST_DAMPING = 1e16
-_ENOUGH = 1e-8  # relative change of the loss or of the variables below which nothing more is gained
+_EXACT = 1e-8  # relative change of the loss or of the variables below which nothing more is gained
 _DIFFERENCE = float(np.sqrt(np.finfo(float).eps))
 
 
@@ -234,8 +246,13 @@ class _Model:
     free: NDArray[np.bool_]
 
 
-def least_squares(errors: Callable[[Floats], Floats], begin: Floats, lower: Floats, upper: Floats) -> Solution:
-    """Minimise the loss of the errors over lower <= x <= upper, from `begin`."""
+def least_squares(
+    errors: Callable[[Floats], Floats], begin: Floats, lower: Floats, upper: Floats, *, enough: float = _EXACT
+) -> Solution:
+    """Minimise the loss of the errors over lower <= x <= upper, from `begin`.
+
+    `enough`: the relative change below which a step is the last one.
+    """
 
     def at(x: Floats) -> _Point:
         within = np.clip(x, lower, upper)
@@ -251,7 +268,7 @@ def least_squares(errors: Callable[[Floats], Floats], begin: Floats, lower: Floa
         moved, damping = _step(at, point, _Model(gradient, curvature, scale, free), damping)
         gained, length = point.loss - moved.loss, np.abs(moved.x - point.x).max(initial=0.0)
         point = moved
-        if gained <= _ENOUGH * point.loss or length <= _ENOUGH * np.abs(point.x).max(initial=0.0):
+        if gained <= enough * point.loss or length <= enough * np.abs(point.x).max(initial=0.0):
             break
     weights = _weights(point.errors)
     return Solution(point.x, _jacobian(errors, point, upper) * weights[:, None])

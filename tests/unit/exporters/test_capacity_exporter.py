@@ -285,6 +285,18 @@ def test_headroom_is_what_users_leave_of_each_capacity_now() -> None:
     assert values(registry, "kneewatch_capacity_headroom_ratio") == []
 
 
+@pytest.mark.fault("ST123")
+def test_a_forecast_from_before_what_is_valid_has_no_headroom() -> None:
+    registry, exporter = _registry()
+    exporter.observe(result(started_s=WALL_S - 99_999))
+    exporter.publish_forecast(result(started_s=WALL_S, capacity=Capacity("forecast", 16.0)))
+    exporter.publish_headroom("a", UserLoad(4.0, None), forecasts_since_s=WALL_S)
+    assert _headroom(registry, "forecast") == pytest.approx(0.75)
+    exporter.publish_headroom("a", UserLoad(4.0, None), forecasts_since_s=WALL_S + 60)
+    assert _headroom(registry, "forecast") is None
+    assert _headroom(registry, "empirical") == pytest.approx(0.6), "what was measured counts until the next run"
+
+
 @pytest.mark.fault("TR19")
 def test_of_another_number_of_replicas_there_is_no_headroom() -> None:
     registry, exporter = _registry()

@@ -188,7 +188,7 @@ def test_before_anything_happened_counters_are_there_at_zero() -> None:
 def test_a_target_without_a_capacity_section_gets_no_step_up_load() -> None:
     app = App(_config("http://127.0.0.1:9"), SystemClock())
     tasks = {str(task) for task in app._schedule.tasks}
-    assert tasks == {"canary:a", "scrape:a", "forecast:a"}
+    assert tasks == {"canary:a", "scrape:a"}
     assert "capacity_runs_total{" not in _page(app)
 
 
@@ -570,7 +570,7 @@ def test_a_reload_keeps_what_is_unchanged_and_makes_the_rest_so(tmp_path: Path) 
                 assert 'target="goes"' not in page
                 assert 'kneewatch_target_up{target="new"} 1.0' in page
                 tasks = {str(task) for task in app._schedule.tasks}
-                assert tasks == {f"{task}:{name}" for task in ("canary", "scrape", "forecast") for name in _names(app)}
+                assert tasks == {f"{task}:{name}" for task in ("canary", "scrape") for name in _names(app)}
 
             await _while_running(app, work)
 

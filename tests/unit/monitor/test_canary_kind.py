@@ -15,6 +15,7 @@ from probe.core.clock import SystemClock
 from probe.core.request import Outcome
 from probe.core.target_status import TargetStatus
 from probe.monitor.desired_targets import DesiredTargets
+from probe.monitor.forecast_queue import ForecastQueue
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_tasks import TargetTasks
@@ -160,7 +161,9 @@ def test_each_kind_is_a_task_at_its_own_interval_and_they_do_not_begin_together(
             added[task] = seconds, first_s
             super().every(task, seconds, work, first_s=first_s, at_once=at_once)
 
-    TargetTasks(Recorded(clock, lambda _: None, lambda *_: None), sink, clock).plan(monitor, config, 0.5)
+    schedule = Recorded(clock, lambda _: None, lambda *_: None)
+    forecasts = ForecastQueue(clock, lambda: 1.0, lambda _: None, lambda *_: None)
+    TargetTasks(schedule, sink, clock, forecasts).plan(monitor, config, 0.5)
     kinds = {task.number: planned for task, planned in added.items() if task.task == "canary"}
     assert {number: every_s for number, (every_s, _) in kinds.items()} == {0: 10.0, 1: 60.0, 2: 10.0}
     assert [kinds[number][1] for number in range(3)] == pytest.approx([5.0, 50.0, 10 / 6])

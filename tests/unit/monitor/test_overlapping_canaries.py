@@ -15,6 +15,7 @@ from probe.config.config import Config
 from probe.config.config_file import config_from
 from probe.core.clock import SystemClock
 from probe.core.request import Outcome, RequestRecord
+from probe.monitor.forecast_queue import ForecastQueue
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_tasks import TargetTasks
@@ -96,7 +97,8 @@ def _watch(url: str, *, timeout: str = "10s", every_s: float = EVERY_S) -> Watch
     monitor = TargetMonitor(config, target, SystemClock(), sink)
     sink.add(target, monitor.canary_models, monitor.objectives, monitor.valid_s)
     schedule = Scheduler(SystemClock(), lambda _: None, lambda task, what, _: problems.append((task, what)))
-    TargetTasks(schedule, sink, SystemClock()).plan(monitor, config, 0.0)
+    forecasts = ForecastQueue(SystemClock(), lambda: 1.0, lambda _: None, lambda *_: None)
+    TargetTasks(schedule, sink, SystemClock(), forecasts).plan(monitor, config, 0.0)
     schedule.start()
     return Watched(monitor, schedule, sink, problems)
 

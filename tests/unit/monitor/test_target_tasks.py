@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from virtual_time import WALL_S, VirtualClock, virtually
 
+from probe.monitor.forecast_queue import ForecastQueue
 from probe.monitor.metrics_sink import MetricsSink
 from probe.monitor.target_monitor import TargetMonitor
 from probe.monitor.target_tasks import TargetTasks
@@ -53,7 +54,8 @@ def _run(monitors: Mapping[str, tuple[Measured, float]], cron: str, *, hours: fl
     clock = VirtualClock()
     schedule = Scheduler(clock, lambda _: None, lambda *problem: pytest.fail(f"{problem}"))
     sink = cast("MetricsSink", SimpleNamespace(has_history=lambda _: True))
-    tasks = TargetTasks(schedule, sink, clock, lambda: at_once)
+    forecasts = ForecastQueue(clock, lambda: 1.0, lambda _: None, lambda *_: None)
+    tasks = TargetTasks(schedule, sink, clock, forecasts, lambda: at_once)
 
     async def run() -> None:
         for name, (monitor, later_s) in monitors.items():

@@ -214,6 +214,19 @@ def test_prompts_cost_no_more_where_steps_are_planned_ahead(name: str, *, ahead:
     assert 0.5 * cost.per_token_s < found.cost.per_token_s < 1.15 * cost.per_token_s
 
 
+def test_without_a_part_a_fit_that_begins_at_that_of_all_ends_where_one_from_nothing_does() -> None:
+    cost, asked, rate = KNOWN["slow"]
+    parts = [windows(watched(profile(cost), asked, rate, 30.0, seed=seed)) for seed in range(4)]
+    whole = fit(parts, 2048, prompt_lengths(asked), plans_ahead=False)
+    assert whole is not None
+    anew = fit(parts[1:], 2048, prompt_lengths(asked), plans_ahead=False)
+    near = fit(parts[1:], 2048, prompt_lengths(asked), plans_ahead=False, near=whole.cost)
+    assert anew is not None
+    assert near is not None
+    for batch in (Batch(8, 8, 6000), Batch(24, 24, 20_000), Batch(16, 1200, 12_000)):
+        assert near.cost.step_seconds(batch) == pytest.approx(anew.cost.step_seconds(batch), rel=0.003)
+
+
 def losses(errors: Callable[[Floats], Floats], begin: Floats, lower: Floats, upper: Floats) -> tuple[float, float]:
     """Return the loss where ours ends, and the least that scipy finds from there and from the beginning."""
     found = ours.least_squares(errors, begin, lower, upper)
