@@ -1,9 +1,12 @@
 """Sends canaries to an OpenTelemetry collector, in the background: no failed export delays a canary.
 
-What cannot be sent is kept up to a limit, and tried again. Its answers are not read.
+What cannot be sent is kept up to a limit and tried again, where OTLP's specification allows it; what the collector
+refuses for good is given up (https://opentelemetry.io/docs/specs/otlp/#otlphttp-response). OpenTelemetry's SDK does the
+same in a thread of its own, for 13 MiB and 0.3 s of CPU at the start.
 """
 
 import asyncio
+import gzip
 import socket
 import ssl
 import time
@@ -30,6 +33,13 @@ _LAST_S = 2.0  # for what is left at the end
 _SLICE_S, _MOST_LATE = 0.1, 10
 _AT_ONCE = 512
 _MOST_WAITING = 2048  # spans; the oldest are given up
+_RETRIED = frozenset({429, 502, 503, 504})  # by OTLP's specification; all other errors are for good
+_LONGEST_PAUSE_S = 600.0  # whatever a Retry-After says
+_ANSWER_BYTES = 65_536
+
+
+class RefusedError(ValueError):
+    """The collector refuses data for good: sending them again is forbidden."""
 
 
 async def answered(request: Coroutine[Any, Any, None], limit_s: float) -> None:
@@ -72,6 +82,7 @@ class OtlpExport:
         self._client: httpx.AsyncClient | None = None
         self._tls: ssl.SSLContext | None = None
         self._problem: str | None = None
+        self._not_before_s = 0.0
 
     def add(self, target: str, base_url: str) -> None:
         """Announce a target."""
@@ -103,7 +114,9 @@ class OtlpExport:
             await self._close()
 
     async def _send_all(self, limit_s: float) -> None:
-        """Send all that waits. `limit_s`: of each request."""
+        """Send all that waits, unless the collector asked for a pause. `limit_s`: of each request."""
+        if time.monotonic() < self._not_before_s:
+            return
         try:
             while self._waiting:
                 await self._send_spans(limit_s)
@@ -120,6 +133,8 @@ class OtlpExport:
         sent, self._waiting = self._waiting[:_AT_ONCE], self._waiting[_AT_ONCE:]
         try:
             await answered(self._post("/v1/traces", traces_request(sent, self._resource)), limit_s)
+        except RefusedError:
+            raise
         except BaseException:
             self._waiting = [*sent, *self._waiting][-_MOST_WAITING:]
             raise
@@ -132,15 +147,26 @@ class OtlpExport:
             _log.warning("canaries cannot be sent to the collector", endpoint=self._config.endpoint, detail=words)
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> None:
-        """Send one request. Raises httpx.HTTPError, OSError or ValueError with a message."""
+        """Send one request. Raises RefusedError, httpx.HTTPError, OSError or ValueError with a message."""
         own, secrets = self._config.plain_headers(), self._config.secret_headers()
         headers = {**own, **secrets, "content-type": "application/json", "user-agent": f"kneewatch/{__version__}"}
+        content = gzip.compress(msgspec.json.encode(body), compresslevel=1)
         client = await self._connected()
         async with client.stream(
-            "POST", f"{self._config.endpoint}{path}", content=msgspec.json.encode(body), headers=headers
+            "POST", f"{self._config.endpoint}{path}", content=content, headers={**headers, "content-encoding": "gzip"}
         ) as answer:
-            if not answer.is_success:
+            if answer.is_success:
+                check_taken(path, await _beginning(answer))
+            elif answer.status_code in _RETRIED:
+                self._pause(answer.headers.get("retry-after", ""))
                 raise ValueError(f"HTTP {answer.status_code} from {path}")
+            else:
+                raise RefusedError(f"HTTP {answer.status_code} from {path}; these canaries are not sent again")
+
+    def _pause(self, retry_after: str) -> None:
+        """Send nothing for as long as the collector asks; a date in Retry-After is left to the next attempt."""
+        if retry_after.isascii() and retry_after.isdigit():
+            self._not_before_s = time.monotonic() + min(float(retry_after[:9]), _LONGEST_PAUSE_S)
 
     async def _connected(self) -> httpx.AsyncClient:
         tls = client_context(str(self._config.ca_file) if self._config.ca_file else None)
@@ -156,3 +182,28 @@ class OtlpExport:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
+
+
+async def _beginning(answer: httpx.Response) -> bytes:
+    """Return an answer, or its first part where a collector says more than OTLP does."""
+    body = b""
+    async for piece in answer.aiter_bytes():
+        body += piece
+        if len(body) > _ANSWER_BYTES:
+            break
+    return body
+
+
+def check_taken(path: str, body: bytes) -> None:
+    """Raise RefusedError where an answer says that a part of the data was not taken; sending it again is forbidden."""
+    try:
+        told = msgspec.json.decode(body) if body else {}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return  # the status says that the data were taken
+    partial = told.get("partialSuccess") if isinstance(told, dict) else None
+    if not isinstance(partial, dict):
+        return
+    for name in ("rejectedSpans", "rejectedDataPoints"):
+        rejected = str(partial.get(name, 0))  # int64 is text in protobuf's JSON
+        if rejected.isdigit() and int(rejected[:18]) > 0:
+            raise RefusedError(f"{path}: {rejected} refused: {one_line(str(partial.get('errorMessage', '')))}")

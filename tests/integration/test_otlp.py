@@ -1,5 +1,6 @@
 """A monitor with a collector: each canary is a span of the trace that the server was told of."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def test_spans_have_the_ids_that_the_server_got(tmp_path: Path) -> None:
         return request.answer(status, b"".join(pieces), kind)
 
     def collect(request: Request, body: bytes) -> None:
-        collected.append((request.path, json.loads(body)))
+        collected.append((request.path, json.loads(gzip.decompress(body))))
         request.answer(200, b"{}", "application/json")
 
     with threaded_server(serve) as server, threaded_server(collect) as collector:

@@ -1,6 +1,7 @@
 """Canaries on their way to a collector: sent in the background, kept while it is away, without any harm of it."""
 
 import asyncio
+import gzip
 import json
 import threading
 import time
@@ -32,17 +33,22 @@ class Collector:
     holds_s: float = 0.0
     released: threading.Event = field(default_factory=threading.Event)
     location: str = ""
+    retry_after: str = ""
+    answer: bytes = b"{}"
     got: list[tuple[str, dict[str, str], dict[str, object]]] = field(default_factory=list)
 
     def reply(self, request: Request, body: bytes) -> None:
-        self.got.append((request.path, {k.lower(): v for k, v in request.headers.items()}, json.loads(body)))
+        plain = json.loads(gzip.decompress(body))
+        self.got.append((request.path, {k.lower(): v for k, v in request.headers.items()}, plain))
         self.released.wait(self.holds_s)
         request.send_response(self.status)
         if self.location:
             request.send_header("location", self.location)
-        request.send_header("content-length", "2")
+        if self.retry_after:
+            request.send_header("retry-after", self.retry_after)
+        request.send_header("content-length", str(len(self.answer)))
         request.end_headers()
-        request.wfile.write(b"{}")
+        request.wfile.write(self.answer)
 
     def spans(self) -> int:
         return sum(
@@ -100,6 +106,51 @@ def test_what_a_collector_refuses_is_kept_and_told_once() -> None:
         ("warning", "HTTP 503 from /v1/traces"),
         ("info", None),
     ]
+
+
+@pytest.mark.fault(
+    "OT10",
+    "A collector that refuses canaries for good, in part or all, such as a batch that is too large",
+    area="Prometheus",
+    users_see="`kneewatch_otlp_failures_total`; one line with its words",
+    stays="what it refused is not sent again, and later canaries are",
+)
+@pytest.mark.parametrize(
+    ("collector", "detail"),
+    [
+        (Collector(status=400), "HTTP 400 from /v1/traces; these canaries are not sent again"),
+        (Collector(status=413), "HTTP 413 from /v1/traces; these canaries are not sent again"),
+        (
+            Collector(answer=b'{"partialSuccess": {"rejectedSpans": "1", "errorMessage": "too old"}}'),
+            "/v1/traces: 1 refused: too old",
+        ),
+    ],
+)
+def test_what_a_collector_refuses_for_good_is_not_sent_again(collector: Collector, detail: str) -> None:
+    with collecting(collector) as (export, failures), structlog.testing.capture_logs() as logs:
+        export.record(record(traffic=Traffic.CANARY))
+        send(export)
+        collector.status, collector.answer = 200, b'{"partialSuccess": {"rejectedSpans": "0"}}'
+        export.record(record(traffic=Traffic.CANARY))
+        send(export)
+    assert collector.spans() == 2
+    assert len(failures) == 1
+    assert logs[0]["detail"] == detail
+
+
+def test_a_collector_is_left_alone_for_as_long_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    collector = Collector(status=429, retry_after="30")
+    now_s = time.monotonic()
+    with collecting(collector) as (export, failures):
+        export.record(record(traffic=Traffic.CANARY))
+        send(export)
+        send(export)
+        assert (collector.spans(), len(failures)) == (1, 1)
+        collector.status = 200
+        monkeypatch.setattr(otlp_export.time, "monotonic", lambda: now_s + 40.0)
+        send(export)
+    assert collector.spans() == 2
+    assert export._waiting == []
 
 
 def test_of_very_many_the_newest_are_kept() -> None:
