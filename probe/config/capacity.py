@@ -48,7 +48,7 @@ class ScheduleConfig(ConfigSection):
     """When load is allowed, such as `["01:00-05:00", "Sat,Sun 00:00-24:00"]`; always if empty. No run starts outside,
     and a run still going at the end is stopped. A window over midnight belongs to the day it starts on. Runs of
     discovered targets begin at any time from `cron` to the window's end, and without windows within two hours, each
-    target always at the same one.
+    target at another one each day.
     """
     grace: AtLeastAMinute = default_duration("30m")
     """A run that cannot begin this long after its time, since other runs go on or the machine was suspended, is given

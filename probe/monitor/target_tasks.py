@@ -51,6 +51,7 @@ class TargetTasks:
         self._schedule, self._sink, self._clock, self._forecasts = schedule, sink, clock, forecasts
         self._slots, self._one_question = RunSlots(runs_at_once), asyncio.Lock()
         self._recalled: set[str] = set()  # targets whose history Prometheus has told
+        self._began_s: dict[str, float] = {}  # when a target's last run began, whatever became of it
 
     def plan(self, monitor: TargetMonitor, config: Config, position: float, *, is_found: bool = False) -> None:
         """Schedule a target's tasks. `position`, from 0 to 1, is where in its interval each one first runs.
@@ -99,6 +100,7 @@ class TargetTasks:
         """Remove a target's tasks. Cancel those that run, and wait until they have ended."""
         await asyncio.gather(self._schedule.drop(target), self._forecasts.drop(target))
         self._recalled.discard(target)
+        self._began_s.pop(target, None)
 
     async def capacity_run(self, monitor: TargetMonitor, prometheus: PrometheusConfig | None, due_s: float) -> None:
         """Measure a target's capacity, and once more within an hour where a drop has to be confirmed.
@@ -106,15 +108,24 @@ class TargetTasks:
         Wait until other runs have ended, and give the run up where it cannot begin within the grace of its time.
         """
         name, grace_s = monitor.config.name, monitor.config.capacity.schedule.grace
-        async with self._slots.hold(monitor.server, max(due_s + grace_s - self._clock.wall_s(), 0.0)) as is_free:
+        within_s = max(due_s + grace_s - self._clock.wall_s(), 0.0)
+        async with self._slots.hold(monitor.server, within_s, self._measured_s(monitor)) as is_free:
             if not self._schedule.is_running:
                 return
             if not is_free or self._clock.wall_s() - due_s > grace_s:
                 self.give_up(monitor, due_s)
                 return
+            self._began_s[name] = self._clock.wall_s()
             await self.recall(name, monitor.capacity_workload, prometheus)
             if await monitor.capacity() and self._schedule.is_running:
                 self._schedule.bring_forward(TaskId("capacity", name), _CONFIRMED_IN_S)
+
+    def _measured_s(self, monitor: TargetMonitor) -> float:
+        """Return the wall time of a target's last run, before a restart too; 0 without one, and to confirm a drop."""
+        name, last = monitor.config.name, monitor.last_result
+        if self._sink.unconfirmed_drop(name) is not None:
+            return 0.0
+        return max(self._began_s.get(name, 0.0), last.ended_s if last is not None else 0.0)
 
     def give_up(self, monitor: TargetMonitor, due_s: float | None = None) -> None:
         """Report that a run could not begin within the grace of its time, `due_s`.

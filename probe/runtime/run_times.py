@@ -10,6 +10,8 @@ from probe.core.load_windows import closes_at, parse_window
 # A night's quiet hours are hardly longer, if no windows say so.
 _SPREAD = timedelta(hours=2)
 _DAY = timedelta(days=1)  # a window is never longer
+# Of the room, by which a target's run moves each day: by the golden ratio its places of any days are far apart.
+_MOVES = (5**0.5 - 1) / 2
 _BACK = (timedelta(minutes=5), timedelta(hours=1), _DAY)
 
 
@@ -21,7 +23,11 @@ class Trigger(Protocol):
 
 
 class SpreadTrigger:
-    """The times of a trigger, each later by a share of the time that it has: at most until the next one."""
+    """The times of a trigger, each later by a share of the time that it has: at most until the next one.
+
+    The share is another one each day. Where more runs are due than fit, those at the end of a window are the late ones,
+    and so they are not the same ones each night.
+    """
 
     def __init__(self, times: Trigger, share: float, room: Callable[[datetime, datetime | None], timedelta]) -> None:
         """Take `room`: returns how much later than a time it may be, at most a day and until the following one."""
@@ -38,15 +44,19 @@ class SpreadTrigger:
         while due is not None:
             following = self._times.get_next_fire_time(due, due)
             is_last = following is None or following > after
-            if is_last and (moment := due.astimezone(UTC) + self._share * self._room(due, following)) >= after:
+            if is_last and (moment := self._moment(due, following)) >= after:
                 return moment
             due = following
         return None
 
+    def _moment(self, due: datetime, following: datetime | None) -> datetime:
+        share = (self._share + due.toordinal() * _MOVES) % 1.0
+        return due.astimezone(UTC) + share * self._room(due, following)
+
 
 def spread(times: Trigger, name: str, windows: Sequence[str], timezone: str, run_s: float) -> SpreadTrigger:
     """Return the times for one of many targets, which lie between a time and the last one with `run_s` left in its
-    window; without windows, within two hours. Where is a stable hash of the name.
+    window; without windows, within two hours. Where is a stable hash of the name and the day.
     """
     return SpreadTrigger(
         times, share_of(name), lambda due, following: room_at(due, following, windows, timezone, run_s)

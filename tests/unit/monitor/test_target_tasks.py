@@ -35,6 +35,7 @@ class Measured:
     began: list[float] = field(default_factory=list)
     given_up: list[tuple[float, str]] = field(default_factory=list)
     config: Any = None
+    last_result: Any = None
 
     def __post_init__(self) -> None:
         schedule = SimpleNamespace(grace=self.grace_s)
@@ -53,7 +54,7 @@ def _run(monitors: Mapping[str, tuple[Measured, float]], cron: str, *, hours: fl
     """Run the schedules of some targets, each with the seconds by which it is later than the expression."""
     clock = VirtualClock()
     schedule = Scheduler(clock, lambda _: None, lambda *problem: pytest.fail(f"{problem}"))
-    sink = cast("MetricsSink", SimpleNamespace(has_history=lambda _: True))
+    sink = cast("MetricsSink", SimpleNamespace(has_history=lambda _: True, unconfirmed_drop=lambda _: None))
     forecasts = ForecastQueue(clock, lambda: 1.0, lambda _: None, lambda *_: None)
     tasks = TargetTasks(schedule, sink, clock, forecasts, lambda: at_once)
 
@@ -104,6 +105,26 @@ def test_a_run_that_cannot_begin_within_the_grace_of_its_time_is_given_up() -> N
     due = datetime.fromtimestamp(WALL_S + at - 1800.0, UTC)
     assert words == f"it was due at {due:%H:%M} UTC, and for 30m there were as many runs as may be"
     assert at - first.began[0] == pytest.approx(1800.0 + 20.0, abs=0.1)
+
+
+@pytest.mark.fault(
+    "TI110",
+    "More capacity runs are due each night than fit",
+    area="Time",
+    users_see="`late`, each night of other targets",
+    stays="no target is left out for ever, after restarts too",
+)
+@pytest.mark.parametrize("restarts", [False, True])
+def test_where_not_all_runs_fit_each_target_has_its_turn(restarts: bool) -> None:  # noqa: FBT001
+    """Three of ten fit into half an hour. Each process but the last knows of earlier runs by their results alone."""
+    targets = [Measured(name=f"{i}", server=f"{i}", takes_s=850.0) for i in range(10)]
+    for _ in range(4 if restarts else 1):
+        began = [len(each.began) for each in targets]
+        _run({each.name: (each, 0.0) for each in targets}, NIGHTLY, hours=24 if restarts else 96)
+        for before, each in zip(began, targets, strict=True):
+            if len(each.began) > before:
+                each.last_result = SimpleNamespace(ended_s=float(sum(map(len, (each.began for each in targets)))))
+    assert {len(each.began) for each in targets} == {1, 2}
 
 
 def test_a_run_that_comes_to_wait_for_less_than_its_grace_begins() -> None:
