@@ -42,6 +42,7 @@ from probe.core.server_address import is_loopback
 from probe.core.text import one_line
 from probe.gpu.fields import LABELS
 from probe.monitor.desired_targets import Shard
+from probe.report.result_columns import GpuPrice
 
 # Where an option's value is in the configuration made from it.
 _OPTION_AT: Mapping[tuple[str | int, ...], str] = {
@@ -110,6 +111,13 @@ def share(text: str, option: str) -> float:
     if not 0 <= value < 1:
         raise ConfigError(f"{option} {one_line(text)}: expected a share from 0% to below 100%, such as 5%")
     return value
+
+
+def price_of(gpu_hour: float | None, gpus: int | None) -> GpuPrice | None:
+    """Return the price that --gpu-hour-price and --gpus give; None without one. Raises ConfigError."""
+    if gpus is not None and gpu_hour is None:
+        raise ConfigError("--gpus: has no effect without --gpu-hour-price; add it, or remove --gpus")
+    return None if gpu_hour is None else GpuPrice(gpu_hour, gpus)
 
 
 def duration_of(text: str, option: str) -> float:

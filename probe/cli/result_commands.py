@@ -116,19 +116,17 @@ def table(
     With --steps, what the steps show follows: growth, saturation, the bottleneck, tails.
     Exit status: 0 done, 2 a file is not a result.
     """
+    from probe.cli.options import price_of
     from probe.core.result import CapacityResult
     from probe.report import result_table
     from probe.report.bench_json import bench_lines
     from probe.report.files import append_file
     from probe.report.measured_file import read_any, result_files
-    from probe.report.result_columns import GpuPrice
     from probe.report.result_table import result_section
 
     if sum((as_csv, as_bench, append is not None)) > 1:
         raise ConfigError("--csv, --bench-json, --append: expected one of them; remove the others")
-    if gpus is not None and gpu_hour_price is None:
-        raise ConfigError("--gpus: has no effect without --gpu-hour-price; add it, or remove --gpus")
-    price = GpuPrice(gpu_hour_price, gpus) if gpu_hour_price is not None else None
+    price = price_of(gpu_hour_price, gpus)
     read = [read_any(file) for path in results for file in result_files(path)]
     if append is not None:
         append_file(append, "".join(result_section(each, price) for each in read), "--append")

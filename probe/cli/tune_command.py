@@ -21,11 +21,35 @@ class TuneOptions:
             "--knob",
             metavar="NAME=BASE,VALUE,...",
             help="A setting and its values, the present one first: max_num_seqs, max_num_batched_tokens,"
-            " gpu_memory_utilization, kv_cache_dtype or enable_prefix_caching. Can be repeated; settings are tuned one"
-            " after the other.",
+            " gpu_memory_utilization, kv_cache_dtype, enable_prefix_caching, or any other flag of the engine; true and"
+            " false switch one, default leaves it out. Can be repeated; settings are tuned one after the other.",
             rich_help_panel="Settings",
         ),
     ]
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together", help="Tune two settings together: measure each pair of values.", rich_help_panel="Settings"
+        ),
+    ] = False
+    gpu_hour_price: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Price of a GPU hour: choose by the price of a token, not by capacity alone.",
+            metavar="PRICE",
+            rich_help_panel="Settings",
+        ),
+    ] = None
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=10_000,
+            help="With --gpu-hour-price: GPUs of the server. Default: by the parallel sizes that are set, or 1.",
+            rich_help_panel="Settings",
+        ),
+    ] = None
     start: Annotated[
         str | None,
         typer.Option(
@@ -182,7 +206,7 @@ def tune(context: typer.Context, options: TuneOptions) -> None:
     from datetime import UTC, datetime
 
     from probe.cli.command_line import command_line, variables_of
-    from probe.cli.options import share
+    from probe.cli.options import price_of, share
     from probe.cli.tune_knobs import knobs_of
     from probe.cli.tune_run import make_folder, print_plan, print_record, run_of
     from probe.cli.tune_run import tune as run_tune
@@ -191,14 +215,15 @@ def tune(context: typer.Context, options: TuneOptions) -> None:
     from probe.runtime.logs import configure_logs
 
     configure_logs(quiet=True)
-    knobs, tolerance = knobs_of(options.knob), share(options.tolerance, "--tolerance")
+    knobs = knobs_of(options.knob, together=options.together)
+    tolerance, price = share(options.tolerance, "--tolerance"), price_of(options.gpu_hour_price, options.gpus)
     made_by = command_line(NAME, context.obj or (), os.environ, variables_of(context.command))
     run = run_of(options, knobs, made_by)
     if options.plan_only:
         print_plan(run, options.result, None if options.measure_all else tolerance)
         return
     make_folder(options.out)
-    record = TuneRecord(datetime.now(UTC), made_by, tolerance, settings_of(knobs))
+    record = TuneRecord(datetime.now(UTC), made_by, tolerance, settings_of(knobs), price=price)
     record = run_tune(run, record, on_stderr=options.as_json)
     print_record(record, options.out, as_json=options.as_json)
     raise typer.Exit(0 if record.is_decided else 1)

@@ -285,10 +285,11 @@ def check(options: TuneOptions, knobs: Sequence[KnobValues]) -> None:
     if options.base_url is None:
         raise ConfigError("--apply: needs --base-url, the address of the server that it changes; add it")
     words = [words_of(text, "--apply") for text in options.apply or ()]
-    for knob in knobs:
-        if not any(has_place(each, knob.name, is_only=len(knobs) == 1) for each in words):
-            only = " or {value}" if len(knobs) == 1 else ""
-            raise ConfigError(f"--apply: has no place for {knob.name}; put {{{knob.name}}}{only} where it goes")
+    names = list(settings_of(knobs))
+    for name in names:
+        if not any(has_place(each, name, is_only=len(names) == 1) for each in words):
+            only = " or {value}" if len(names) == 1 else ""
+            raise ConfigError(f"--apply: has no place for {name}; put {{{name}}}{only} where it goes")
 
 
 def _check_start(options: TuneOptions, knobs: Sequence[KnobValues], start: str) -> None:

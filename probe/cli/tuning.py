@@ -5,6 +5,7 @@ step. No parsing, no printing. The base is measured before and after the values 
 base of the next setting.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +19,11 @@ from probe.core.result import CapacityResult
 from probe.report.files import write_file
 from probe.report.result_json import dumps
 from probe.report.tune_record import AGAIN, BASE, FAILED, SKIPPED, WAITING, KnobDecision, TunedValue, TuneRecord
+from probe.report.tune_record import settings_of as settings_in
 
 Measure = Callable[[Settings], Awaitable[CapacityResult]]
 Predict = Callable[[CapacityResult, Sequence[Knob]], Awaitable[Sequence[Knob]]]
+_NO_NAME, _MAX_NAME = re.compile(r"[^A-Za-z0-9_.+-]"), 100  # of a value in a file's name
 INTERRUPTED, FAILED_RUN = "interrupt", "error"
 
 
@@ -85,16 +88,16 @@ class Tuning:
         bases = [base.result, *([again.result] if again is not None and again.result is not None else [])]
         if again is not None:
             decision = decision.with_value(again)
-        decision = decided(decision, bases, self.record.tolerance)
+        decision = decided(decision, bases, self.record)
         self._note(decision)
         winner = next(one for one in decision.values if one.value == (decision.chosen or before))
-        self.record = replace(self.record, settings={**self.record.settings, knob.name: winner.value})
+        self.record = replace(self.record, settings={**self.record.settings, **settings_in(knob.name, winner.value)})
         self._observers.on_record(self.record)
         latest = again if again is not None and winner.value == before and again.result is not None else winner
         return BaseRun(latest.result or base.result, latest.file or base.file)
 
     async def _value(self, knob: KnobValues, planned: TunedValue, base: CapacityResult) -> TunedValue:
-        settings = {**self.record.settings, knob.name: planned.value}
+        settings = {**self.record.settings, **settings_in(knob.name, planned.value)}
         try:
             result, file = await self._measured(settings, f"{knob.name}-{planned.value}")
         except StartError as error:
@@ -104,7 +107,8 @@ class Tuning:
         if (shown := still_has(knob, planned.value, result)) is not None:
             reason = f"the server was not changed: its metrics say {shown}"
             return replace(planned, verdict=UNCLEAR, file=file, reason=reason)
-        verdict = verdict_beside([base], result, self.record.tolerance)
+        compared = self.record.compared
+        verdict = verdict_beside([compared(base)], compared(result), self.record.tolerance)
         return replace(planned, verdict=verdict, result=result, file=file)
 
     async def _base_again(self, decision: KnobDecision) -> TunedValue | None:
@@ -121,11 +125,11 @@ class Tuning:
         if self._observers.is_over():
             raise InterruptedTuningError
         self._count += 1
-        stem = self._folder / f"{self._count:02}-{title}"
+        stem = f"{self._count:02}-{_NO_NAME.sub('_', title)[:_MAX_NAME]}"
         self._observers.on_note(f"{title}: {', '.join(f'{name} {value}' for name, value in settings.items())}")
-        async with self._server.serving(settings, stem.with_suffix(".log")):
+        async with self._server.serving(settings, self._folder / f"{stem}.log"):
             result = await self._measure(settings)
-        file = stem.with_suffix(".json")
+        file = self._folder / f"{stem}.json"
         write_file(file, dumps(result, indent=1) + "\n", "--out")
         if result.stopped.by == INTERRUPTED:
             raise InterruptedTuningError
@@ -166,11 +170,12 @@ async def predictions(
     return found
 
 
-def decided(decision: KnobDecision, bases: Sequence[CapacityResult], tolerance: float) -> KnobDecision:
-    """Return the decision: a verdict on each measurement, compared with the base, and the conclusion."""
-    before = decision.base
+def decided(decision: KnobDecision, measured: Sequence[CapacityResult], record: TuneRecord) -> KnobDecision:
+    """Return the decision: a verdict on each measurement, compared with those of the base, and the conclusion."""
+    before, tolerance = decision.base, record.tolerance
+    bases = [record.compared(each) for each in measured]
     values = tuple(
-        replace(one, verdict=verdict_beside(bases, one.result, tolerance))
+        replace(one, verdict=verdict_beside(bases, record.compared(one.result), tolerance))
         if one.result is not None and one.verdict not in (BASE, AGAIN)
         else one
         for one in decision.values
@@ -185,10 +190,12 @@ def decided(decision: KnobDecision, bases: Sequence[CapacityResult], tolerance: 
         return replace(judged, why=f"Unclear: {before.value} could not be measured again.")
     tried = [one for one in values if one.verdict not in (BASE, AGAIN)]
     winner = best(
-        {one.value: one.verdict for one in tried}, {one.value: one.result for one in tried if one.result is not None}
+        {one.value: one.verdict for one in tried},
+        {one.value: record.compared(one.result) for one in tried if one.result is not None},
     )
     if winner is not None:
-        return replace(judged, chosen=winner, why=f"{winner} is clearly better than {before.value}, measured twice.")
+        better = "clearly better" if record.price is None else "clearly cheaper for a token"
+        return replace(judged, chosen=winner, why=f"{winner} is {better} than {before.value}, measured twice.")
     unclear = [one.value for one in tried if one.verdict == UNCLEAR]
     if unclear:
         words = (
@@ -211,4 +218,4 @@ async def predicted_in_helper(base: CapacityResult, knobs: Sequence[Knob]) -> Se
 
 def settings_of(knobs: Sequence[KnobValues]) -> Mapping[str, str]:
     """Return the settings of the base."""
-    return {knob.name: knob.values[0] for knob in knobs}
+    return {name: value for knob in knobs for name, value in settings_in(knob.name, knob.values[0]).items()}

@@ -31,7 +31,7 @@ def tune_markdown(record: TuneRecord) -> str:
     ended = f" Ended by: {cell(record.ended_by)}." if record.ended_by is not None else ""
     lines = [f"# Tuning of {cell(first.model if first else 'a server')}", "", f"**{cell(answer)}.**{ended}", ""]
     for each in record.decisions:
-        lines += _decision_lines(each, record.tolerance)
+        lines += _decision_lines(record, each)
     return "\n".join([*lines, *_conditions(record, first)])
 
 
@@ -56,10 +56,11 @@ def _change_words(base: CapacityResult, new: CapacityResult) -> str:
     return f"{_signed(change)} %{ends}"
 
 
-def _decision_lines(decision: KnobDecision, tolerance: float) -> list[str]:
+def _decision_lines(record: TuneRecord, decision: KnobDecision) -> list[str]:
     base = decision.base.result
     hypotheses = [f"- {cell(_hypothesis(one))}" for one in decision.values if one.predicted is not None]
-    rows = [_row(base, one) for one in decision.values]
+    rows = [_row(record, base, one) for one in decision.values]
+    head = _HEAD if record.price is None else (*_HEAD, _PRICE)
     rejected = [f"- {cell(f'{one.value}: {_rejection(decision, one)}')}" for one in _rejected(decision)]
     return [
         f"## {cell(decision.name)}: {cell(decision.chosen or 'not decided')}",
@@ -70,9 +71,9 @@ def _decision_lines(decision: KnobDecision, tolerance: float) -> list[str]:
         "",
         *(hypotheses or ["- none"]),
         "",
-        f"Measured; a change up to {percent(tolerance)} counts as the same:",
+        f"Measured{_by_gpu(record)}; a change up to {percent(record.tolerance)} counts as the same:",
         "",
-        *table(_HEAD, rows),
+        *table(head, rows),
         "",
         *(["Rejected:", "", *rejected, ""] if rejected else []),
     ]
@@ -84,11 +85,19 @@ _HEAD = (
 )  # fmt: skip
 
 
-def _row(base: CapacityResult | None, one: TunedValue) -> tuple[str, ...]:
+_PRICE = "per million output tokens"
+
+
+def _by_gpu(record: TuneRecord) -> str:
+    return "" if record.price is None else " and compared by capacity per GPU, so by the price of a token"
+
+
+def _row(record: TuneRecord, base: CapacityResult | None, one: TunedValue) -> tuple[str, ...]:
     predicted = "" if one.predicted is None else _short_gain(one.predicted)
     found = one.result
     if found is None:
-        return (one.value, one.verdict, "", "", predicted, *[""] * 6, one.reason or "")
+        cost = () if record.price is None else ("",)
+        return (one.value, one.verdict, "", "", predicted, *[""] * 6, one.reason or "", *cost)
     capacity = found.capacity
     change = "" if base is None or base is found else _change_words(base, found)
     return (
@@ -104,6 +113,7 @@ def _row(base: CapacityResult | None, one: TunedValue) -> tuple[str, ...]:
         number(preemptions(found)),
         number(tokens_per_joule(found)),
         one.file or found.id,
+        *(() if record.price is None else (number(record.token_price(found)),)),
     )
 
 
@@ -123,7 +133,8 @@ def _hypothesis(one: TunedValue) -> str:
     if one.predicted is None:
         return ""
     skipped = "; not measured, a clear loss" if one.verdict == SKIPPED else ""
-    return f"{one.value}: {knob_setting(one.predicted)}: {gain_words(one.predicted)}{skipped}"
+    setting = one.predicted.name if one.predicted.before is None else knob_setting(one.predicted)
+    return f"{one.value}: {setting}: {gain_words(one.predicted)}{skipped}"
 
 
 def _short_gain(knob: Knob) -> str:

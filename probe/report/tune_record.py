@@ -7,10 +7,19 @@ from typing import Any
 
 from probe.capacity.model.knobs import Knob
 from probe.capacity.trend.compare import change_of
+from probe.capacity.trend.replica_count import gpus_of
 from probe.core.result import CapacityResult
+from probe.report.result_columns import GpuPrice
 
 SCHEMA = "kneewatch.tune/1"
 BASE, AGAIN, SKIPPED, FAILED, WAITING = "base", "base again", "not measured", "did not start", "to be measured"
+
+JOINED = "+"  # between the names, and the values, of two settings that are tried together
+
+
+def settings_of(name: str, value: str) -> dict[str, str]:
+    """Return the settings that a value of a setting, or of two together, stands for."""
+    return dict(zip(name.split(JOINED), value.split(JOINED), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,10 @@ class KnobDecision:
 
 @dataclass(frozen=True, slots=True)
 class TuneRecord:
-    """A whole tuning. `settings`: those chosen so far; `ended_by`: what ended it before its end, None: nothing."""
+    """A whole tuning. `settings`: those chosen so far; `ended_by`: what ended it before its end, None: nothing.
+
+    `price`: of a GPU hour. With one, values are compared by their capacity per GPU, so by what a token costs.
+    """
 
     started: datetime
     command: str
@@ -61,17 +73,36 @@ class TuneRecord:
     settings: Mapping[str, str]
     decisions: tuple[KnobDecision, ...] = ()
     ended_by: str | None = None
+    price: GpuPrice | None = None
+
+    def token_price(self, found: CapacityResult) -> float | None:
+        """Return the price of a million output tokens at the capacity, in the currency of `price`; None: unknown."""
+        return None if self.price is None else self.price.of_tokens(found, found.capacity.output_tokens_per_second)
+
+    def compared(self, found: CapacityResult) -> CapacityResult:
+        """Return the result as it is compared: with a price, its capacity per GPU."""
+        return found if self.price is None else per_gpu(found, self.price.gpus or gpus_of(found))
 
     @property
     def is_decided(self) -> bool:
         """Return whether there is an answer for each setting."""
-        decided = [each.name for each in self.decisions if each.chosen is not None]
+        chosen = [each for each in self.decisions if each.chosen is not None]
+        decided = [name for each in chosen for name in each.name.split(JOINED)]
         return self.ended_by is None and decided == list(self.settings)
 
     @property
     def results(self) -> Iterator[CapacityResult]:
         """Return the results of the record in the order of its rows."""
         return (one.result for each in self.decisions for one in each.values if one.result is not None)
+
+
+def per_gpu(found: CapacityResult, gpus: int) -> CapacityResult:
+    """Return the result with its capacity divided by the GPUs."""
+    whole = found.capacity
+    rate, lower, upper = (
+        None if end is None else end / gpus for end in (whole.requests_per_second, whole.lower, whole.upper)
+    )
+    return replace(found, capacity=replace(whole, requests_per_second=rate, lower=lower, upper=upper))
 
 
 def tune_json(record: TuneRecord) -> dict[str, Any]:
@@ -84,15 +115,16 @@ def tune_json(record: TuneRecord) -> dict[str, Any]:
         "settings": dict(record.settings),
         "ended_by": record.ended_by,
         "decided": record.is_decided,
+        "gpu_hour_price": None if record.price is None else record.price.gpu_hour,
         "knobs": [
             {"name": each.name, "chosen": each.chosen, "why": each.why}
-            | {"values": [_value_json(each.base.result, one) for one in each.values]}
+            | {"values": [_value_json(record, each.base.result, one) for one in each.values]}
             for each in record.decisions
         ],
     }
 
 
-def _value_json(base: CapacityResult | None, one: TunedValue) -> dict[str, Any]:
+def _value_json(record: TuneRecord, base: CapacityResult | None, one: TunedValue) -> dict[str, Any]:
     found: dict[str, Any] = {
         "value": one.value,
         "verdict": one.verdict,
@@ -119,6 +151,7 @@ def _value_json(base: CapacityResult | None, one: TunedValue) -> dict[str, Any]:
         "preemptions": preemptions(one.result),
         "tokens_per_joule": tokens_per_joule(one.result),
         "cost": asdict(one.result.cost),
+        "price_per_million_output_tokens": record.token_price(one.result),
     }
 
 

@@ -30,7 +30,9 @@ def test_what_does_not_fit_is_one_line_with_the_fix() -> None:
         ((*KNOB, "--start", "env vllm serve m --port {port}"), "add --host 127.0.0.1"),
         ((*KNOB, "--start", "env vllm serve m --host ::1 --max-num-seqs 8 --port {port}"), "put it first"),
         ((*KNOB, "--start", "env {port}", "--ready-url", "x"), "--ready-url x: expected an address"),
-        (("--knob", "seed=1,2", "--start", "env {port}"), "NAME one of max_num_seqs"),
+        (("--knob", "host=::1,::", "--start", "env {port}"), "NAME a flag of the engine such as max_num_seqs"),
+        ((*KNOB, "--together", "--start", "env {port}"), "--together: expected two --knob, got 1"),
+        ((*KNOB, "--gpus", "2", "--start", "env {port}"), "--gpus: has no effect without --gpu-hour-price"),
     ):
         status, out, err = _kneewatch(*arguments)
         (line,) = err.splitlines()

@@ -36,7 +36,8 @@ def test_what_is_no_value_of_a_setting_never_gets_into_a_command() -> None:
     for wrong in (
         "max_num_seqs", "max_num_seqs=8", "max_num_seqs=8,8", "max_num_seqs=8,0", "max_num_seqs=8,$(id)",
         "gpu_memory_utilization=0.9,1.5", "gpu_memory_utilization=0.9,0", "kv_cache_dtype=auto,fp8;id",
-        "kv_cache_dtype=auto,--x", "enable_prefix_caching=true,yes", "seed=1,2",
+        "kv_cache_dtype=auto,--x", "enable_prefix_caching=true,yes", "seed=1,$(id)", "seed=1,a b", "seed=1,{port}",
+        "seed=1,--host", "host=127.0.0.1,0.0.0.0", "api_key=a,b", "--seed=1,2", "Seed=1,2",
     ):  # fmt: skip
         with pytest.raises(ConfigError, match="--knob"):
             knobs_of([wrong])
@@ -60,6 +61,58 @@ def test_a_setting_goes_where_the_command_has_its_name_and_other_braces_stay() -
     assert filled(["helm", "a={max_num_seqs},b={kv_cache_dtype}"], two) == ["helm", "a=8,b=fp8"]
     with pytest.raises(ConfigError, match="shell script"):
         with_settings(["bash", "-c", "vllm serve m"], {"max_num_seqs": "8"})
+
+
+def test_any_flag_of_the_engine_is_a_setting() -> None:
+    (knob,) = knobs_of(["tensor-parallel-size=1,2,4"])
+    assert knob == KnobValues("tensor_parallel_size", ("1", "2", "4"))
+    for stated in (["-tp", "2"], ["--tensor-parallel-size=2"], ["--tensor_parallel_size", "2"]):
+        words = with_settings(["vllm", "serve", "m", *stated, "--seed", "1"], {"tensor_parallel_size": "4"})
+        assert words == ["vllm", "serve", "m", "--seed", "1", "--tensor-parallel-size", "4"]
+    chunked = ["vllm", "serve", "m", "--enable-chunked-prefill", "--seed", "1"]
+    assert with_settings(chunked, {"enable_chunked_prefill": "false"})[3:] == [
+        "--seed",
+        "1",
+        "--no-enable-chunked-prefill",
+    ]
+    assert with_settings(chunked, {"enable_chunked_prefill": "default"})[3:] == ["--seed", "1"]
+    assert with_settings(["vllm", "--quantization", "fp8", "m"], {"quantization": "default"}) == ["vllm", "m"]
+    assert server_flags({"quantization": "default", "enable_chunked_prefill": "false"}) == {
+        "enable_chunked_prefill": "False"
+    }
+    assert twin_knob("block_size", "16", "32", STORED).reason == "its effect is not simulated"
+
+
+def test_the_base_of_any_flag_is_what_the_command_states() -> None:
+    words = shlex.split("vllm serve m --block-size 32 -tp 2 --no-enable-chunked-prefill --async-scheduling")
+    for right in (
+        "block_size=32,16",
+        "tensor_parallel_size=2,4",
+        "enable_chunked_prefill=false,true",
+        "seed=default,1",
+    ):
+        check_base(words, knobs_of([right]))
+    check_base(words, knobs_of(["async_scheduling=true,false"]))
+    for wrong in (
+        "block_size=16,32",
+        "tensor_parallel_size=1,2",
+        "enable_chunked_prefill=true,false",
+        "block_size=default,8",
+    ):
+        with pytest.raises(ConfigError, match="the first value is the base"):
+            check_base(words, knobs_of([wrong]))
+
+
+def test_two_settings_together_are_every_pair_with_the_two_bases_first() -> None:
+    (pair,) = knobs_of(["max_num_seqs=128,256", "max_num_batched_tokens=2048,8192"], together=True)
+    assert pair.names == ["max_num_seqs", "max_num_batched_tokens"]
+    assert pair.values == ("128+2048", "128+8192", "256+2048", "256+8192")
+    with pytest.raises(ConfigError, match="expected two --knob, got 1"):
+        knobs_of(["max_num_seqs=8,16"], together=True)
+    with pytest.raises(ConfigError, match="25 pairs of values"):
+        knobs_of(["max_num_seqs=1,2,3,4,5", "seed=1,2,3,4,5"], together=True)
+    with pytest.raises(ConfigError, match="--knob max_num_seqs: the first value is the base, and --start states 16"):
+        check_base(VLLM, [pair])
 
 
 def test_the_base_is_what_the_command_states() -> None:

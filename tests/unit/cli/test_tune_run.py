@@ -21,6 +21,7 @@ from probe.cli.tuned_server import StartError
 from probe.cli.tuning import InterruptedTuningError, TuneObservers, Tuning, settings_of
 from probe.core.fitted_server import FittedServer
 from probe.core.result import Capacity, CapacityResult, RunContext, Stopped
+from probe.report.result_columns import GpuPrice
 from probe.report.tune_markdown import tune_markdown
 from probe.report.tune_record import TuneRecord, tune_json
 from probe.simulator.cost import scaled
@@ -68,6 +69,8 @@ def _tuned(
     *,
     predict: Callable[[CapacityResult, Sequence[Knob]], Awaitable[Sequence[Knob]]] = _nothing,
     is_over: Callable[[], bool] = lambda: False,
+    together: bool = False,
+    price: GpuPrice | None = None,
     **options: Any,
 ) -> tuple[TuneRecord, _Server]:
     """Tune a server in virtual time, and return the record and the server."""
@@ -77,8 +80,8 @@ def _tuned(
         assert had.is_up
         return measure(settings)
 
-    asked = knobs_of(knobs)
-    record = TuneRecord(datetime.now(UTC), "kneewatch tune", 0.05, settings_of(asked))
+    asked = knobs_of(knobs, together=together)
+    record = TuneRecord(datetime.now(UTC), "kneewatch tune", 0.05, settings_of(asked), price=price)
     observers = TuneObservers(lambda _: None, lambda _: None, is_over)
     tuning = Tuning(had, run, predict, record, folder, observers)
     try:
@@ -153,6 +156,48 @@ def test_settings_are_tuned_one_after_the_other_each_from_what_was_chosen_before
         ("16", "2048"), ("32", "2048"), ("16", "2048"), ("32", "8192"), ("32", "2048"),
     ]  # fmt: skip
     assert record.settings == {"max_num_seqs": "32", "max_num_batched_tokens": "8192"}
+
+
+def test_two_settings_together_are_measured_in_pairs(tmp_path: Path) -> None:
+    def measure(settings: Mapping[str, str]) -> CapacityResult:
+        is_good = settings["max_num_seqs"] == "32" and settings["max_num_batched_tokens"] == "8192"
+        return _found(15.0 if is_good else 10.0)
+
+    knobs = ["max_num_seqs=16,32", "max_num_batched_tokens=2048,8192"]
+    record, server = _tuned(tmp_path, knobs, measure, together=True)
+    assert [tuple(each.values()) for each in server.served] == [
+        ("16", "2048"), ("16", "8192"), ("32", "2048"), ("32", "8192"), ("16", "2048"),
+    ]  # fmt: skip
+    assert record.settings == {"max_num_seqs": "32", "max_num_batched_tokens": "8192"}
+    assert record.is_decided
+    assert "Chosen: max_num_seqs 32, max_num_batched_tokens 8192" in tune_markdown(record)
+    assert "02-max_num_seqs+max_num_batched_tokens-16+8192.json" in [file.name for file in tmp_path.iterdir()]
+
+
+@pytest.mark.fault(
+    "TU140",
+    "A setting takes more GPUs and gives more capacity, but less of it for each",
+    area="Truth",
+    users_see="with `--gpu-hour-price` the value with the cheaper token is chosen, with its price in the record",
+    stays="without a price, capacity decides",
+)
+def test_with_a_price_the_cheaper_token_is_better_not_the_higher_capacity(tmp_path: Path) -> None:
+    def measure(settings: Mapping[str, str]) -> CapacityResult:
+        gpus = settings["tensor_parallel_size"]
+        found = _found({"1": 10.0, "2": 16.0}[gpus])
+        capacity = replace(found.capacity, output_tokens_per_second=1000.0 * {"1": 1.0, "2": 1.6}[gpus])
+        return replace(found, capacity=capacity, context=replace(found.context, flags=dict(settings)))
+
+    knob = ["tensor_parallel_size=1,2"]
+    assert _tuned(tmp_path, knob, measure)[0].settings == {"tensor_parallel_size": "2"}
+    record, _ = _tuned(tmp_path, knob, measure, price=GpuPrice(3.6))
+    assert record.settings == {"tensor_parallel_size": "1"}
+    text = tune_markdown(record)
+    assert "compared by capacity per GPU" in text
+    rows = [line for line in text.splitlines() if line.startswith(("| 1 |", "| 2 |"))]
+    assert [row.split(" | ")[-1].strip(" |") for row in rows] == ["1", "1.25", "1"]  # 3.6 / 3600 s / 1000 tokens/s
+    values = tune_json(record)["knobs"][0]["values"]
+    assert [value["price_per_million_output_tokens"] for value in values] == pytest.approx([1.0, 1.25, 1.0])
 
 
 def test_an_interrupt_leaves_the_record_so_far(tmp_path: Path) -> None:
