@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from probe import __version__
 from probe.charts import json_text
@@ -21,6 +21,7 @@ from probe.web import overview
 from probe.web.api_types import ErrorJson, TargetJson, target_json
 from probe.web.hosts import ANY_HOST_PATHS
 from probe.web.monitor_protocol import Monitor
+from probe.web.state import STATES, UNHEALTHY
 
 _TARGET = TypeAdapter(TargetJson)
 _TARGETS = TypeAdapter(list[TargetJson])
@@ -53,6 +54,18 @@ class WebApi:
         if status is None:
             return as_json({"error": "no target has this name; /api/v1/targets lists them"}, status=404)
         return await asyncio.to_thread(lambda: _typed_response(_TARGET, target_json(overview.row(status))))
+
+    async def healthy(self, request: Request) -> Response:
+        """Return 200 while the target answers, otherwise 503: also while that is not known."""
+        name = request.path_params["name"]
+        status = next((one for one in self._monitor.statuses() if one.name == name), None)
+        if status is None:
+            return PlainTextResponse("no target has this name; /api/v1/targets lists them\n", 404)
+        found = await asyncio.to_thread(overview.row, status)
+        is_old = status.up is None and bool(status.recent) and not status.passive
+        if is_old or found.state in UNHEALTHY:
+            return PlainTextResponse("no canary lately\n" if is_old else f"{STATES[found.state]}\n", 503)
+        return PlainTextResponse(f"{STATES[found.state]}\n")
 
     async def runs(self, request: Request) -> Response:
         results = self._monitor.results(request.query_params.get("target"))
@@ -139,6 +152,10 @@ def _paths() -> Json:
         "/metrics": _get("metrics", "All metrics", {"200": _text("Prometheus text format, or OpenMetrics.")}),
         "/config": _get("config", "The effective configuration, secrets hidden", {"200": _text("YAML.")}),
         "/-/healthy": _get("healthy", "Whether the process answers", {"200": _text("Yes.")}),
+        "/-/healthy/{name}": _get("targetHealthy", "Whether a target answers its canaries, and users", {
+            "200": _text("Yes; slow, over its limit and passive are in the text."),
+            "404": _text("There is no target with this name."),
+            "503": _text("No: failing or asleep; or unknown: starting.")}, [target]),
         "/-/ready": _get("ready", "Whether Kneewatch is monitoring", {
             "200": _text("Yes."), "503": _text("Starting or stopping.")}),
         "/-/reload": {"post": _operation("reload", "Reload the configuration", {

@@ -76,6 +76,7 @@ def build_pages(monitor: Monitor) -> ASGIApp:
             Route("/api/v1/runs/{id}", api.run),
             Route("/api/v1/openapi.json", api.openapi),
             Route("/-/healthy", operations.healthy),
+            Route("/-/healthy/{name:path}", api.healthy),
             Route("/-/ready", operations.ready),
             Route("/-/reload", operations.reload, methods=["POST"]),
         ],

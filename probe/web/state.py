@@ -25,6 +25,7 @@ STATES = {
     GOOD: "good",
     PASSIVE: "passive",
 }
+UNHEALTHY = frozenset({FAILING, STARTING, ASLEEP})  # to a load balancer: what does not answer, or is not known to
 NEWEST = 20  # canaries that decide
 ENOUGH = 5  # fewer show nothing good yet
 CLEAR = 3  # failures or misses; fewer of NEWEST may be chance

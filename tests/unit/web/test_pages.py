@@ -248,6 +248,21 @@ def test_targets_in_trouble_come_first() -> None:
     assert ordered == ["down", "slow", "new", "good", "passive"]
 
 
+@pytest.mark.parametrize(
+    ("shown", "code", "words"),
+    [
+        (status(up=True, recent=[record()] * 20), 200, "good"),
+        (status(up=False, recent=[record(outcome=Outcome.TIMEOUT)] * 2), 503, "failing"),
+        (status(), 503, "starting"),
+        (status(passive=True), 200, "passive"),
+        (status(up=None, recent=[record()] * 20), 503, "no canary lately"),
+    ],
+)
+def test_a_load_balancer_learns_whether_a_target_answers(shown: TargetStatus, code: int, words: str) -> None:
+    answer = _get(FakeMonitor([shown]), f"/-/healthy/{shown.name}")
+    assert (answer.status_code, answer.text) == (code, f"{words}\n")
+
+
 def test_a_target_that_comes_back_is_good_again_and_its_failure_is_kept() -> None:
     failed = record(outcome=Outcome.TIMEOUT, detail="no token within 30 s")
     shown = status(up=True, recent=[record()] * 60, **failing(record(), failed))
