@@ -24,7 +24,9 @@ from benchmarks import engine_table, flag_table, peer_table, reason_tables
 from benchmarks.fault_table import rows_by_area
 from exporters.names import CHECKS
 from probe.capacity.model.bottleneck import LIMITS
-from probe.config.workloads import PRESET_ROWS, LognormalTokens, SharedPrefix, TokenCount, WorkloadConfig
+from probe.cli.matrix_rows import COLD, WARM
+from probe.cli.matrix_rows import ROWS as MATRIX
+from probe.config.workloads import PRESET_ROWS, PRESETS, LognormalTokens, SharedPrefix, TokenCount, WorkloadConfig
 from probe.core.reasons import BUDGETS, ERRORS, REFUSALS, TRIPS, Reason
 from probe.gpu.peak_specs import NAMES, gpu
 from probe.mock_server.profiles import PROFILES
@@ -147,6 +149,20 @@ def _prompt(workload: WorkloadConfig) -> str:
     return f"{length}; {sharing} share the first {shared.shared_tokens}"
 
 
+def matrix() -> str:
+    """Return the rows of `kneewatch matrix`, with the command that measures each alone."""
+    head = ("row", "prompt / answer", "command")
+    out = {COLD: " -o cold.json", WARM: " -o warm.json"}
+    rows = []
+    for row in MATRIX:
+        lengths = (PRESETS[row.workload].prompt_tokens, PRESETS[row.workload].output_tokens)
+        is_fixed = not PRESETS[row.workload].mixture and all(isinstance(length, int) for length in lengths)
+        command = f"kneewatch ramp --base-url $URL {row.options}{out.get(row.workload, '')}"
+        words = f"{lengths[0]} / {lengths[1]}" if is_fixed else "varied"
+        rows.append((f"{row.letter} {row.shows}", words, f"`{command}`"))
+    return markdown_table(head, rows)
+
+
 def presets() -> str:
     """Return the workloads that Kneewatch knows by name."""
     rows = []
@@ -192,6 +208,7 @@ TABLES = (
     Table("docs/results.md", "gpus", gpus),
     Table("docs/capacity.md", "bottlenecks", bottlenecks),
     Table("docs/workloads.md", "presets", presets),
+    Table("docs/workloads.md", "matrix", matrix),
     Table("docs/systems.md", "systems", systems),
     Table("docs/mock-server.md", "profiles", profiles),
     Table("docs/alerts.md", "alerts", alert_table),

@@ -19,6 +19,7 @@ from probe import __version__, simulator
 from probe.cli import (
     config_commands,
     demo_commands,
+    matrix,
     ramp_command,
     result_commands,
     server_commands,
@@ -79,6 +80,13 @@ _add(
     f"kneewatch ramp {_SERVER} --rates 1,2,4 --html result.html",
     f"kneewatch ramp -c {_CONFIG} --target llama-8b",
     context_settings={"allow_extra_args": True},  # the file of `--json FILE`
+)
+_add(
+    matrix.matrix,
+    _MEASURE,
+    f"kneewatch matrix {_SERVER} -o matrix/",
+    f"kneewatch matrix {_SERVER} --rows A,E --no-guard",
+    short_help="Measure the usual benchmark matrix, rows A to F, with one report.",
 )
 _add(
     server_commands.forecast,

@@ -28,6 +28,7 @@ kneewatch() {
     ramp*prefix-*--no-guard*) more="--step-seconds 12 --confirm-seconds 0" ;;
     ramp*--concurrency*|ramp*--rates*) more="$short --confirm-seconds 0" ;;
     ramp*) more="--max-seconds 20" ;;
+    matrix*) more="--rows A --max-seconds 20" ;;
     *) more="" ;;
   esac
   status=0
