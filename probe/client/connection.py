@@ -22,6 +22,7 @@ from typing import cast
 import httpx
 
 from probe.client.loop_lateness import LoopLateness
+from probe.client.patience import STOOD_S
 from probe.client.response_buffer import ResponseBuffer, ResponseParser
 
 _RESET = struct.pack("ii", 1, 0)  # of SO_LINGER: close with a reset, and send nothing more
@@ -105,8 +106,9 @@ class Connection(asyncio.Protocol):
             raise StaleConnectionError("the connection was closed")
         self._transport.write(data)
         answer.write_lag_ns = perf_counter_ns() - self._sent_ns
+        self._stood_s = 0.0
         if min(limits_s) < float("inf"):
-            self._timer = self._loop.call_later(min(limits_s), self._check_time)
+            self._check_in(min(limits_s))
 
     async def write(self, data: bytes, *, last: bool) -> bool:
         """Send more of a request's body once the server accepts it. Return False if the exchange is already over."""
@@ -250,14 +252,26 @@ class Connection(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(self._error)
 
+    def _check_in(self, seconds: float) -> None:
+        self._due_ns = perf_counter_ns() + round(seconds * 1e9)
+        self._timer = self._loop.call_later(seconds, self._check_time)
+
     def _check_time(self) -> None:
-        """Fail the exchange if the first byte, or the next one, is later than its limit."""
+        """Fail the exchange if the first byte, or the next one, is later than its limit.
+
+        After a time in which this process did not run it waits as much longer, as Patience does.
+        """
         limit_s = self._limits_s[1] if self._response.now_ns else self._limits_s[0]
-        left_s = limit_s - (perf_counter_ns() - max(self._response.now_ns, self._sent_ns)) * 1e-9
+        now_ns = perf_counter_ns()
+        left_s = limit_s - (now_ns - max(self._response.now_ns, self._sent_ns)) * 1e-9
+        late_s = (now_ns - self._due_ns) * 1e-9
+        if left_s <= 0 and late_s > STOOD_S:
+            left_s = min(late_s, limit_s - self._stood_s)
+            self._stood_s += left_s
         if self._paused or self._sending:
             left_s = limit_s  # the wait is on this side
         if left_s > 0:
-            self._timer = self._loop.call_later(min(left_s, *self._limits_s), self._check_time)
+            self._check_in(min(left_s, *self._limits_s))
         else:
             what = "nothing more" if self._response.now_ns else "no answer"
             self._fail(httpx.ReadTimeout(f"{what} within {limit_s:g} s"))

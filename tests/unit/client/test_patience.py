@@ -2,15 +2,23 @@
 
 import asyncio
 import json
+import math
+import re
+import socket
+import time
 from collections.abc import AsyncIterator, Iterable
 
 import httpx
 import pytest
+import uvloop
 from virtual_time import VirtualClock, virtually
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
+from probe.client.patience import Patience
+from probe.client.response_buffer import ResponseBuffer
 from probe.config.objectives import DEFAULT_OBJECTIVES
+from probe.core.clock import SystemClock
 from probe.core.request import Api, Outcome, RequestRecord, RequestSpec, Traffic
 from probe.core.time_limits import TimeLimits, was_arriving
 
@@ -146,6 +154,66 @@ def test_a_limit_of_the_connection_that_is_set_replaces_the_one_for_silence(
             return await client.send(spec, "m", Traffic.CANARY, clock.monotonic_ns())
 
     assert virtually(main(), within_s=DAY_S).outcome is ends
+
+
+def waited(sent_before_s: float, answer_s: float, silence_s: float) -> str | None:
+    """Return why an exchange ended after a freeze of 0.4 s, None: it did not.
+
+    A byte came `sent_before_s` before the freeze ended, and is unread. The loop freezes in a read: timers come next.
+    """
+
+    async def main() -> str | None:
+        buffer, clock, loop = ResponseBuffer(), SystemClock(), asyncio.get_running_loop()
+        (ours, theirs), (freezes, begins) = socket.socketpair(), socket.socketpair()
+        ended = loop.create_future()
+
+        def freeze() -> None:
+            loop.remove_reader(freezes)
+            time.sleep(0.4 - sent_before_s)
+            if sent_before_s:
+                theirs.send(b"data: a")
+                time.sleep(sent_before_s)
+
+        def read() -> None:
+            buffer.head_ns = clock.monotonic_ns()
+            buffer.add(buffer.head_ns, buffer.head_ns, ours.recv(100))
+            ended.set_result(None)
+
+        loop.add_reader(ours, read)
+        loop.add_reader(freezes, freeze)
+        patience = Patience(buffer, clock, answer_s=answer_s, first_s=silence_s, next_s=silence_s, raised_by="x")
+        with ours, theirs, freezes, begins:
+            try:
+                async with patience:
+                    begins.send(b"now")
+                    await ended
+            except TimeoutError:
+                return patience.lateness
+            finally:
+                loop.remove_reader(ours)
+        return None
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())
+
+
+@pytest.mark.fault("ST110")
+@pytest.mark.parametrize(("answer_s", "silence_s"), [(9.0, 0.2), (0.2, math.inf)])
+def test_what_came_while_kneewatch_was_frozen_is_read_before_it_is_judged(answer_s: float, silence_s: float) -> None:
+    """uvloop runs timers before it reads."""
+    assert waited(0.3, answer_s, silence_s) is None
+
+
+@pytest.mark.fault("ST110")
+def test_a_server_that_is_silent_after_a_freeze_too_is_found_and_the_freeze_is_said() -> None:
+    words = waited(0.0, 9.0, 0.2)
+    assert words is not None
+    found = re.fullmatch(
+        r"no answer for 0.2 s and 0.[12]\d* s more, for which Kneewatch itself had not run, Kneewatch's time limit;"
+        " x raises it",
+        words,
+    )
+    assert found, words
 
 
 def test_an_answer_with_more_tokens_than_asked_for_is_not_said_to_need_more_time() -> None:

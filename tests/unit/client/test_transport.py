@@ -7,6 +7,7 @@ import random
 import socket
 import ssl
 import struct
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -509,6 +510,41 @@ def test_each_wait_has_its_limit(run: Run, mode: str, said: bytes, limits: dict[
                 await fetch(through, server.url, mode, timeout=limits)
             await server.until_open(0)
             await all_closed(through)
+
+    run(main())
+
+
+@pytest.mark.fault(
+    "ST110",
+    "Kneewatch is frozen for longer than its time limits, and bytes wait when it runs again",
+    area="Starvation",
+    users_see="-",
+    stays="they are read before anything is judged: the server was not silent",
+)
+def test_bytes_that_wait_after_a_freeze_are_no_silence(run: Run) -> None:
+    """The loop freezes in a read: timers come next."""
+
+    async def main() -> None:
+        freezes, begins = socket.socketpair()
+        loop = asyncio.get_running_loop()
+
+        async def converse(peer: Peer) -> None:
+            await peer.ask()
+            await peer.say(OK[:-2])
+            theirs = socket.socket(fileno=os.dup(peer.writer.get_extra_info("socket").fileno()))
+
+            def freeze() -> None:
+                loop.remove_reader(freezes)
+                with theirs:
+                    theirs.send(OK[-2:])
+                time.sleep(0.4)
+
+            loop.add_reader(freezes, freeze)
+            begins.send(b"now")
+
+        with freezes, begins:
+            async with serving(converse) as server, transport() as through:
+                assert await fetch(through, server.url, "received", timeout={"read": 0.2}) == (200, b"hello")
 
     run(main())
 
