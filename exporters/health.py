@@ -34,6 +34,7 @@ class HealthExporter:
         self._stalls = counter(names.LOOP_STALLS, registry)
         for cause in CAUSES:
             self._stalls.labels(cause)
+        self._forecast_cpu = counter(names.FORECAST_CPU, registry)
         self._lost_lines = counter(names.LOST_LOG_LINES, registry)
         self._lag = histogram(names.LOOP_LAG, registry)
         self._lateness = histogram(names.TASK_LATENESS, registry)
@@ -72,6 +73,10 @@ class HealthExporter:
     def observe_lateness(self, task: str, seconds: float) -> None:
         """Record how late (s) a task started."""
         self._lateness.labels(task).observe(seconds)
+
+    def count_forecast_cpu(self, seconds: float) -> None:
+        """Count the CPU time that a forecast took."""
+        self._forecast_cpu.inc(seconds)
 
     def publish_config(self, config_hash: str, wall_s: float, *, pages: str = "", grafana: str = "") -> None:
         """Record that a configuration was loaded, with the addresses of its pages and of Grafana, or ""."""

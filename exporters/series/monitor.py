@@ -52,6 +52,11 @@ TARGET_INFO = _declare(
     ("target", "discovery"),
 )
 CPU = _declare("counter", "process_cpu_seconds_total", "CPU time of the monitor's process, without child processes")
+FORECAST_CPU = _declare(
+    "counter",
+    "forecast_cpu_seconds_total",
+    "CPU time of the processes that compute forecasts, at most forecast_cores a second",
+)
 MEMORY = _declare("gauge", "process_resident_memory_bytes", "Resident memory of the monitor's process")
 STARTED = _declare("gauge", "process_start_time_seconds", "Start time of the monitor")
 # Prometheus' own names for a process, as every client library exports them: dashboards and alerts of all processes.

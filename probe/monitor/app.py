@@ -74,7 +74,11 @@ class App:
             clock, self._task_succeeded, self._task_failed, self.measurements.health.observe_lateness
         )
         self._forecasts = ForecastQueue(
-            clock, lambda: self.config.forecast_cores, self._task_succeeded, self._task_failed
+            clock,
+            lambda: self.config.forecast_cores,
+            self._task_succeeded,
+            self._task_failed,
+            on_cpu=self.measurements.health.count_forecast_cpu,
         )
         runs_at_once = lambda: self.config.capacity_runs_at_once  # noqa: E731
         self._tasks = TargetTasks(self._schedule, self.measurements, clock, self._forecasts, runs_at_once)

@@ -22,6 +22,8 @@ from probe.runtime.scheduler import TaskId
 FORECAST = "forecast"  # the task
 # Work that computes elsewhere. Returns after how many seconds to try again, None: after the usual interval.
 ForecastWork = Callable[[Compute], Awaitable[float | None]]
+# A turn comes so much sooner than its interval, since it waits for others.
+_EARLY = 0.9
 # After a failure, such as a helper process that the kernel killed for memory.
 _AGAIN_S = 120.0
 # A helper process costs 50 MiB while it waits, and a quarter of a second of CPU to start.
@@ -57,9 +59,12 @@ class ForecastQueue:
         cores: Callable[[], float],
         on_success: Callable[[TaskId], None],
         on_problem: Callable[[TaskId, str, BaseException | None], None],
+        *,
+        on_cpu: Callable[[float], None] = lambda _: None,
         new_process: Callable[[], Helper] = KeptHelper,
     ) -> None:
-        """Take `cores`: returns the budget. Callbacks as those of the scheduler."""
+        """Take `cores`: returns the budget. Callbacks are those of the scheduler, and `on_cpu` for seconds spent."""
+        self._on_cpu = on_cpu
         self._new_process = new_process
         self._clock, self._cores = clock, cores
         self._on_success, self._on_problem = on_success, on_problem
@@ -125,9 +130,12 @@ class ForecastQueue:
             again_s = _AGAIN_S
             self._on_problem(task, "failed", error)
         finally:
-            self._free_s = max(self._free_s, began_s) + (helper.cpu_s - spent_s) / self._cores()
+            spent_s = helper.cpu_s - spent_s
+            self._on_cpu(spent_s)
+            self._free_s = max(self._free_s, began_s) + spent_s / self._cores()
             self._idle.append(helper)
-            turn.seen_s, turn.due_s = began_s, began_s + min(again_s or turn.every_s, turn.every_s)
+            usual_s = _EARLY * turn.every_s
+            turn.seen_s, turn.due_s = began_s, began_s + min(again_s or usual_s, usual_s)
             del self._running[turn.target]
             self._changed.set()
 

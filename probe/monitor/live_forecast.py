@@ -25,7 +25,7 @@ from probe.core.workload import Workload
 from probe.monitor.capacity_workload import CapacityWorkload
 from probe.monitor.wiring import shape_of
 from probe.observe.server_observer import ServerObserver
-from probe.observe.snapshot_history import Evidence, PackedSnapshots, SnapshotHistory, unpack
+from probe.observe.snapshot_history import Evidence, SnapshotHistory
 from probe.report.figures import ago, number
 from probe.runtime.helper_process import Compute, run_in_helper
 
@@ -162,17 +162,10 @@ async def live_forecast(
     packed = history.packed
     if len(packed) < _ENOUGH:
         return Capacity(mode="forecast", reason=f"not enough evidence: scrapes of the server: {len(packed)}")
-    # In the helper process: seconds of arithmetic would hold the event loop up.
-    name = "probe.monitor.live_forecast:forecast_of_packed"
+    # In the helper process: seconds of arithmetic would hold the event loop up, and numpy takes memory.
+    name = "probe.capacity.model.forecast:forecast_packed"
     found: Capacity = await compute(name, packed, workload, objectives, hints)
     return found
-
-
-def forecast_of_packed(packed: PackedSnapshots, workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:
-    """Return the forecast; the helper process calls this."""
-    from probe.capacity.model.forecast import forecast  # noqa: PLC0415 - numpy, which the monitor does without
-
-    return forecast(unpack(packed), workload, objectives, hints)
 
 
 def made_of(context: RunContext, server: ServerLimitsConfig, gpus: GpuSnapshot | None = None) -> Provenance | None:

@@ -1,15 +1,12 @@
 """When a monitor forecasts, in virtual time: at first as soon as there is enough to tell it by."""
 
 import asyncio
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from virtual_time import VirtualClock, virtually
 
-import probe.monitor.live_forecast
-import probe.observe.snapshot_history
 from probe.capacity.model.forecast import forecast
 from probe.config.config_file import config_from
 from probe.config.targets import TargetConfig
@@ -19,6 +16,7 @@ from probe.core.workload import Workload
 from probe.mock_server.profiles import PROFILES
 from probe.monitor.app import App
 from probe.monitor.startup_flags import StartupFlags
+from probe.observe.snapshot_history import PackedSnapshots, unpack
 from probe.runtime.scheduler import TaskId
 from probe.simulator.virtual_server import BackgroundTraffic, VirtualServer
 
@@ -44,9 +42,17 @@ CONFIG = config_from(
 )
 
 
-async def _here(_: str, kept: Sequence[bytes], *args: Any) -> Capacity:
-    """Compute in this process: a helper process would take real time."""
-    return forecast(probe.observe.snapshot_history.unpack(kept), *args, requests=300)
+class _Here:
+    """Computes in this process: a helper process would take real time."""
+
+    cpu_s = 0.0
+
+    async def compute(self, _: str, packed: PackedSnapshots, *args: Any) -> Capacity:
+        self.cpu_s += 0.8
+        return forecast(unpack(packed), *args, requests=300)
+
+    def close(self) -> None:
+        pass
 
 
 async def _as_configured(flags: StartupFlags) -> TargetConfig:
@@ -56,7 +62,6 @@ async def _as_configured(flags: StartupFlags) -> TargetConfig:
 
 @pytest.fixture(autouse=True)
 def _virtual(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe.monitor.live_forecast, "run_in_helper", _here)
     monkeypatch.setattr(StartupFlags, "update", _as_configured)
 
 
@@ -69,6 +74,7 @@ class _Told(App):
         for task in ("canary", "scrape"):  # they would ask a server that is not there
             self._schedule._jobs.remove_job(repr(TaskId(task, "a")))
             del self._schedule._tasks[repr(TaskId(task, "a"))]
+        self._forecasts._new_process = _Here
         publish = self.measurements.forecast
 
         def forecast_told(result: CapacityResult) -> None:
@@ -82,10 +88,12 @@ class _Told(App):
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         self._schedule.start()
+        forecasts = asyncio.create_task(self._forecasts.follow())
         while loop.time() - began_s < minutes * MINUTE_S:
             self.monitors["a"]._observer.state.add(server.snapshot())
             await asyncio.sleep(5.0)
             server.advance(loop.time() - began_s)
+        forecasts.cancel()
         await self._schedule.stop()
         await asyncio.sleep(0)
         await self.monitors["a"].close()

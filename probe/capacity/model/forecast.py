@@ -22,6 +22,7 @@ from probe.core.server_limits import USUAL_STEP_TOKENS
 from probe.core.snapshot import REPLICAS, ServerSnapshot
 from probe.core.token_length import mean_length
 from probe.core.workload import Workload
+from probe.observe.snapshot_history import PackedSnapshots, unpack
 
 MODE = "forecast"
 _PARTS = 8  # the snapshots are cut into this many parts; the forecast without each of them gives the spread
@@ -71,6 +72,11 @@ def forecast(
             " one more costs"
         )
     return _credible_capacity(evidence, model, fit)
+
+
+def forecast_packed(packed: PackedSnapshots, workload: Workload, objectives: Objectives, hints: Hints) -> Capacity:
+    """Return the forecast from a packed history. A helper process calls this: with little imported, it is small."""
+    return forecast(unpack(packed), workload, objectives, hints)
 
 
 @dataclass(frozen=True, slots=True)
