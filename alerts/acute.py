@@ -5,9 +5,10 @@ from functools import partial
 from alerts import inhibitions, links, sli
 from alerts.alert_labels import by
 from alerts.budget import step_s
-from alerts.objectives import AVAILABILITY_KEEP_S, why_failed
+from alerts.burn_texts import again, why_failed
+from alerts.objectives import AVAILABILITY_KEEP_S
 from alerts.rules import Alert, FaultKind, RuleGroup
-from alerts.templates import COUNT, OF_TARGET, value_of
+from alerts.templates import COUNT, OF_TARGET, SPAN, value_of, words
 from alerts.windows import duration
 from exporters import names
 
@@ -82,9 +83,10 @@ def _down(scale: float) -> Alert:
         for_s=0.0,
         keep_s=_DOWN_KEEP_S * scale,
         severity="none",
-        summary="{{ $labels.target }}: canaries have failed for most of " + window,
+        summary=f"{{{{ $labels.target }}}}: canaries have failed for most of {words(_WINDOW_S * scale)}",
         description=(
-            f"For more than half of the last {window} the latest canary of {{{{ $labels.target }}}} had failed (most of"
+            f"For more than half of the last {words(_WINDOW_S * scale)} the latest canary of {{{{ $labels.target }}}}"
+            f" had failed (most of"
             " them, if it has several kinds of canaries). This alert notifies no person. In Alertmanager it inhibits"
             " alerts on latency, queues and metrics, which are consequences; a page notifies of the outage."
         ),
@@ -97,7 +99,7 @@ def _down_again(scale: float) -> Alert:
     Without it, an outage within three hours of another, or of a server that fails one canary in fifty all day, would be
     no new notification. It never fires with the first page of an outage, which is not old enough then.
     """
-    window, paged = duration(_WINDOW_S * scale), duration((AVAILABILITY_KEEP_S - _PAGED_AGO_S) * scale)
+    paged = duration((AVAILABILITY_KEEP_S - _PAGED_AGO_S) * scale)
     failed, sent = (_canaries(record, _WINDOW_S * scale) for record in _records(scale))
     failed_before, sent_before = (_canaries(record, _WINDOW_S * scale, _UP_AGO_S * scale) for record in _records(scale))
     records = (one.burn_record("page") for one in (sli.AVAILABILITY, sli.USERS_AVAILABILITY))
@@ -111,12 +113,11 @@ def _down_again(scale: float) -> Alert:
         for_s=0.0,
         keep_s=_AGAIN_KEEP_S * scale,
         severity="page",
-        summary="{{ $labels.target }}: down again",
+        summary=again(_WINDOW_S * scale, scale),
         description=(
-            f"Over the last {window} most canaries of {{{{ $labels.target }}}} failed ({{{{ $value | {COUNT} }}}});"
-            f" before, they succeeded. {why_failed(_WINDOW_S * scale)}"
-            "KneewatchAvailabilityBurn has fired since an earlier failure, and fires for"
-            f" {duration(AVAILABILITY_KEEP_S * scale)} longer than its cause, so it does not notify of this outage."
+            f"Most requests to {{{{ $labels.target }}}} fail again; 10 minutes earlier hardly any did."
+            f" {why_failed(_WINDOW_S * scale)}It may be restarting again and again. The page of the earlier failure"
+            " still fires, so it does not ring for this one."
         ),
     )
 
@@ -133,9 +134,7 @@ def _ttft(scale: float) -> Alert:
     good = increase(names.GOOD_REQUESTS.name, f'{canary},objective="ttft"')
     mean = f"{increase(names.TTFT.name + '_sum', canary)} / ({increase(names.TTFT.name + '_count', canary)} > 0)"
     promised = f'max {by("target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
-    objective = value_of(
-        f'min({names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="ttft"}})', shown="humanizeDuration"
-    )
+    objective = value_of(f'min({names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="ttft"}})', shown=SPAN)
     return Alert(
         name="KneewatchTTFTCollapse",
         expr=(
@@ -146,10 +145,14 @@ def _ttft(scale: float) -> Alert:
         for_s=_WINDOW_S * scale,
         keep_s=_TTFT_KEEP_S * scale,
         severity="page",
-        summary="{{ $labels.target }}: the first token takes {{ $value | humanizeDuration }}",
+        summary=(
+            f"{{{{ $labels.target }}}} is SLOW: canaries wait {{{{ $value | {SPAN} }}}} for the first token, the"
+            f" objective"
+            f" is {objective}"
+        ),
         description=(
-            f"Over the last {window} the canaries of {{{{ $labels.target }}}} waited"
-            f" {{{{ $value | humanizeDuration }}}} for their first token on average, over {_FAR:g} times the objective"
+            f"Over the last {words(_WINDOW_S * scale)} the canaries of {{{{ $labels.target }}}} waited"
+            f" {{{{ $value | {SPAN} }}}} for their first token on average, over {_FAR:g} times the objective"
             f" ({objective}), and nine in ten or more missed it. Every user waits like that: the server has far more"
             " load than it can serve, or has slowed down."
         ),
@@ -170,10 +173,15 @@ def _corrupted(scale: float) -> Alert:
         for_s=0.0,
         keep_s=_CORRUPTED_KEEP_S * scale,
         severity="page",
-        summary="{{ $labels.target }}: {{ $value | humanize }} requests with NaN in their logits in " + window,
+        summary=(
+            f"{{{{ $labels.target }}}} answers nonsense: {{{{ $value | {COUNT} }}}} requests with NaN in their logits"
+            f" in"
+            f" {words(_CORRUPTED_S * scale)}"
+        ),
         description=(
-            f"vLLM counted {{{{ $value | humanize }}}} finished requests of {{{{ $labels.target }}}} with NaN in their"
-            f" logits within {window} (vllm:corrupted_requests). Their text makes no sense, often one token repeated,"
+            f"vLLM counted {{{{ $value | {COUNT} }}}} finished requests of {{{{ $labels.target }}}} with NaN in their"
+            f" logits within {words(_CORRUPTED_S * scale)} (vllm:corrupted_requests). Their text makes no sense,"
+            f" often one token repeated,"
             " and users got it with status 200. Latency and /health look well."
         ),
         means=(

@@ -11,7 +11,7 @@ from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.headroom import ALERT, KEEP_S, LOAD, THIS, headroom_rules
 from alerts.rules import Alert, FaultKind, Recording, RuleGroup
-from alerts.templates import OF_TARGET, if_any, value_of
+from alerts.templates import COUNT, NUMBER, OF_TARGET, PERCENT, SPAN, if_any, listed, value_of, words
 from alerts.thresholds import CAPACITY_DROP, DEFAULTS, Thresholds, percent
 from alerts.user_mix import if_moved
 from alerts.windows import DAY_S, HOUR_S, duration
@@ -30,6 +30,7 @@ _INTERVAL_S = 240.0
 _LOOKED_AT_S = _STALE_INTERVAL_S = 1200.0
 # Weekends are quiet, and the next Monday is not.
 _PEAK_S = 7 * DAY_S
+_REASONS = 3  # of refusals, that are listed
 _BELOW = f"target_model_workload:{PREFIX}knee_dropped_below_peak:rps"
 _UNMEASURED = f"target:{PREFIX}capacity_unmeasured:interval_seconds"
 
@@ -115,8 +116,7 @@ def _dropped(scale: float, thresholds: Thresholds, *, page: bool) -> Alert:
         for_s=60 * scale,
         keep_s=KEEP_S * scale,
         severity="page" if page else "ticket",
-        summary=f"{{{{ $labels.target }}}}: capacity has dropped by {thresholds.share(CAPACITY_DROP)} or more"
-        + (", below the users' peak" if page else ""),
+        summary=f"{_fell()}, in three runs; users' peak of {words(_PEAK_S * scale)}: {peak_now}",
         description=(
             f"{_capacity_and_baseline()}. Three consecutive runs measured {CAPACITY_DROP.default:.0%} or more below"
             f" that baseline.{_if_unverified()} {impact} (peak: {peak_now} requests/s).{if_moved(scale)}"
@@ -152,7 +152,7 @@ def _down(scale: float) -> Alert:
         for_s=600 * scale,
         keep_s=KEEP_S * scale,
         severity="ticket",
-        summary="{{ $labels.target }}: capacity is lower than it was",
+        summary=_fell(),
         description=(
             f"{_capacity_and_baseline()}. This is more than the usual variation between runs: the server, its settings"
             f" or its hardware changed, or user traffic during the runs did.{if_moved(scale)}"
@@ -187,16 +187,34 @@ def _capacity_and_baseline() -> str:
 def _if_unverified() -> str:
     """Return a template of a sentence on a last run that was not verified: what is certain is its upper bound."""
     upper = f'max({names.KNEE_UPPER.name}{{{THIS},mode="{UNVERIFIED}"}})'
-    most = "{{ . | first | value | humanize }}"
+    most = f"{{{{ . | first | value | {NUMBER} }}}}"
     some = f" The last run was not verified: by its interval the server takes at most {most}."
     return if_any(upper, ALERT, some, "", "")
+
+
+def _fell() -> str:
+    """Return a template of how far the capacity fell: "llama-8b: capacity fell from 40 to 28 requests/s (-30 %)"."""
+    baseline, shift = (f'{one.name}{{{THIS},mode!="forecast"}}' for one in (names.KNEE_BASELINE, names.KNEE_SHIFT))
+    return (
+        f"{{{{ $labels.target }}}}: capacity fell{value_of(f'max({baseline})', ALERT, before=' from ', none='')}"
+        f"{value_of(f'max({baseline} * (1 + {shift}))', ALERT, before=' to ', after=' requests/s', none='')}"
+        f"{value_of(f'min({shift})', ALERT, shown=PERCENT, before=' (', after=')', none='')}"
+    )
 
 
 def _stale(scale: float) -> Alert:
     def either(daily: str, weekly: str) -> str:
         return f"{{{{ if le $value {_DAILY.most_s:.1f} }}}}{daily}{{{{ else }}}}{weekly}{{{{ end }}}}"
 
-    after = either(*(duration(each.stale_s * scale) for each in (_DAILY, _WEEKLY)))
+    measured = f'{names.CAPACITY_LAST_SUCCESS.name}{{{OF_TARGET},mode!="forecast"}}'
+    after = either(*(f"{words(each.stale_s * scale)} or more" for each in (_DAILY, _WEEKLY)))
+    age = value_of(
+        f"time() - max(last_over_time({measured}[{duration(_WEEKLY.stale_s * scale)}]))", shown=SPAN, none=after
+    )
+    refusals = (
+        f"sum by (reason) (increase({names.CAPACITY_REFUSALS.name}{{{OF_TARGET}}}[{duration(_DAILY.stale_s * scale)}]))"
+    )
+    why = listed(f"sort_desc(topk({_REASONS}, round({refusals}) > 0))", "reason", before="; refused: ")
     missed = either(*(_missed(each, scale) for each in (_DAILY, _WEEKLY)))
     return Alert(
         name="KneewatchCapacityStale",
@@ -204,7 +222,7 @@ def _stale(scale: float) -> Alert:
         for_s=600 * scale,
         keep_s=KEEP_S * scale,
         severity="ticket",
-        summary=f"{{{{ $labels.target }}}}: no run has measured its capacity for {after}",
+        summary=f"{{{{ $labels.target }}}}: no run has measured its capacity for {age}{why}",
         description=(
             f"A capacity run of {{{{ $labels.target }}}} is due {missed}. The capacity on the dashboards is out of"
             " date or missing. If even the lowest step now misses an objective, capacity has collapsed."
@@ -239,8 +257,13 @@ def _unmeasured(schedule: _Schedule, scale: float) -> str:
 def _missed(schedule: _Schedule, scale: float) -> str:
     stale = duration(schedule.stale_s * scale)
     ended, refused = _run_count('!="refused"', stale), _run_count('="refused"', stale)
-    return f"{schedule.due}, but none has found the knee for {stale}: {ended} ended without one, {refused} were refused"
+    return (
+        f"{schedule.due}, but none has found the knee for {words(schedule.stale_s * scale)}: {ended} ended"
+        f" without one, {refused} were refused"
+    )
 
 
 def _run_count(outcome: str, window: str) -> str:
-    return value_of(f"round(sum(increase({names.CAPACITY_RUNS.name}{{{OF_TARGET},outcome{outcome}}}[{window}])))")
+    return value_of(
+        f"round(sum(increase({names.CAPACITY_RUNS.name}{{{OF_TARGET},outcome{outcome}}}[{window}])))", shown=COUNT
+    )

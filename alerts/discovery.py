@@ -1,11 +1,13 @@
 """Alerts on discovery, and on the shards that share the targets. Pure."""
 
 from alerts import links
-from alerts.alert_labels import by
+from alerts.alert_labels import KEPT, by
 from alerts.rules import Alert
+from alerts.templates import COUNT, same, value_of, words
 from alerts.windows import HOUR_S, duration
 from exporters import names
 
+_DISCOVERY = (*KEPT, "discovery")
 _FAILING_S = 900.0
 _NOTHING_S = 600.0
 _SHARDS_S = 900.0  # longer than a rollout of a few pods, one after the other
@@ -23,9 +25,12 @@ def _failing(scale: float) -> Alert:
         expr=f"min {by('discovery')} (min_over_time({names.DISCOVERY_FAILING.name}[{window}])) == 1",
         for_s=_FAILING_S * 2 / 3 * scale,
         severity="ticket",
-        summary="{{ $labels.discovery }}: discovery fails",
+        summary=(
+            f"{{{{ $labels.discovery }}}}: discovery has failed for {words(_FAILING_S * scale)}; new servers are not"
+            " watched"
+        ),
         description=(
-            f"For {duration(_FAILING_S * scale)} the discovery {{{{ $labels.discovery }}}} has failed, or could not use"
+            f"For {words(_FAILING_S * scale)} the discovery {{{{ $labels.discovery }}}} has failed, or could not use"
             " some of its servers. Known servers are still watched; new ones are not. Kneewatch's log has the reason."
         ),
         means="a discovery fails, or cannot use some of its servers",
@@ -39,7 +44,8 @@ def _too_few(scale: float) -> Alert:
     before = duration(HOUR_S * scale)
     most = f"max {by('discovery')}"
     least, found = f"{most} ({names.DISCOVERY_LEAST.name})", names.DISCOVERED.name
-    now = "{{ $value | humanize }} servers"
+    now = f"{{{{ $value | {COUNT} }}}} servers"
+    should = value_of(f"max({names.DISCOVERY_LEAST.name}{{{same(_DISCOVERY)}}})", _DISCOVERY, shown=COUNT)
     return Alert(
         name="KneewatchNothingFound",
         expr=(
@@ -48,10 +54,11 @@ def _too_few(scale: float) -> Alert:
         ),
         for_s=_NOTHING_S * scale,
         severity="ticket",
-        summary=f"{{{{ $labels.discovery }}}}: discovery finds {now}, fewer than its min_targets",
+        summary=f"{{{{ $labels.discovery }}}}: discovery finds {now}, and should find {should} or more",
         description=(
-            f"The discovery {{{{ $labels.discovery }}}} found enough servers within the last {before} and has found"
-            f" {now} for {duration(_NOTHING_S * scale)}: they were scaled down, are not ready, or the selection no"
+            f"The discovery {{{{ $labels.discovery }}}} found enough servers within the last {words(HOUR_S * scale)}"
+            f" and has found"
+            f" {now} for {words(_NOTHING_S * scale)}: they were scaled down, are not ready, or the selection no"
             " longer matches them. No other alert can fire for servers that are not discovered. If the service"
             " may scale to zero, set `discover.min_targets: 0`."
         ),
@@ -76,7 +83,7 @@ def _shards(scale: float) -> Alert:
         severity="ticket",
         summary="{{ $labels.job }}: some targets are watched by no shard, or by more than one",
         description=(
-            f"For {duration(_SHARDS_S * scale)} the Kneewatch instances of job {{{{ $labels.job }}}} have not been the"
+            f"For {words(_SHARDS_S * scale)} the Kneewatch instances of job {{{{ $labels.job }}}} have not been the"
             " shards they should be: one is missing, or they disagree on how many there are. The targets of a missing"
             " shard are not watched. `--total-shards` must equal the StatefulSet's replicas."
         ),

@@ -9,7 +9,7 @@ from functools import partial
 
 from alerts import inhibitions, links
 from alerts.rules import Alert, FaultKind, Recording, RuleGroup
-from alerts.templates import same, value_of
+from alerts.templates import COUNT, PERCENT, same, value_of, words
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from probe.gpu.fields import LABELS
@@ -128,16 +128,16 @@ def _new_xid(scale: float) -> Recording:
 
 
 def _xid(scale: float, *, page: bool) -> Alert:
-    numbers = "|".join(map(str, FATAL_XIDS))
+    numbers, meaning = "|".join(map(str, FATAL_XIDS)), xid_meaning(FATAL_XIDS if page else OTHER_XIDS)
     return Alert(
         name="KneewatchGPUXid",
         expr=f'{_new_xid(scale).record}{{xid{"=" if page else "!"}~"{numbers}"}}',
         for_s=_SURE_S * scale,
         severity="page" if page else "ticket",
-        summary=f"{_NAME} reports XID {{{{ $labels.xid }}}}",
+        summary=f"{_NAME} reports XID {{{{ $labels.xid }}}}: {meaning}",
         description=(
             f"The driver of {_CARD}, used by {{{{ $labels.target }}}}, reported XID {{{{ $labels.xid }}}}:"
-            f" {xid_meaning(FATAL_XIDS if page else OTHER_XIDS)}. This is the latest one; earlier ones are in the"
+            f" {meaning}. This is the latest one; earlier ones are in the"
             " kernel log."
         ),
         means="the driver reports an XID error; a page if the GPU does no more work",
@@ -168,13 +168,13 @@ def _throttling(scale: float) -> Alert:
     hot = f"max {_BY} (rate({heat}[{window}]))"
     best = f"max_over_time({clock}[{duration(DAY_S * scale)}:{duration(max(1.0, 600 * scale))}])"
     fell = f"max {_BY} (avg_over_time({clock}[{window}])) < {_CAPPED_CLOCK:g} * max {_BY} ({best})"
-    clock_now, degrees, watts, limit = (
-        value_of(f"max({_value(name, _THIS)})", _CARD_LABELS, after=unit)
-        for name, unit in (
-            ("DCGM_FI_DEV_SM_CLOCK", "Hz"),
-            ("DCGM_FI_DEV_GPU_TEMP", ""),
-            ("DCGM_FI_DEV_POWER_USAGE", ""),
-            ("DCGM_FI_DEV_POWER_MGMT_LIMIT", ""),
+    now = "".join(
+        value_of(f"max({query})", _CARD_LABELS, shown=COUNT, before=f"{before} ", after=f" {unit}. ", none="")
+        for before, query, unit in (
+            ("Clock now:", f"{_value('DCGM_FI_DEV_SM_CLOCK', _THIS)} / 1e6", "MHz"),
+            ("Temperature now:", _value("DCGM_FI_DEV_GPU_TEMP", _THIS), "°C"),
+            ("Power now:", _value("DCGM_FI_DEV_POWER_USAGE", _THIS), "W"),
+            ("Power limit:", _value("DCGM_FI_DEV_POWER_MGMT_LIMIT", _THIS), "W"),
         )
     )
     return Alert(
@@ -185,10 +185,11 @@ def _throttling(scale: float) -> Alert:
         ),
         for_s=_THROTTLE_S / 2 * scale,
         severity="ticket",
-        summary=f"{_NAME} is throttled {{{{ $value | humanizePercentage }}}} of the time",
+        summary=f"{_NAME} was throttled {{{{ $value | {PERCENT} }}}} of {words(_THROTTLE_S * scale)}",
         description=(
-            f"The clocks of {_CARD} were lowered for {{{{ $value | humanizePercentage }}}} of the last {window}. Now:"
-            f" {clock_now}, {degrees} °C, {watts} W of {limit} W. A tensor-parallel group is as slow as its slowest"
+            f"The clocks of {_CARD} were lowered for {{{{ $value | {PERCENT} }}}} of the last"
+            f" {words(_THROTTLE_S * scale)}."
+            f" {now}A tensor-parallel group is as slow as its slowest"
             " GPU."
         ),
         means="the clocks of a GPU are throttled",
@@ -207,7 +208,7 @@ def _memory(scale: float) -> Alert:
     )
     kinds = [_as_error(kind, _grown(_value(name), window)) for kind, name in grown]
     failed = f"max {_BY} ({_value('DCGM_FI_DEV_ROW_REMAP_FAILURE')}) > 0"
-    words = (
+    words_of = (
         '{{ if eq $labels.error "remap_failure" }}a memory row that could not be replaced by a spare row'
         '{{ else if eq $labels.error "remapped_rows" }}memory rows replaced after uncorrectable errors'
         "{{ else }}uncorrectable (double-bit) ECC errors{{ end }}"
@@ -218,9 +219,9 @@ def _memory(scale: float) -> Alert:
         for_s=_SURE_S * scale,
         keep_s=_ERRORS_KEEP_S * scale,
         severity="ticket",
-        summary=f"{_NAME} has uncorrectable memory errors",
+        summary=f"{_NAME} has {words_of}",
         description=(
-            f"{_CARD} reports {words}. The driver kills the processes that used that memory. Reset the GPU to retire"
+            f"{_CARD} reports {words_of}. The driver kills the processes that used that memory. Reset the GPU to retire"
             " the row; if no spare row is left, replace the GPU."
         ),
         means="a GPU has uncorrectable memory errors",
@@ -255,9 +256,13 @@ def _missing(scale: float) -> Alert:
         ),
         for_s=_MISSING_FOR_S * scale,
         severity="ticket",
-        summary="{{ $labels.target }}: {{ $value | humanize }} of its GPUs missing",
+        summary=(
+            f"{{{{ $labels.target }}}}: {{{{ $value | {COUNT} }}}} of its GPUs missing for"
+            f" {words(_MISSING_FOR_S * scale)}, {counted} listed"
+        ),
         description=(
-            f"{{{{ $value | humanize }}}} fewer GPUs of {{{{ $labels.target }}}} answer than within the last {window};"
+            f"{{{{ $value | {COUNT} }}}} fewer GPUs of {{{{ $labels.target }}}} answer than within the last"
+            f" {words(_MISSING_S * scale)};"
             f" listed now: {counted}. Either the driver lost a GPU, or the server now runs on fewer. A tensor-parallel"
             " group does not survive this; independent replicas lose capacity."
         ),
@@ -273,9 +278,10 @@ def _unread(scale: float) -> Alert:
         expr=f"max {_TARGET} (max_over_time({up}[{unread}]) == 0 and {was})",
         for_s=60 * scale,
         severity="ticket",
-        summary=f"{{{{ $labels.target }}}}: its GPU metrics have been unreadable for {unread}",
+        summary=f"{{{{ $labels.target }}}}: its GPU metrics have been unreadable for {words(_UNREAD_S * scale)}",
         description=(
-            f"Every attempt to read the GPU metrics of {{{{ $labels.target }}}} has failed for {unread}; earlier ones"
+            f"Every attempt to read the GPU metrics of {{{{ $labels.target }}}} has failed for"
+            f" {words(_UNREAD_S * scale)}; earlier ones"
             " succeeded. The state of the GPUs is unknown: dcgm-exporter is down, or it hangs on a GPU that the driver"
             " lost. No other GPU alert of this target can fire until its metrics are back."
         ),

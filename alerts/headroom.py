@@ -21,7 +21,7 @@ During a capacity run, user traffic cannot be separated from the run's load, and
 from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.rules import Alert, FaultKind, Recording
-from alerts.templates import TARGET, same, value_of
+from alerts.templates import PERCENT, SPAN, TARGET, same, value_of, words
 from alerts.thresholds import DEFAULTS, FORECAST_ERROR, HEADROOM, HEADROOM_FALLING, Thresholds, percent
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
@@ -50,7 +50,7 @@ _BY = by(*_LABELS)
 ALERT = (*TARGET, "model", "workload")
 THIS = same(ALERT)
 _FORECAST, _MEASURED = 'mode="forecast"', 'mode!="forecast"'
-_UNSIGNED = '{{ $value | humanizePercentage | reReplaceAll "^-" "" }}'
+_UNSIGNED = f'{{{{ $value | {PERCENT} | reReplaceAll "^-" "" }}}}'
 _WHICH = "{{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }})"
 _HEADROOM = f"target_model_workload:{names.HEADROOM.name}:min"
 _FOR_USERS, _FOR_NAMED = (f'{_FORECAST},workload{sign}"{USERS}"' for sign in ("=", "!="))
@@ -96,6 +96,8 @@ def _low(scale: float, thresholds: Thresholds) -> Alert:
         f")\n"
         f", 0.01)"
     )
+    load = _of_mode("{capacity} * (1 - {headroom})", before=" (", after=" of ")
+    capacity = _of_mode("{capacity}", after=" requests/s)")
     return Alert(
         name="KneewatchHeadroomLow",
         expr=expr,
@@ -105,6 +107,7 @@ def _low(scale: float, thresholds: Thresholds) -> Alert:
         summary=(
             "{{ $labels.target }}: {{ if lt $value 0.0 }}users ask for"
             f" {_UNSIGNED} more than it can carry{{{{ else }}}}{_UNSIGNED} of its capacity is left{{{{ end }}}}"
+            f"{load}{capacity}"
         ),
         description=(
             f"{{{{ if lt $value 0.0 }}}}Users ask for {_UNSIGNED} more than {_WHICH} can carry,"
@@ -112,7 +115,7 @@ def _low(scale: float, thresholds: Thresholds) -> Alert:
             f'{{{{ if eq $labels.mode "forecast" }}}}{_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s by'
             f" forecast, at most {_now(names.CAPACITY_RPS_UPPER.name, _FORECAST)} (no run has measured it)"
             f"{{{{ else }}}}{_now(names.CAPACITY_RPS.name, _MEASURED)} requests/s"
-            f" as measured{{{{ end }}}}{_pace(trend)}. Beyond capacity, requests queue and every user's latency"
+            f" as measured{{{{ end }}}}{_pace(scale)}. Beyond capacity, requests queue and every user's latency"
             " misses the objectives."
         ),
         means=(
@@ -128,6 +131,18 @@ def _low(scale: float, thresholds: Thresholds) -> Alert:
         silenced_by=(inhibitions.KNEE_BELOW_PEAK,),
         follows=(FaultKind.QUEUE, FaultKind.KV, FaultKind.KNEE),
     )
+
+
+def _of_mode(query: str, before: str = "", after: str = "") -> str:
+    """Return a template of a value of the forecast or of the measured capacity, whichever the alert is by."""
+
+    def of(mode: str) -> str:
+        capacity, headroom = (f"{one.name}{{{THIS},{mode}}}" for one in (names.CAPACITY_RPS, names.HEADROOM))
+        return value_of(
+            f"max({query.format(capacity=capacity, headroom=headroom)})", ALERT, before=before, after=after, none=""
+        )
+
+    return f'{{{{ if eq $labels.mode "forecast" }}}}{of(_FORECAST)}{{{{ else }}}}{of(_MEASURED)}{{{{ end }}}}'
 
 
 def _enough_before(mean: str, scale: float, low_at: str) -> str:
@@ -152,16 +167,16 @@ def _share(merge: str, which: str, bound: names.Series, mean: str) -> str:
     return f"{merge} {by(*_LABELS, 'mode')} ((1 - avg_over_time({headroom}[{mean}])) * {capacity} / {most})"
 
 
-def _pace(trend: str) -> str:
+def _pace(scale: float) -> str:
     """Return a template that says when the remaining headroom runs out, by the linear trend of the last hour."""
-    measured = f"{_HEADROOM}{{{THIS}}}"
+    trend, measured = duration(_TREND_S * scale), f"{_HEADROOM}{{{THIS}}}"
     forecast = f"{names.HEADROOM.name}{{{THIS},{_FORECAST}}}"
 
     def end(series: str) -> str:
         # From the current value: after a jump, the fitted line is far from it.
-        query = f"max({series} / -(deriv({series}[{trend}]) < -{_FALLING_PER_S:.3g}))"
-        before = f"; at the trend of the last {trend} it runs out in "
-        return value_of(query, ALERT, shown="humanizeDuration", before=before, none="; it is not falling now")
+        query = f"max(({series} > 0) / -(deriv({series}[{trend}]) < -{_FALLING_PER_S:.3g}))"
+        before = f"; at the trend of the last {words(_TREND_S * scale)} it runs out in "
+        return value_of(query, ALERT, shown=SPAN, before=before, none="; it is not falling now")
 
     return (
         f'{{{{ if ge $value 0.0 }}}}{{{{ if eq $labels.mode "forecast" }}}}{end(forecast)}'
@@ -172,7 +187,7 @@ def _pace(trend: str) -> str:
 def _disagrees(scale: float, thresholds: Thresholds) -> Alert:
     residual = names.MODEL_RESIDUAL.name
     lead = "; before the last run it was off by "
-    before = value_of(f"max({residual}{{{THIS}}})", ALERT, shown="humanizePercentage", before=lead, none="")
+    before = value_of(f"max({residual}{{{THIS}}})", ALERT, shown=PERCENT, before=lead, none="")
     return Alert(
         name="KneewatchForecastDisagrees",
         expr=_disagreement(scale, thresholds[FORECAST_ERROR]),
@@ -181,7 +196,9 @@ def _disagrees(scale: float, thresholds: Thresholds) -> Alert:
         severity="ticket",
         summary=(
             f"{{{{ $labels.target }}}}: the forecast of its capacity is {_UNSIGNED} too"
-            " {{ if lt $value 0.0 }}low{{ else }}high{{ end }}"
+            " {{ if lt $value 0.0 }}low{{ else }}high{{ end }}:"
+            f" {_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s, {_now(names.CAPACITY_RPS.name, _MEASURED)}"
+            f" measured"
         ),
         description=(
             "The forecast for {{ $labels.target }} ({{ $labels.model }}, workload {{ $labels.workload }}) is"

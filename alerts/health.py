@@ -12,6 +12,7 @@ from alerts.alert_labels import by, on
 from alerts.discovery import discovery_alerts, incomplete_shards
 from alerts.instrument import instrument_alerts
 from alerts.rules import Alert, Recording, RuleGroup
+from alerts.templates import COUNT, SPAN, words
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from exporters.names import PREFIX
@@ -64,13 +65,13 @@ def _gone(scale: float) -> Alert:
         for_s=for_s,
         severity="page",
         summary=(
-            f"{named}{{{{ . }}}}: no Kneewatch that watches it{{{{ else }}}}No Kneewatch{{{{ end }}}} has been scraped"
-            f" for {duration(for_s)}"
+            f"{named}{{{{ . }}}} is UNWATCHED: no Kneewatch that watches it{{{{ else }}}}No Kneewatch{{{{ end }}}} has"
+            f" been scraped for {words(for_s)}"
         ),
         description=(
-            f"{named}For {duration(for_s)} Prometheus has had no sample of {{{{ . }}}}: the Kneewatch that watches it"
+            f"{named}For {words(for_s)} Prometheus has had no sample of {{{{ . }}}}: the Kneewatch that watches it"
             " is down or is not scraped. No other Kneewatch alert can fire for {{ . }} until it is back."
-            f"{{{{ else }}}}Prometheus has had no sample of a Kneewatch for {duration(DAY_S * scale)} or more: none"
+            f"{{{{ else }}}}Prometheus has had no sample of a Kneewatch for {words(DAY_S * scale)} or more: none"
             " runs, or none is scraped. No other Kneewatch alert can fire.{{ end }}"
         ),
         means="no Kneewatch watches the target, so no other alert can fire for it",
@@ -98,10 +99,10 @@ def _silent(scale: float) -> Alert:
         expr=f"max {by('target')} (\n  {unchanged}\n)",
         for_s=60 * scale,
         severity="page",
-        summary="{{ $labels.target }}: no canary has run for more than {{ $value | humanizeDuration }}",
+        summary=f"{{{{ $labels.target }}}} is UNWATCHED: no canary has run for more than {{{{ $value | {SPAN} }}}}",
         description=(
             "Kneewatch is up, but no canary of {{ $labels.target }} has completed for more than"
-            " {{ $value | humanizeDuration }}. Whether the server is up is unknown, and its other alerts cannot fire."
+            f" {{{{ $value | {SPAN} }}}}. Whether the server is up is unknown, and its other alerts cannot fire."
         ),
         means="the canaries of a target have stopped, so no alert on them can fire",
         panels={links.PROBE: ["Overdue tasks", "Time since each task ran"]},
@@ -117,10 +118,10 @@ def _vanished(scale: float) -> Alert:
         expr=of_a_changed_configuration(scale),
         for_s=600 * scale,
         severity="ticket",
-        summary=f"{name}: Kneewatch is up but does not watch it",
+        summary=f"{name}: no Kneewatch has it in its configuration any more; one had it within {words(DAY_S * scale)}",
         description=(
             f"Every Kneewatch is up, but none has {name} in its configuration; one had it within the last"
-            f" {duration(DAY_S * scale)}. If it was removed on purpose, this alert ends within that time. If not, it is"
+            f" {words(DAY_S * scale)}. If it was removed on purpose, this alert ends within that time. If not, it is"
             " not monitored."
         ),
         means="every Kneewatch is up, and none watches a target that one watched within the last day",
@@ -137,10 +138,14 @@ def _instance_gone(scale: float) -> Alert:
         expr=f"{fewer(scale)}\nand {on()} {HEARTBEAT}\nunless {on()} ({incomplete_shards()})",
         for_s=_INSTANCE_GONE_S * scale,
         severity="ticket",
-        summary="{{ $labels.job }}: a Kneewatch is gone, and another one still watches",
+        summary=(
+            f"{{{{ $labels.job }}}}: fewer Kneewatches run than the usual {{{{ $value | {COUNT} }}}}, for"
+            f" {words(_INSTANCE_GONE_S * scale)}; targets are still watched"
+        ),
         description=(
-            "The job {{ $labels.job }} had {{ $value | humanize }} Kneewatches for most of the last day and has had"
-            f" fewer for {duration(_INSTANCE_GONE_S * scale)}. Targets are still watched, but the next failure would"
+            f"The job {{{{ $labels.job }}}} had {{{{ $value | {COUNT} }}}} Kneewatches for most of the last day and"
+            f" has had"
+            f" fewer for {words(_INSTANCE_GONE_S * scale)}. Targets are still watched, but the next failure would"
             " leave them unwatched. If there are fewer on purpose, this alert ends within half a day."
         ),
         means="one of several Kneewatches is gone; the others still watch",
@@ -159,10 +164,12 @@ def _unreadable(scale: float) -> Alert:
         expr=expr,
         for_s=300 * scale,
         severity="ticket",
-        summary="{{ $labels.target }}: answers canaries, but its metrics cannot be read",
+        summary=(
+            f"{{{{ $labels.target }}}}: answers canaries, but its metrics have been unreadable for {words(600 * scale)}"
+        ),
         description=(
             "{{ $labels.target }} answers canaries, but every attempt to read its metrics has failed for"
-            f" {duration(600 * scale)}. Queue, KV cache and preemptions are unknown, also to the guard of capacity"
+            f" {words(600 * scale)}. Queue, KV cache and preemptions are unknown, also to the guard of capacity"
             " runs."
         ),
     )
@@ -178,9 +185,13 @@ def _passive(scale: float) -> Alert:
         ),
         for_s=300 * scale,
         severity="page",
-        summary="{{ $labels.target }}: its metrics cannot be read, and nothing else shows whether it is up",
+        summary=(
+            f"{{{{ $labels.target }}}} may be DOWN: its metrics have been unreadable for {words(600 * scale)}, and it"
+            f" gets no"
+            " canaries"
+        ),
         description=(
-            f"Every attempt to read the metrics of {{{{ $labels.target }}}} has failed for {duration(600 * scale)}. The"
+            f"Every attempt to read the metrics of {{{{ $labels.target }}}} has failed for {words(600 * scale)}. The"
             " target is passive (no canaries), so it may be down, and no other alert would fire."
         ),
     )

@@ -1,9 +1,9 @@
 """Alerts on Kneewatch as an instrument: unjudged requests, failing tasks, a refused configuration. Pure."""
 
 from alerts import inhibitions, links
-from alerts.alert_labels import by, on
+from alerts.alert_labels import KEPT, by, on
 from alerts.rules import Alert, FaultKind
-from alerts.templates import OF_TARGET, value_of
+from alerts.templates import COUNT, PERCENT, SPAN, same, value_of, words
 from alerts.windows import HOUR_S, duration
 from exporters import names
 from probe.core.latency import HELD_BACK
@@ -36,6 +36,9 @@ _HELD_BACK_S = 600.0
 _REFUSED_S = 600.0
 
 
+_HOST = (*KEPT, "job", "instance")
+
+
 def instrument_alerts(scale: float = 1.0) -> list[Alert]:
     """Return the alerts for all targets; `scale` shortens windows and waiting times."""
     return [_canaries(scale), _lag(scale), _steps(scale), _held_back(scale), _failing(scale), _refused(scale)]
@@ -47,7 +50,7 @@ def _client_bound(reason: str, expr: str, for_s: float, summary: str, descriptio
         expr=expr,
         for_s=for_s,
         severity="ticket",
-        summary=f"{{{{ $labels.target }}}}: {summary}",
+        summary=summary,
         description=f"{description} Give Kneewatch dedicated CPU time.",
         labels={"reason": reason},
         means="Kneewatch is too slow to judge latencies",
@@ -65,7 +68,7 @@ def _client_bound(reason: str, expr: str, for_s: float, summary: str, descriptio
 
 
 def _canaries(scale: float) -> Alert:
-    window = duration(_CANARIES_S * scale)
+    window, in_hour = duration(_CANARIES_S * scale), words(_CANARIES_S * scale)
 
     def count(outcomes: str) -> str:
         return f'sum {by("target")} (increase({names.REQUESTS.name}{{traffic="canary",{outcomes}}}[{window}]))'
@@ -75,28 +78,31 @@ def _canaries(scale: float) -> Alert:
         "canaries",
         f"({bound} > {_CANARIES_LEAST - 0.5:g}) / {judged} > {_CANARIES_SHARE:g}",  # increase() extrapolates
         300 * scale,
-        f"Kneewatch was too slow to judge {{{{ $value | humanizePercentage }}}} of its canaries in {window}",
-        f"Over {window}, {{{{ $value | humanizePercentage }}}} of the answered canaries of {{{{ $labels.target }}}}"
-        " missed a latency objective by no more than Kneewatch's own lateness. They are not judged on latency, so a"
-        " slow server may look healthy.",
+        f"{{{{ $labels.target }}}}: Kneewatch could not judge {{{{ $value | {PERCENT} }}}} of its canaries in"
+        f" {in_hour}: it"
+        " was late itself",
+        f"Over {in_hour}, {{{{ $value | {PERCENT} }}}} of the canaries of {{{{ $labels.target }}}} missed a latency"
+        " objective, or an answer, by no more than Kneewatch's own lateness. They are not judged, so a slow server may"
+        " look healthy.",
     )
 
 
 def _lag(scale: float) -> Alert:
     window = duration(_LAG_S * scale)
     lag = f"histogram_quantile(0.99, sum {by('job', 'instance', 'le')} (rate({names.LOOP_LAG.bucket}[{window}])))"
-    ttft = f'min {by("job", "instance", "target")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
-    promised = value_of(
-        f'min({names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="ttft"}})', shown="humanizeDuration"
-    )
+    ttft = f'min {by("job", "instance")} ({names.OBJECTIVE_SECONDS.name}{{objective="ttft"}})'
+    promised = f'{names.OBJECTIVE_SECONDS.name}{{{same(_HOST)},objective="ttft"}}'
+    targets = value_of(f"count(count by (target) ({promised}))", _HOST, shown=COUNT)
+    least = value_of(f"min({promised})", _HOST, shown=SPAN)
+    late = f"{{{{ $value | {SPAN} }}}}"
     return _client_bound(
         "event_loop",
-        f"max {by('target')} (\n  {lag}\n  > {on('job', 'instance')} group_right () {MAX_ERROR_SHARE:g} * {ttft}\n)",
+        f"{lag}\n  > {on('job', 'instance')} {MAX_ERROR_SHARE:g} * {ttft}",
         _LAG_FOR_S * scale,
-        "Kneewatch's event loop is late by {{ $value | humanizeDuration }}",
-        f"In 1 % of the cases in {window}, the event loop that timestamps the answers of {{{{ $labels.target }}}} woke"
-        f" up {{{{ $value | humanizeDuration }}}} late or more: above a tenth of the TTFT objective ({promised})."
-        " Measured latencies may be too high by as much.",
+        f"Kneewatch on {{{{ $labels.instance }}}} lacks CPU: latencies of its targets ({targets}) may be {late} too"
+        " high; distrust its latency alerts",
+        f"In 1 % of the cases in {words(_LAG_S * scale)}, the event loop that timestamps answers woke up {late} late or"
+        f" more: above a tenth of the shortest TTFT objective ({least}).",
     )
 
 
@@ -109,9 +115,12 @@ def _steps(scale: float) -> Alert:
         "capacity",
         f"({bound} > {_STEPS_LEAST - 0.5:g}) / {every} > {_STEPS_SHARE:.3g}",
         300 * scale,
-        f"{{{{ $value | humanizePercentage }}}} of its capacity steps in {window} were lost to a slow client",
-        f"{{{{ $value | humanizePercentage }}}} of the steps that capacity runs tried on {{{{ $labels.target }}}} in"
-        f" {window} are not judged, because Kneewatch could not send or timestamp in time. They give no knee, so the"
+        f"{{{{ $labels.target }}}}: {{{{ $value | {PERCENT} }}}} of its capacity steps in {words(_STEPS_S * scale)}"
+        f" were lost"
+        " to a slow Kneewatch",
+        f"{{{{ $value | {PERCENT} }}}} of the steps that capacity runs tried on {{{{ $labels.target }}}} in"
+        f" {words(_STEPS_S * scale)} are not judged, because Kneewatch could not send or timestamp in time. They give"
+        f" no knee, so the"
         " capacity on the dashboards may be too low, or out of date.",
     )
 
@@ -126,9 +135,12 @@ def _held_back(scale: float) -> Alert:
         expr=f"{share} > {HELD_BACK:g}\nand {promised}",
         for_s=300 * scale,
         severity="ticket",
-        summary="{{ $labels.target }}: answers arrive at once, not token by token, so TPOT and ITL are not judged",
+        summary=(
+            f"{{{{ $labels.target }}}}: {{{{ $value | {PERCENT} }}}} of the tokens arrive at once, for"
+            f" {words(_HELD_BACK_S * scale)}: TPOT and ITL are not judged"
+        ),
         description=(
-            f"For {window}, {{{{ $value | humanizePercentage }}}} or more of the tokens of a canary of"
+            f"For {words(_HELD_BACK_S * scale)}, {{{{ $value | {PERCENT} }}}} or more of the tokens of a canary of"
             " {{ $labels.target }} came together with the first one. A proxy holds streams back, or the server does not"
             " stream. No request is judged on its TPOT or ITL objective, TTFT is too long, and capacity runs give no"
             " capacity."
@@ -142,7 +154,7 @@ def _held_back(scale: float) -> Alert:
 def _failing(scale: float) -> Alert:
     """Alert on the share of due runs that failed. KneewatchCapacityStale covers capacity runs."""
     failed = "\n  or ".join(_failed(window_s * scale) for window_s in _TASKS_S)
-    share = "{{ $value | humanizePercentage }}"
+    share = f"{{{{ $value | {PERCENT} }}}}"
     return Alert(
         name="KneewatchTaskFailing",
         expr=f"max {by('task', 'target')} (\n  {failed}\n)",
@@ -176,9 +188,13 @@ def _refused(scale: float) -> Alert:
         expr=f"max_over_time({names.CONFIG_TAKEN.name}[{window}]) == 0",
         for_s=_REFUSED_S / 2 * scale,
         severity="ticket",
-        summary="Kneewatch at {{ $labels.instance }} refuses its configuration file",
+        summary=(
+            f"Kneewatch at {{{{ $labels.instance }}}} has refused its configuration file for"
+            f" {words(_REFUSED_S * scale)}; it"
+            " goes on with the previous one"
+        ),
         description=(
-            f"For {duration(_REFUSED_S * scale)} the Kneewatch at {{{{ $labels.instance }}}} has refused its"
+            f"For {words(_REFUSED_S * scale)} the Kneewatch at {{{{ $labels.instance }}}} has refused its"
             " configuration file and kept the previous one. If the file has a mistake, Kneewatch would not start with"
             " it either, and nothing would be monitored: `kneewatch config check -c FILE` names the mistake. If a"
             " change needs a restart, the log says so."

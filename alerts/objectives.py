@@ -17,8 +17,6 @@ from alerts.alert_labels import by, on
 from alerts.budget import (
     OBJECTIVES,
     WINDOW,
-    allowed,
-    bad,
     budget_group,
     promise_rules,
     request_rules,
@@ -26,18 +24,14 @@ from alerts.budget import (
     step_s,
     sum_s,
     sums_group,
-    total,
     windows_group,
 )
 from alerts.burn_conditions import burning, condition, sustained
+from alerts.burn_texts import description, summary
 from alerts.inhibitions import ENGINE_STALLED, TTFT_COLLAPSE, Inhibition
 from alerts.rules import Alert, FaultKind, RuleGroup
 from alerts.sli import Sli
-from alerts.templates import COUNT, OF_TARGET, TARGET, if_any, listed, multiple, runs_out, same, value_of, with_label
-from alerts.windows import DAY_S, PAIRS, duration
-from exporters import names
 from probe.core import objectives as slo
-from probe.core.request import UP, Outcome
 
 # A slow burn is a failure now and then, with gaps, and five failures of an hour may page hours before six hours exceed
 # their limit. In the simulation of benchmarks/alerts/rings.py, two days of 1 % failing page 1.005 times if the alert
@@ -59,10 +53,6 @@ _EVERY = (*sli.CANARIES, *sli.USERS)
 _ALL = ("Burn rate, last hour", "Error budget left", "Good requests against the objective")
 _GOOD_USERS, _BOUNDS = "Good user requests against the objective", "Histogram bounds for user objectives"
 
-_TOP = 3  # reasons that are listed
-_MATCHER = f"{{{OF_TARGET}}}"
-_WORKLOAD = "$workload"  # a variable of the template
-
 
 @dataclass(frozen=True, slots=True)
 class _Burn:
@@ -72,7 +62,6 @@ class _Burn:
     means: str
     panels: Sequence[str]  # of the Target dashboard
     details: Sequence[str] = ()  # panels of the Server dashboard
-    takes: str = ""  # of a latency: a request "takes over 500 ms ..."
     fleet: Sequence[str] = ("Burning",)
     silenced_by: tuple[Inhibition, ...] = (ENGINE_STALLED,)
     finds: tuple[FaultKind, ...] = ()
@@ -93,7 +82,6 @@ _BURNS: Mapping[str, _Burn] = {
     "ttft": _Burn(
         "TTFT",
         "canaries or users wait too long for the first token, and spend the error budget too fast",
-        takes="to the first token",
         panels=(*_ALL, "TTFT", _GOOD_USERS),
         details=("TTFT of canaries", "User TTFT", _BOUNDS),
         silenced_by=(ENGINE_STALLED, TTFT_COLLAPSE),
@@ -103,7 +91,6 @@ _BURNS: Mapping[str, _Burn] = {
     "tpot": _Burn(
         "TPOT",
         "tokens of canaries or users come too slowly, and spend the error budget too fast",
-        takes="per output token",
         panels=(*_ALL, "TPOT", _GOOD_USERS),
         details=("User TPOT", _BOUNDS),
         finds=(FaultKind.SLOW, FaultKind.KV),
@@ -112,7 +99,6 @@ _BURNS: Mapping[str, _Burn] = {
     "e2e": _Burn(
         "E2E",
         "whole answers to canaries or users take too long, and spend the error budget too fast",
-        takes="to the last token",
         panels=(*_ALL, _GOOD_USERS),
         details=("E2E, server and client", _BOUNDS),
         silenced_by=(ENGINE_STALLED, TTFT_COLLAPSE),
@@ -121,7 +107,6 @@ _BURNS: Mapping[str, _Burn] = {
     "itl": _Burn(
         "ITL",
         "gaps between tokens of canaries are too long, and spend the error budget too fast; users are not measured",
-        takes="between two tokens",
         panels=_ALL,
         details=("ITL of canaries",),
         unseen="the targets have no objective for ITL",
@@ -183,152 +168,4 @@ def _alert(objective: str, severity: str, scale: float) -> Alert:
         finds=about.finds,
         follows=about.follows,
         unseen=about.unseen,
-    )
-
-
-def summary(judged: Sequence[Sli], severity: str, scale: float) -> str:
-    """Return one line: the target, who sends the requests that are bad, what is wrong, and the measured pace."""
-    return (
-        f"{{{{ $labels.target }}}}: {_who(judged, severity, scale)} requests {_what(judged[0].objective)},"
-        f" {multiple()} times as often as the error budget allows"
-    )
-
-
-def description(judged: Sequence[Sli], severity: str, scale: float) -> str:
-    """Return the counts in the shortest and longest window, reasons, the last success, and the end of the budget."""
-    pairs = [pair for pair in PAIRS if pair.severity == severity and pair.every_s is None]
-    windows = pairs[0].short_s * scale, pairs[-1].long_s * scale
-    canaries, *users = (f"{_kind(one)}: {_counts(one, windows, scale)}" for one in judged)
-    counts = "; ".join((canaries + _fastest(judged, severity, windows, scale), *users))
-    objective = judged[0].objective
-    window = f"{WINDOW}{{{OF_TARGET}}}"
-    share = value_of(f"{allowed(objective)}{{{OF_TARGET}}}", shown="humanizePercentage")
-    days = value_of(f"{window} / {DAY_S:g}", shown='printf "%.3gd"')
-    parts = [
-        f"Requests that {_what(objective)}: {counts}. ",
-        *_canaries(judged, max(pair.short_s for pair in pairs)),
-        *(_judged(one) for one in judged),
-        f"The objective '{{{{ $labels.slo }}}}' allows {share} over {days};",
-        f" at this pace the whole budget is gone in {runs_out(window, TARGET)}.",
-    ]
-    return "".join(parts)
-
-
-def _kind(one: Sli) -> str:
-    return "users" if one in sli.USERS else "canaries"
-
-
-def _who(judged: Sequence[Sli], severity: str, scale: float) -> str:
-    """Return a template: canary, user, or both; users are judged by no objective alone."""
-    burns = [
-        f"{{{{ with printf `{burning(one, severity, scale, _MATCHER)}`"
-        f" {' '.join(f'$labels.{label}' for label in TARGET)} | query }}}}"
-        for one in judged
-    ]
-    if len(burns) == 1:
-        return "canary"
-    canaries, users = burns
-    return f"{canaries}canary{users} and user{{{{ end }}}}{{{{ else }}}}user{{{{ end }}}}"
-
-
-def _what(objective: str) -> str:
-    if objective == slo.AVAILABILITY:
-        return "fail"
-    return f"take over {_within(objective)} {_BURNS[objective].takes}"
-
-
-def _within(objective: str) -> str:
-    series = f'{names.OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="{objective}"}}'
-    return value_of(f"max({series})", shown="humanizeDuration")
-
-
-def _fastest(judged: Sequence[Sli], severity: str, windows: tuple[float, float], scale: float) -> str:
-    """Return a template of the counts of the workload that burns fastest, for a target with several.
-
-    Empty if it is the users' pace.
-    """
-    canaries = judged[0]
-    burns = " or ".join(burning(one, severity, scale, _MATCHER) for one in judged)
-    several = f"count({total(canaries, windows[1], scale, matcher=f'{{{OF_TARGET}}}')} > 0) > 1"
-    of_it = _counts(canaries, windows, scale, (*TARGET, _WORKLOAD))
-    text = f" (of workload '{{{{ {_WORKLOAD} }}}}', which burns fastest: {of_it})"
-    return with_label(f"topk(1, {burns}) and on () {several}", _WORKLOAD.removeprefix("$"), text)
-
-
-def _counts(one: Sli, windows: tuple[float, float], scale: float, labels: Sequence[str] = TARGET) -> str:
-    """Return a template such as "3 of 20 in 5m, 7 of 1440 in 6h", "no requests in 6h", or "unknown"."""
-    short, long = (duration(window_s) for window_s in windows)
-    (missed, judged), (all_missed, all_judged) = (_requests(one, window_s, scale, labels) for window_s in windows)
-    lately = if_any(judged, labels, _share(missed, labels), "no requests", "unknown")
-    whole = f"{lately} in {short}, {_share(all_missed, labels)} in {long}"
-    return if_any(all_judged, labels, whole, f"no requests in {long}", "unknown")
-
-
-def _requests(one: Sli, window_s: float, scale: float, labels: Sequence[str]) -> tuple[str, str]:
-    """Return queries of the number of bad requests and of all."""
-    matcher = f"{{{same([label.removeprefix('$') for label in labels])}}}"
-    missed, judged = (f"sum({count(one, window_s, scale, matcher=matcher)})" for count in (bad, total))
-    return missed, judged
-
-
-def _share(missed: str, labels: Sequence[str]) -> str:
-    return f"{value_of(missed, labels, shown=COUNT, none='0')} of {{{{ . | first | value | {COUNT} }}}}"
-
-
-def _canaries(judged: Sequence[Sli], window_s: float) -> list[str]:
-    """Return why canaries failed, and when the last one succeeded."""
-    if sli.AVAILABILITY not in judged:
-        return []
-    last = f'{names.LAST_SUCCESS.name}{{{OF_TARGET},traffic="canary"}}'
-    since = value_of(
-        f"round(time() - max({last}))",
-        shown="humanizeDuration",
-        before="The last canary succeeded ",
-        after=" ago. ",
-        none="No canary has succeeded since Kneewatch started. ",
-    )
-    return [why_failed(window_s), since]
-
-
-def why_failed(window_s: float) -> str:
-    """Return a template of why canaries failed: the most frequent outcomes, and whether the server refused load."""
-    fine = "|".join((*UP, Outcome.ABORTED))
-    failed = f'{names.REQUESTS.name}{{{OF_TARGET},traffic="canary",outcome!~"{fine}"}}'
-    by_reason = f"sum by (outcome) ({sli.grown(failed, duration(window_s))})"
-    why = listed(
-        f"sort_desc(topk({_TOP}, {by_reason} > 0))",
-        "outcome",
-        before=f"Failed canaries in {duration(window_s)}: ",
-        after=". ",
-    )
-    rejected = f'{names.REQUESTS.name}{{{OF_TARGET},traffic="canary",outcome="{Outcome.REJECTED.value}"}}'
-    turned_away = value_of(
-        f"sum({sli.grown(rejected, duration(window_s))}) > 0",
-        shown=COUNT,
-        before="A server or gateway that is up rejected ",
-        after=" of them, for too much load or a rate limit. ",
-        none="",
-    )
-    counted = f"{names.SERVER['rejections_by_reason'].name}{{{OF_TARGET}}}"
-    refused = value_of(
-        f"sum({sli.grown(counted, duration(window_s))}) > 0",
-        shown=COUNT,
-        before="The server's queue limit refused ",
-        after=f" requests in {duration(window_s)}, users' too. ",
-        none="",
-    )
-    return why + turned_away + refused
-
-
-def _judged(one: Sli) -> str:
-    """Return how users' latencies are judged: by the server's histogram buckets and its clock. Empty for others."""
-    if one not in sli.USERS or one.objective == slo.AVAILABILITY:
-        return ""
-    bound = f'max({names.USERS_OBJECTIVE_SECONDS.name}{{{OF_TARGET},objective="{one.objective}"}})'
-    return value_of(
-        bound,
-        shown="humanizeDuration",
-        before="The server measures users' requests, without the network, and they are judged at ",
-        after=f", its lowest histogram bound at or above {_within(one.objective)}. ",
-        none="",
     )

@@ -8,7 +8,7 @@ dashboards agree.
 from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.rules import Alert, FaultKind, Recording, RuleGroup
-from alerts.templates import OF_TARGET, listed, value_of
+from alerts.templates import COUNT, NUMBER, OF_TARGET, PERCENT, SPAN, listed, value_of, words
 from alerts.thresholds import DEFAULTS, KV_CACHE_USAGE, PREEMPTION_SHARE, QUEUE_REQUESTS, Thresholds, percent
 from alerts.windows import DAY_S, duration
 from exporters import names
@@ -65,6 +65,14 @@ _AT_LEAST = 1
 _ROOM = 0.5  # of the KV cache
 
 
+_TIMES = 'printf "%.1f"'
+# What one engine has more of, from the label `reason`.
+_OF_WHAT = (
+    '{{ if eq $labels.reason "kv_cache" }}KV cache use{{ else if eq $labels.reason "itl" }}time between tokens'
+    '{{ else if eq $labels.reason "ttft" }}TTFT{{ else }}{{ $labels.reason }}{{ end }}'
+)
+
+
 def pressure_group(scale: float = 1.0, thresholds: Thresholds = DEFAULTS) -> RuleGroup:
     """Return the tickets for all targets; `scale` shortens windows and waiting times."""
     prefix = (_hit_ratio(scale), _prefix(scale))
@@ -117,7 +125,7 @@ def _waiting_now() -> str:
 
 def _kv_cache(scale: float) -> Alert:
     """Alert on a KV cache that is too small. A full one alone is good use of memory, and a queue may be intended."""
-    window = duration(_WINDOW_S * scale)
+    window, in_5 = duration(_WINDOW_S * scale), words(_WINDOW_S * scale)
     usage = f"max {by('target')} (avg_over_time({names.SERVER['kv_cache_usage'].name}[{window}]))"
     too_small = f"max {by('target')} (avg_over_time({names.KV_TOO_SMALL.name}[{window}]))"
     preempted, refused = (
@@ -130,11 +138,11 @@ def _kv_cache(scale: float) -> Alert:
         for_s=_WINDOW_S * scale,
         keep_s=_STORM_S * scale,  # it inhibits the preemption storm that follows from it and has a longer window
         severity="ticket",
-        summary="{{ $labels.target }}: the KV cache is too small for the load ({{ $value | humanizePercentage }} used)",
+        summary=f"{{{{ $labels.target }}}}: the KV cache is too small for the load ({{{{ $value | {PERCENT} }}}} used)",
         description=(
-            "Requests of {{ $labels.target }} lack room in the KV cache ({{ $value | humanizePercentage }} used on"
-            f" average over {window}), and they miss an objective, will miss it, or are rejected. Waiting now:"
-            f" {_waiting_now()}; in {window}, preempted: {preempted}, rejected: {refused}. Preempted requests are"
+            f"Requests of {{{{ $labels.target }}}} lack room in the KV cache ({{{{ $value | {PERCENT} }}}} used on"
+            f" average over {in_5}), and they miss an objective, will miss it, or are rejected. Waiting now:"
+            f" {_waiting_now()}; in {in_5}, preempted: {preempted}, rejected: {refused}. Preempted requests are"
             " computed again, so more load makes every request slower."
         ),
         means=(
@@ -162,9 +170,9 @@ def _kv_cache_full(scale: float, thresholds: Thresholds) -> Alert:
         for_s=_WINDOW_S * scale,
         keep_s=_STORM_S * scale,
         severity="ticket",
-        summary="{{ $labels.target }}: {{ $value | humanizePercentage }} of the KV cache is in use",
+        summary=f"{{{{ $labels.target }}}}: {{{{ $value | {PERCENT} }}}} of the KV cache is in use",
         description=(
-            f"On average over {window}, {{{{ $value | humanizePercentage }}}} of the KV cache of"
+            f"On average over {words(_FULL_S * scale)}, {{{{ $value | {PERCENT} }}}} of the KV cache of"
             f" {{{{ $labels.target }}}} was in use; this alert fires above {thresholds.share(KV_CACHE_USAGE)}."
             f" Waiting now: {_waiting_now()}. No request needs to suffer yet. With more load, or longer"
             " answers, requests wait or are preempted."
@@ -189,16 +197,23 @@ def _preemptions(scale: float, thresholds: Thresholds) -> Alert:
         f"  {preempted} >= {_STORM_LEAST}\n  and {preempted} > {thresholds[PREEMPTION_SHARE]} * {ended}\n"
         f"  or {preempted} >= {_STORM_ALONE} unless {on('target')} {ended}"
     )
-    ended_now = value_of(f"round({_of_one_server(f'increase({finished}{{{OF_TARGET}}}[{window}])')})")
+    ended_now = value_of(
+        f"round({_of_one_server(f'increase({finished}{{{OF_TARGET}}}[{window}])')})", none="an unknown number of"
+    )
     return Alert(
         name="KneewatchPreemptionStorm",
         expr=_of_users(expr, scale, _STORM_S + _WINDOW_S),
         for_s=_STORM_FOR_S * scale,
         severity="ticket",
-        summary=f"{{{{ $labels.target }}}}: {{{{ $value | humanize }}}} preemptions in {window}",
+        summary=(
+            f"{{{{ $labels.target }}}}: {{{{ $value | {COUNT} }}}} preemptions in {words(_STORM_S * scale)}, while"
+            f" {ended_now} requests finished"
+        ),
         description=(
-            f"{{{{ $labels.target }}}} preempted {{{{ $value | humanize }}}} requests in {window}, while {ended_now}"
-            f" finished; this alert fires above {thresholds.share(PREEMPTION_SHARE)} of them. A preempted request is"
+            f"{{{{ $labels.target }}}} preempted {{{{ $value | {COUNT} }}}} requests in {words(_STORM_S * scale)},"
+            f" while"
+            f" {ended_now} finished; this alert fires above {thresholds.share(PREEMPTION_SHARE)} of them. A preempted"
+            f" request is"
             " computed again from its first token: its stream stalls, and the engine does the work twice."
         ),
         means=f"the server preempts more than {percent(PREEMPTION_SHARE)} as many requests as finish",
@@ -225,18 +240,24 @@ def _queue(scale: float, thresholds: Thresholds) -> Alert:
     per_minute = value_of(f"round({_of_one_server(deriv)} * 60, 0.1)")
     waited = value_of(
         f"sum(increase({queue}_sum{{{OF_TARGET}}}[{window}])) / sum(increase({queue}_count{{{OF_TARGET}}}[{window}]))",
-        shown="humanizeDuration",
+        shown=SPAN,
+        before=f"Requests that finished in the last {words(_WINDOW_S * scale)} had waited ",
+        after=" on average. ",
+        none="",
     )
     return Alert(
         name="KneewatchQueueGrowth",
         expr=_of_users(expr, scale),
         for_s=2 * _WINDOW_S * scale,
         severity="ticket",
-        summary="{{ $labels.target }}: {{ $value | humanize }} or more requests wait, and the queue does not drain",
+        summary=(
+            f"{{{{ $labels.target }}}}: {{{{ $value | {COUNT} }}}} or more requests have waited for"
+            f" {words(3 * _WINDOW_S * scale)}, now {_waiting_now()}: the queue does not drain"
+        ),
         description=(
-            f"{{{{ $labels.target }}}} has had requests waiting at every moment for {duration(3 * _WINDOW_S * scale)}."
-            f" Waiting at least: {{{{ $value | humanize }}}}; now: {_waiting_now()}; growth per minute: {per_minute}."
-            f" Requests that finished in the last {window} had waited {waited} on average. Demand exceeds what the"
+            f"{{{{ $labels.target }}}} has had requests waiting at every moment for {words(3 * _WINDOW_S * scale)}."
+            f" Waiting at least: {{{{ $value | {COUNT} }}}}; now: {_waiting_now()}; growth per minute: {per_minute}."
+            f" {waited}Demand exceeds what the"
             " server can serve."
         ),
         means="the queue never empties, and grows, or its wait alone exceeds the TTFT objective",
@@ -268,11 +289,12 @@ def _stalled(scale: float) -> Alert:
         keep_s=600 * scale,  # a Kneewatch that restarts counts from zero
         severity="page",
         summary=(
-            "{{ $labels.target }}: an engine with requests has made no progress for {{ $value | humanizeDuration }}"
+            f"{{{{ $labels.target }}}} is STUCK: an engine with requests has made no progress for"
+            f" {{{{ $value | {SPAN} }}}}"
         ),
         description=(
             f"{{{{ $labels.target }}}} has requests (running: {running}, waiting: {_waiting_now()}), but for"
-            " {{ $value | humanizeDuration }} one of its engines has generated no token and its KV cache usage has not"
+            f" {{{{ $value | {SPAN} }}}} one of its engines has generated no token and its KV cache usage has not"
             " changed. /health may still return 200. Users get no answers; a stalled engine rarely recovers by itself."
         ),
         means="an engine with requests makes no progress, whatever `/health` returns",
@@ -301,11 +323,11 @@ def _imbalance(scale: float) -> Alert:
         for_s=_IMBALANCE_S * scale,
         severity="ticket",
         summary=(
-            "{{ $labels.target }}: one engine has {{ $value | humanize }} times the {{ $labels.reason }} of the others"
+            f"{{{{ $labels.target }}}}: one engine has {{{{ $value | {_TIMES} }}}} times the {_OF_WHAT} of the others"
         ),
         description=(
-            f"For {duration(2 * _IMBALANCE_S * scale)}, one replica or data-parallel engine of {{{{ $labels.target }}}}"
-            f" has had {{{{ $value | humanize }}}} times the {{{{ $labels.reason }}}} of the others' mean.{most}{least}"
+            f"For {words(2 * _IMBALANCE_S * scale)}, one replica or data-parallel engine of {{{{ $labels.target }}}}"
+            f" has had {{{{ $value | {_TIMES} }}}} times the {_OF_WHAT} of the others' mean.{most}{least}"
             " Users of that one wait while the others have room."
         ),
         means="one replica or data-parallel engine has twice the load, KV cache use or latency of the others",
@@ -335,12 +357,11 @@ def _hit_ratio(scale: float) -> Recording:
 
 def _prefix(scale: float) -> Alert:
     """Compare with yesterday and last week, if known: a Sunday says little about a Monday."""
-    ratio, window = _hit_ratio(scale).record, duration(_PREFIX_S * scale)
+    ratio = _hit_ratio(scale).record
     yesterday, last_week = (f"{ratio} offset {duration(days * DAY_S * scale)}" for days in (1, 7))
-    earlier = [
-        value_of(f"{ratio}{{{OF_TARGET}}} offset {duration(days * DAY_S * scale)}", shown="humanizePercentage")
-        for days in (1, 7)
-    ]
+    day, week = (f"{ratio}{{{OF_TARGET}}} offset {duration(days * DAY_S * scale)}" for days in (1, 7))
+    earlier = [value_of(query, shown=PERCENT) for query in (day, week)]
+    before = value_of(f"{day} >= {_PREFIX_WORTH:g} or {week}", shown=PERCENT)
     return Alert(
         name="KneewatchPrefixHitCollapse",
         expr=(
@@ -349,9 +370,12 @@ def _prefix(scale: float) -> Alert:
         ),
         for_s=_PREFIX_FOR_S * scale,
         severity="ticket",
-        summary="{{ $labels.target }}: only {{ $value | humanizePercentage }} of prompt tokens hit the prefix cache",
+        summary=(
+            f"{{{{ $labels.target }}}}: prefix cache hits fell from {before} to {{{{ $value | {PERCENT} }}}} of prompt"
+            " tokens"
+        ),
         description=(
-            f"Over the last {window}, {{{{ $value | humanizePercentage }}}} of the prompt tokens of"
+            f"Over the last {words(_PREFIX_S * scale)}, {{{{ $value | {PERCENT} }}}} of the prompt tokens of"
             f" {{{{ $labels.target }}}} were found in its prefix cache. One day earlier: {earlier[0]}; one week"
             f" earlier: {earlier[1]}. The rest is computed: TTFT and GPU load rise, and capacity falls."
         ),
@@ -376,7 +400,7 @@ def _transfers(scale: float) -> Alert:
         return f"round({of_server(f'increase({series}[{window}])')})"
 
     def now(series: Series) -> str:
-        return value_of(f"round(max(increase({series.name}{{{OF_TARGET}}}[{window}])))")
+        return value_of(f"round(max(increase({series.name}{{{OF_TARGET}}}[{window}])))", none="an unknown number of")
 
     failed, fetched = grown(names.SERVER["kv_transfer_failures"].name), grown(names.SERVER["kv_transfers"].name)
     expired = grown(names.SERVER["kv_transfers_expired"].name)
@@ -390,9 +414,13 @@ def _transfers(scale: float) -> Alert:
         for_s=900 * scale,  # longer than the window: a burst that has passed is no ticket
         keep_s=600 * scale,
         severity="ticket",
-        summary="{{ $labels.target }}: {{ $value | humanize }} KV caches of requests did not arrive",
+        summary=(
+            f"{{{{ $labels.target }}}}: {{{{ $value | {COUNT} }}}} KV caches of requests did not arrive in"
+            f" {words(_TRANSFERS_S * scale)}"
+        ),
         description=(
-            f"In {window}, {{{{ $labels.target }}}} fetched {now(names.SERVER['kv_transfers'])} KV caches from other"
+            f"In {words(_TRANSFERS_S * scale)}, {{{{ $labels.target }}}} fetched {now(names.SERVER['kv_transfers'])}"
+            f" KV caches from other"
             f" servers or a store; {now(names.SERVER['kv_transfer_failures'])} transfers or handshakes failed, and"
             f" {now(names.SERVER['kv_transfers_expired'])} of the caches that it computed itself were not fetched in"
             " time. Each such request fails, or its prompt is computed twice, as the servers' kv_load_failure_policy"
@@ -419,10 +447,14 @@ def _roles(scale: float) -> Alert:
         expr=f"{short} >= {_AT_LEAST}\nand {on('discovery')} (\n  {queue} == 0\n  and {filled} < {_ROOM:g}\n)",
         for_s=900 * scale,
         severity="ticket",
-        summary="{{ $labels.discovery }}: too few servers for {{ $labels.role }}, and room on the others",
+        summary=(
+            f"{{{{ $labels.discovery }}}}: {{{{ $value | {NUMBER} }}}} requests wait at each {{{{ $labels.role }}}}"
+            f" server,"
+            " and the servers of the other role have room"
+        ),
         description=(
             "The {{ $labels.role }} servers of {{ $labels.discovery }} have had requests waiting at every moment for"
-            f" {duration((900 + _QUEUE_S) * scale)}, {{{{ $value | humanize }}}} each on average, while the servers"
+            f" {words((900 + _QUEUE_S) * scale)}, {{{{ $value | {NUMBER} }}}} each on average, while the servers"
             f" of the other role had no queue and used less than {_ROOM:.0%} of their KV cache. Requests wait for one"
             " role while the other has room."
         ),

@@ -1,11 +1,21 @@
 """Templates of values that an alert's text queries from Prometheus while the alert fires. Pure."""
 
+import re
 from collections.abc import Sequence
 
 from alerts.alert_labels import KEPT
-from alerts.windows import DAY_S, HOUR_S
+from alerts.windows import DAY_S, HOUR_S, duration
 
+# How values are written: as people say them, without needless digits, and never as 1.4k or 2.394 %.
 COUNT = 'printf "%.0f"'
+NUMBER = 'printf "%.2f" | reReplaceAll "[.]?0+$" ""'
+PERCENT = 'printf "%.2g" | humanizePercentage'
+# "20 s", "3 min 50 s", "2 h", of a number of seconds.
+SPAN = (
+    'printf "%.2g" | humanizeDuration | reReplaceAll "^([^ ]+ [^ ]+) .*" "${1}" | reReplaceAll "( 0[a-z]+)+$" ""'
+    ' | reReplaceAll "([0-9])([a-z])" "${1} ${2}" | reReplaceAll " m( |$)" " min${1}"'
+)
+_UNITS = {"m": "min"}
 
 
 def same(labels: Sequence[str]) -> str:
@@ -22,7 +32,7 @@ def value_of(
     query: str,
     labels: Sequence[str] = TARGET,
     *,
-    shown: str = "humanize",
+    shown: str = NUMBER,
     before: str = "",
     after: str = "",
     none: str = "unknown",
@@ -37,19 +47,25 @@ def value_of(
     )
 
 
+def words(seconds: float) -> str:
+    """Return a duration as a text says it: "5 min", "6 h", "90 s"."""
+    number, unit = re.fullmatch(r"(\d+)([a-z]+)", duration(seconds)).groups()  # type: ignore[union-attr]
+    return f"{number} {_UNITS.get(unit, unit)}"
+
+
+def variable(name: str, query: str, labels: Sequence[str] = TARGET, *, shown: str = "", none: str = "0.0") -> str:
+    """Return a template that sets a variable to the result of `query`, formatted by `shown`; without one, to `none`."""
+    asked, value = f"printf `{query}` {_values(labels)} | query", f".Value | {shown}" if shown else ".Value"
+    return f"{{{{ ${name} := {none} }}}}{{{{ range {asked} }}}}{{{{ ${name} = {value} }}}}{{{{ end }}}}"
+
+
 def listed(query: str, label: str, labels: Sequence[str] = TARGET, *, before: str = "", after: str = "") -> str:
-    """Return a template that lists counts by `label`, such as "timeout: 3, rejected: 1"; empty without a result."""
+    """Return a template that lists counts by `label`, such as "timeout 3, rejected 1"; empty without a result."""
     return (
         f"{{{{ with printf `{query}` {_values(labels)} | query }}}}{before}{{{{ range $i, $one := . }}}}"
-        f"{{{{ if $i }}}}, {{{{ end }}}}{{{{ $one.Labels.{label} }}}}: {{{{ $one.Value | {COUNT} }}}}{{{{ end }}}}"
+        f"{{{{ if $i }}}}, {{{{ end }}}}{{{{ $one.Labels.{label} }}}} {{{{ $one.Value | {COUNT} }}}}{{{{ end }}}}"
         f"{after}{{{{ end }}}}"
     )
-
-
-def with_label(query: str, label: str, text: str) -> str:
-    """Return a template of `text`, in which the variable `label` has the label's value in the result of `query`."""
-    value = f"{{{{ with ${label} := . | first | label `{label}` }}}}{text}{{{{ end }}}}"
-    return f"{{{{ with printf `{query}` {_values(TARGET)} | query }}}}{value}{{{{ end }}}}"
 
 
 def if_any(query: str, labels: Sequence[str], some: str, zero: str, none: str) -> str:
@@ -58,11 +74,6 @@ def if_any(query: str, labels: Sequence[str], some: str, zero: str, none: str) -
         f"{{{{ with printf `{query}` {_values(labels)} | query }}}}{{{{ if . | first | value }}}}{some}"
         f"{{{{ else }}}}{zero}{{{{ end }}}}{{{{ else }}}}{none}{{{{ end }}}}"
     )
-
-
-def multiple() -> str:
-    """Return a template of the alert's value without needless digits: 1000, 14, 2.5."""
-    return '{{ if ge $value 10.0 }}{{ $value | printf "%.0f" }}{{ else }}{{ $value | printf "%.1f" }}{{ end }}'
 
 
 def runs_out(seconds: str, labels: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ so that a restart of Kneewatch, of the server or of Prometheus loses an hour at 
 from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.rules import Alert, Recording, RuleGroup
-from alerts.templates import OF_TARGET, TARGET, if_any
+from alerts.templates import OF_TARGET, PERCENT, TARGET, if_any, words
 from alerts.windows import DAY_S, HOUR_S, duration
 from exporters import names
 from exporters.names import PREFIX
@@ -124,7 +124,9 @@ class _Rules:
             f"{{{{ with printf `max by (kind) (last_over_time({MOVED}{{{OF_TARGET}}}{recent}))` $labels.cluster"
             " $labels.namespace"
             " $labels.target | query }}{{ range $i, $one := . }}{{ if $i }}, {{ end }}{{ $one.Labels.kind }}"
-            " {{ $one.Value | humanizePercentage }}{{ end }}{{ else }}unknown{{ end }}"
+            f" {{{{ if gt $one.Value 0.0 }}}}+{{{{ end }}}}{{{{ $one.Value | {PERCENT} }}}}{{{{ end }}}}{{{{ else"
+            f" }}}}no mean changed"
+            "{{ end }}"
         )
         return Alert(
             name="KneewatchUserMixMoved",
@@ -132,9 +134,13 @@ class _Rules:
             for_s=_FOR_S * self._scale,
             keep_s=_KEEP_S * self._scale,
             severity="ticket",
-            summary="{{ $labels.target }}: users send other requests than before",
+            summary=(
+                f"{{{{ $labels.target }}}}: users send other requests than last week ({each}): its capacity no longer"
+                " applies"
+            ),
             description=(
-                f"Over the last {self._day}, prompts, answers or prefix hits of the requests that users send to"
+                f"Over the last {words(DAY_S * self._scale)}, prompts, answers or prefix hits of the requests that"
+                f" users send to"
                 f" {{{{ $labels.target }}}} differ from the week before and from the same day last week. Change"
                 f" of the mean against the week: {each}. Capacity was measured for other requests, so headroom and the"
                 " knee may be wrong for your users."

@@ -3,6 +3,7 @@
 //   jb install github.com/kneewatch/kneewatch@main
 local template = importstr '../../alerts/generated/kneewatch.rules.tmpl';
 local hasAlerts(group) = std.any([std.objectHas(rule, 'alert') for rule in group.rules]);
+local isSlo(group) = std.startsWith(group.name, 'kneewatch-slo-');
 
 {
   _config+:: {
@@ -22,11 +23,15 @@ local hasAlerts(group) = std.any([std.objectHas(rule, 'alert') for rule in group
   // A group stays whole: its alerts read what its rules have just recorded.
   prometheusAlerts+:: { groups+: [group for group in groups if hasAlerts(group)] },
   prometheusRules+:: { groups+: [group for group in groups if !hasAlerts(group)] },
-  // With `kubectl apply` or Argo CD, wrap these two and not all groups in one PrometheusRule: it keeps a copy of each object in
-  // an annotation, which has no room for them all.
+  // With `kubectl apply` or Argo CD, wrap these three and not all groups in one PrometheusRule: it keeps a copy of each object
+  // in an annotation, which has no room for them all.
   prometheusRuleObjects:: {
     [name]: { apiVersion: 'monitoring.coreos.com/v1', kind: 'PrometheusRule', metadata: { name: name }, spec: specs[name] }
-    for specs in [{ 'kneewatch-alerts': $.prometheusAlerts, 'kneewatch-rules': $.prometheusRules }]
+    for specs in [{
+      'kneewatch-alerts': { groups: [group for group in $.prometheusAlerts.groups if !isSlo(group)] },
+      'kneewatch-slo-alerts': { groups: [group for group in $.prometheusAlerts.groups if isSlo(group)] },
+      'kneewatch-rules': $.prometheusRules,
+    }]
     for name in std.objectFields(specs)
   },
   grafanaDashboards+:: {

@@ -27,7 +27,13 @@ from probe.report.terminal import canary_words
 from probe.runtime import event_loop
 
 # Outcomes that mean the question was wrong, not the server slow: the command could not measure.
-_COULD_NOT_ASK = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST)
+_COULD_NOT_ASK = (
+    Outcome.UNREACHABLE,
+    Outcome.CERTIFICATE,
+    Outcome.UNAUTHORIZED,
+    Outcome.NOT_FOUND,
+    Outcome.BAD_REQUEST,
+)
 _SCRAPE_S = 1.0
 _SHORT = 16  # prompt tokens of a request that shows whether a model is served, or which API the server has
 _COUNTED_WITHIN_S = 1.0  # the server counts the request about when it answers; who watches next must not see it come
@@ -122,7 +128,7 @@ async def served_model(client: Client, target: TargetConfig, load: Workload, clo
     try:
         return await client.resolve_model(target.model)
     except TargetError as error:
-        if target.model == "auto" or error.outcome in (Outcome.UNREACHABLE, Outcome.CLIENT_BOUND):
+        if target.model == "auto" or error.outcome in (Outcome.UNREACHABLE, Outcome.CERTIFICATE, Outcome.CLIENT_BOUND):
             raise
         least = 1 if load.api.generates else 0
         short = next(requests(replace(load, prompt_tokens=_SHORT, output_tokens=least, shared_tokens=0, parts=None)))

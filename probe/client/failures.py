@@ -2,8 +2,10 @@
 
 import errno
 import os
+import re
 import resource
 import socket
+import ssl
 
 import httpx
 
@@ -35,6 +37,10 @@ _ANSWERS = {
 
 _ANYIOS_WORDS = "All connection attempts failed"
 _TOO_MUCH = "ENHANCE_YOUR_CALM"  # RFC 9113, section 7: "behavior that might be generating excessive load"
+
+# OpenSSL's reasons: CERTIFICATE_VERIFY_FAILED, and alerts such as SSLV3_ALERT_CERTIFICATE_EXPIRED,
+# TLSV1_ALERT_UNKNOWN_CA and TLSV13_ALERT_CERTIFICATE_REQUIRED.
+_CERTIFICATE = re.compile("CERTIFICATE|UNKNOWN_CA")
 
 # What the server's own machine answers.
 _SERVERS_ANSWERS = (errno.ECONNREFUSED, errno.ECONNRESET)
@@ -73,6 +79,18 @@ def is_refused(error: BaseException) -> bool:
     return False
 
 
+def is_certificate(error: BaseException) -> bool:
+    """Return whether TLS ended at a certificate: the server's, by its date, name or issuer; or the client's, missing
+    or refused, which a server of TLS 1.3 says only when it is read from.
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, ssl.SSLError) and _CERTIFICATE.search(str(found)):
+            return True
+        found = found.__cause__ or found.__context__
+    return False
+
+
 def _shortage_now() -> str | None:
     """Return what keeps a file from being opened now: a name lookup does not say that it lacked descriptors."""
     try:
@@ -103,6 +121,8 @@ def failure_of(error: Exception, exchange: Exchange, patience: Patience) -> Ende
         return Outcome.CLIENT_BOUND, lacking
     if received.status is None and isinstance(error, httpx.RemoteProtocolError) and _TOO_MUCH in message:
         return Outcome.REJECTED, exchange.safe(message)
+    if is_certificate(error):
+        return Outcome.CERTIFICATE, f"cannot be reached ({exchange.safe(message)})"
     if received.status is not None:
         return Outcome.BROKEN_STREAM, f"the answer broke off: {exchange.safe(message)}"
     return Outcome.UNREACHABLE, f"cannot be reached ({exchange.safe(message)})"

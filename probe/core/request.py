@@ -83,6 +83,7 @@ class Outcome(StrEnum):
 
     OK = "ok"
     UNREACHABLE = "unreachable"  # no connection, or it broke before the answer
+    CERTIFICATE = "certificate"  # the TLS handshake ended at a certificate, the server's or Kneewatch's own
     TIMEOUT = "timeout"
     UNAUTHORIZED = "unauthorized"  # 401, 403
     NOT_FOUND = "not_found"  # 404: wrong path, or the model is not served
@@ -238,7 +239,14 @@ class RequestRecord:
 
 
 # Outcomes without work for the server, unless tokens came first.
-_REFUSED = (Outcome.UNREACHABLE, Outcome.UNAUTHORIZED, Outcome.NOT_FOUND, Outcome.BAD_REQUEST, Outcome.REJECTED)
+_REFUSED = (
+    Outcome.UNREACHABLE,
+    Outcome.CERTIFICATE,
+    Outcome.UNAUTHORIZED,
+    Outcome.NOT_FOUND,
+    Outcome.BAD_REQUEST,
+    Outcome.REJECTED,
+)
 
 
 def tokens_spent(record: RequestRecord) -> tuple[int, int]:

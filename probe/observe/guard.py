@@ -70,7 +70,9 @@ LOOK_BACK = 8  # polls that are compared whole, the newest
 # nothing either. Any failure therefore stops the load; these only have a better name.
 _FAILURES = {
     Outcome.REJECTED: reasons.RATE_LIMITED,
-    **dict.fromkeys((Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT), reasons.SERVER_ERRORS),
+    **dict.fromkeys(
+        (Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.CERTIFICATE, Outcome.TIMEOUT), reasons.SERVER_ERRORS
+    ),
 }
 # At least this many requests, answered at least this long ago (s): some servers export counters every few seconds.
 _OWN_REQUESTS = 20

@@ -10,7 +10,13 @@ from probe.core.time_limits import was_arriving
 # vLLM's words for a prompt that is too long; other servers have similar ones.
 _TOO_LONG = re.compile(r"(context|model) length|maximum context|too (long|many tokens)", re.IGNORECASE)
 _LIMITED = "HTTP 429"
-_IN_THE_SERVER = (Outcome.SERVER_ERROR, Outcome.UNREACHABLE, Outcome.TIMEOUT, Outcome.BROKEN_STREAM)
+_IN_THE_SERVER = (
+    Outcome.SERVER_ERROR,
+    Outcome.UNREACHABLE,
+    Outcome.CERTIFICATE,
+    Outcome.TIMEOUT,
+    Outcome.BROKEN_STREAM,
+)
 
 
 def refusal_words(record: RequestRecord) -> str:

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ async def is_reached(where: Endpoint) -> None:
 
 async def is_not_reached(where: Endpoint, why: str) -> None:
     record = await sent(where)
-    assert record.outcome is Outcome.UNREACHABLE
+    assert record.outcome is (Outcome.CERTIFICATE if why == "certificate" else Outcome.UNREACHABLE)
     assert why in str(record.detail).lower()
     assert str(record.detail).isprintable()
     with pytest.raises(TargetError, match=f"(?i){why}"):
@@ -184,7 +185,7 @@ def test_without_a_certificate_a_server_that_asks_for_one_is_not_reached(files: 
     "SE19",
     "A server's certificate of an unknown authority",
     area="Security",
-    users_see="canary `unreachable`",
+    users_see="canary `certificate`",
     stays="nothing is sent",
 )
 def test_our_certificate_does_not_replace_the_check_of_the_servers(files: Files) -> None:
@@ -192,6 +193,32 @@ def test_our_certificate_does_not_replace_the_check_of_the_servers(files: Files)
         async with serving(**with_tls(files)) as at:
             await is_not_reached(configured(base_url=f"https://{at}", tls=files.certificate), "certificate")
             await is_reached(configured(base_url=f"https://{at}", tls={**files.certificate, "verify": False}))
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", [{}, {"http2": True}], ids=str)
+@pytest.mark.parametrize("stale", [{"not_after": datetime(2020, 1, 1, tzinfo=UTC)}, {"name": "other.example"}], ids=str)
+@pytest.mark.fault(
+    "SE160",
+    "A server's certificate that has expired, or is for another name",
+    area="Security",
+    users_see="canary `certificate`; the alert says that the port answers",
+    stays="nothing is sent",
+)
+def test_a_certificate_that_no_longer_fits_is_told_from_a_dead_server(
+    stale: dict[str, Any], way: dict[str, Any], files: Files, tmp_path: Path
+) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    pem = tmp_path / "server.pem"
+    made = authority.issue_cert(stale.get("name", "127.0.0.1"), not_after=stale.get("not_after"))
+    made.private_key_and_cert_chain_pem.write_to_path(pem)
+
+    async def main() -> None:
+        async with serving(**{**with_tls(files), "ssl_certfile": str(pem), "ssl_keyfile": str(pem)}) as at:
+            where = configured(base_url=f"https://{at}", tls={"ca_file": str(tmp_path / "ca.pem")}, connection=way)
+            await is_not_reached(where, "certificate")
 
     run(main())
 
@@ -535,7 +562,7 @@ def test_a_pause_may_be_longer_than_the_wait_for_the_first_byte(through_proxy: b
     assert record_of(script, limits, through_proxy=through_proxy).outcome is Outcome.OK
 
 
-@pytest.mark.parametrize("http2", [False, True])
+@pytest.mark.parametrize("way", [{}, {"http2": True}], ids=str)
 @pytest.mark.fault("SO5")
 def test_connecting_ends_at_its_timeout(http2: bool) -> None:  # noqa: FBT001
     """Here the server takes the connection and never answers TLS."""

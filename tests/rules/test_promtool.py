@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from alerts import build
+from alerts import build, burn_texts, sli
 from alerts.output_options import chosen_thresholds
 from exporters import names
 from exporters.names import Series
@@ -31,6 +31,15 @@ from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 
 HERE = Path(__file__).parent
+# An alert that never fires: promtool prints what fires in its place, with the texts.
+_ASKED = "its texts are asked for"
+_FAILURE = re.compile(r"\n    (?:name: .*\n    )?(?=alertname: |expr: )")
+_TEXT = re.compile(r'(summary|description)="((?:[^"\\]|\\.)*)"')
+# What a template leaves where it lacks a value, and numbers as nobody says them: 1.397k, 8.374s, 0.0499999.
+_LONGEST = 170  # of a summary: two lines of a telephone
+_UNREADABLE = re.compile(
+    r"<no value>|NaN|Inf\b|%!|<<|\{\{|\b0 of 0\b|unknown of|\d[kMG]\b|\d\.\d{3}|  |\( |\d e[-+]|times as often"
+)
 CASES = sorted(HERE.glob("*.test.yml"))
 
 # How the names of the series that the rules on canaries, and on users, begin with.
@@ -128,6 +137,26 @@ def _with_groups(text: str) -> str:
     return re.sub(r"exp_labels: \{(.*)\}", grouped, text)
 
 
+def _with_texts_asked(text: str) -> tuple[str, int]:
+    """Return a case that fails where alerts fire that a query names, so that promtool prints their texts; how often."""
+    case = yaml.load(text, yaml.CSafeLoader)
+    count = 0
+    for test in case["tests"]:
+        found = {
+            (name, query["eval_time"])
+            for query in test.get("promql_expr_test", ())
+            if "ALERTS{" in query["expr"] and "over_time" not in query["expr"]
+            for sample in query["exp_samples"]
+            for name in re.findall(r'alertname="(\w+)"', sample.get("labels", ""))
+        }
+        found |= {(one["alertname"], one["eval_time"]) for one in test.get("alert_rule_test", ()) if one["exp_alerts"]}
+        never = [{"exp_labels": {"severity": _ASKED}}]
+        asked = [{"alertname": name, "eval_time": at, "exp_alerts": never} for name, at in sorted(found)]
+        test["alert_rule_test"] = [*test.get("alert_rule_test", ()), *asked]
+        count += len(asked)
+    return json.dumps(case), count
+
+
 def _with_pages(text: str) -> str:
     """Return a case in which each expected alert whose links are paths has that of its page, too."""
 
@@ -141,7 +170,8 @@ def _with_pages(text: str) -> str:
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_alerts_fire_when_they_must_and_only_then(case: Path, tmp_path: Path, promtool: str) -> None:
     text = _with_objectives(_with_groups(_with_pages(case.read_text())), load_config(_config(case)))
-    (tmp_path / case.name).write_text(text)
+    asking, count = _with_texts_asked(text)
+    (tmp_path / case.name).write_text(asking)
     _write_rules(tmp_path, _groups(_thresholds_of(text)), text)
     run = subprocess.run(
         [promtool, "test", "rules", case.name],
@@ -150,6 +180,64 @@ def test_alerts_fire_when_they_must_and_only_then(case: Path, tmp_path: Path, pr
         text=True,
         check=False,
         timeout=240,
+    )
+    _, *failures = _FAILURE.split(run.stdout + run.stderr)
+    assert [failure for failure in failures if _ASKED not in failure] == []
+    assert len(failures) == count, run.stdout + run.stderr
+    texts = [(kind, text) for failure in failures for kind, text in _TEXT.findall(failure)]
+    assert len(texts) >= 2 * count
+    assert [text for _, text in texts if _UNREADABLE.search(text)] == []
+    assert [text for kind, text in texts if kind == "summary" and not 20 <= len(text) <= _LONGEST] == []
+
+
+_REQUESTS, _FAILED = (f"{{}}:kneewatch_{{}}_availability_{what}:increase1m" for what in ("requests", "errors"))
+# What was sent and what failed in each minute of six hours, and what the summary of a page says then.
+_SUMMARIES = {
+    "over": (
+        "4x360", "0x300 4x30 0x30", "", "",
+        "over recovered: 0 of 24 canaries failed in 5 min, 124 of 1444 in 6 h",
+    ),
+    "down": ("4x360", "0x300 4x60", "", "", "down is DOWN: 24 of 24 canaries failed in 5 min"),
+    "some": ("4x360", "0x300 2x60", "", "", "some fails: 12 of 24 canaries failed in 5 min"),
+    # Users who get answers: the server is up.
+    "part": ("4x360", "0x300 4x60", "9x360", "0x360", "part fails: 24 of 24 canaries failed in 5 min; users: 0 of 54"),
+    "both": ("4x360", "4x360", "9x360", "9x360", "both is DOWN: 24 of 24 canaries failed in 5 min; users: 54 of 54"),
+    # Of users who failed and went away, nothing is known.
+    "gone": (
+        "4x360", "0x360", "9x300 0x60", "0x290 9x10 0x60",
+        "gone had failures: 0 of 24 canaries failed in 5 min, 0 of 1444 in 6 h; users: no requests, 99 in 6 h",
+    ),
+    "rare": (
+        "1 0x29 1 0x29 1 0x299 0", "1 0x29 1 0x29 1 0x299 0", "", "",
+        "rare had failures: no canary was sent in 5 min, 3 of 3 in 6 h",
+    ),
+    "users": ("", "", "9x360", "0x300 9x60", "users fails for users: 54 of 54 requests failed in 5 min"),
+}  # fmt: skip
+
+
+def test_a_page_says_who_fails_and_that_it_is_over(tmp_path: Path, promtool: str) -> None:
+    """The summary alone, on an alert of no condition: the conditions are tested above."""
+    text = burn_texts.summary((sli.AVAILABILITY, sli.USERS_AVAILABILITY), "page", 1.0)
+    rule = {"alert": "A", "expr": "max by (target) (kneewatch_target_up)", "annotations": {"summary": text}}
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "g", "rules": [rule]}]}))
+    series, expected = [], []
+    for target, (sent, failed, asked, theirs, words) in _SUMMARIES.items():
+        values = {"kneewatch_target_up": "1x360"}
+        for record, level, who, counts in (
+            (_REQUESTS, "target_workload", "canary", sent),
+            (_FAILED, "target_workload", "canary", failed),
+            (_REQUESTS, "target", "users", asked),
+            (_FAILED, "target", "users", theirs),
+        ):
+            values[record.format(level, who)] = counts
+        series += [{"series": f'{name}{{target="{target}"}}', "values": each} for name, each in values.items() if each]
+        expected.append({"exp_labels": {"target": target}, "exp_annotations": {"summary": words}})
+    asked = [{"alertname": "A", "eval_time": "6h", "exp_alerts": expected}]
+    test = {"interval": "1m", "input_series": series, "alert_rule_test": asked}
+    case = {"rule_files": ["rules.yml"], "evaluation_interval": "6h", "tests": [test]}
+    (tmp_path / "case.yml").write_text(json.dumps(case))
+    run = subprocess.run(
+        [promtool, "test", "rules", "case.yml"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
     )
     assert run.returncode == 0, run.stdout + run.stderr
 

@@ -50,7 +50,7 @@ def test_the_queries_in_a_text_are_of_the_alerts_own_cluster() -> None:
     queries = re.findall(r"printf `([^`]*)`", texts)
     assert len(queries) > 50
     for query in queries:
-        assert query.count("target=%") == query.count("cluster=%") > 0, query
+        assert len(re.findall(r"\b(?:target|instance|discovery)=%", query)) == query.count("cluster=%") > 0, query
 
 
 def test_every_series_in_a_rule_is_one_that_is_exported_or_recorded() -> None:

@@ -63,6 +63,7 @@ def test_a_scale_shortens_every_window_and_leaves_thresholds_alone() -> None:
 
 def test_a_figure_that_is_not_there_is_said_to_be_unknown() -> None:
     assert value_of("up{target=%q}", ("target",)) == (
-        "{{ with printf `up{target=%q}` $labels.target | query }}{{ . | first | value | humanize }}"
+        '{{ with printf `up{target=%q}` $labels.target | query }}{{ . | first | value | printf "%.2f"'
+        ' | reReplaceAll "[.]?0+$" "" }}'
         "{{ else }}unknown{{ end }}"
     )

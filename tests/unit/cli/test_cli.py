@@ -251,7 +251,7 @@ def test_alerts_for_the_operator_are_objects_for_its_prometheus(config: Path, tm
     assert [path.name for path in tmp_path.glob("kneewatch.*")] == [MANIFEST_FILE]
     assert [rule["metadata"] for rule in yaml.safe_load_all(text)] == [
         {"name": name, "namespace": "monitoring", "labels": {"release": "a", "team": "b"}}
-        for name in ("kneewatch", "kneewatch-2")
+        for name in ("kneewatch", "kneewatch-2", "kneewatch-3")
     ]
     assert "REHEARSAL" in text
     assert "ratio_rate30m" in text

@@ -5,16 +5,18 @@ import errno
 import os
 import resource
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+import httpx
 import pytest
 from plain_records import spec
 
 from probe.client.client import Client
 from probe.client.endpoint import Endpoint
-from probe.client.failures import is_refused, shortage
+from probe.client.failures import is_certificate, is_refused, shortage
 from probe.client.judgement import excused
 from probe.core.clock import SystemClock
 from probe.core.errors import TargetError
@@ -164,6 +166,22 @@ def test_a_name_that_does_not_exist_is_no_excuse_and_a_lookup_that_took_too_long
     assert is_refused(socket.gaierror(socket.EAI_NONAME, "Name or service not known"))
     assert not is_refused(socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"))
     assert not is_refused(OSError(errno.ECONNRESET, "x"))
+
+
+@pytest.mark.parametrize(
+    ("words", "is_one"),
+    [
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired (_ssl.c:1006)", True),
+        ("[SSL: SSLV3_ALERT_CERTIFICATE_EXPIRED] sslv3 alert certificate expired (_ssl.c:2580)", True),
+        ("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required (_ssl.c:2580)", True),
+        ("[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca (_ssl.c:2580)", True),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)", False),
+    ],
+)
+def test_a_certificate_is_told_from_other_ends_of_a_handshake(words: str, *, is_one: bool) -> None:
+    error = httpx.ConnectError("x")
+    error.__cause__ = ssl.SSLError(1, words)
+    assert is_certificate(error) is is_one
 
 
 _UNCLEAR = [

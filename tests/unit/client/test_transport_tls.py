@@ -340,7 +340,7 @@ def test_files_that_cannot_be_used_are_said_to_be_so(run: Run, made: Certificate
 
 @pytest.mark.parametrize(
     ("trusted", "outcome", "words"),
-    [(True, Outcome.OK, None), (False, Outcome.UNREACHABLE, "CERTIFICATE_VERIFY_FAILED")],
+    [(True, Outcome.OK, None), (False, Outcome.CERTIFICATE, "CERTIFICATE_VERIFY_FAILED")],
 )
 def test_through_the_client(run: Run, made: Certificates, trusted: bool, outcome: Outcome, words: str | None) -> None:  # noqa: FBT001
     async def main() -> None:
