@@ -9,7 +9,16 @@ from dataclasses import dataclass, replace
 from probe.capacity.run.request import context_of, hints_of
 from probe.cli.check import OtherApiError, check_target, with_timeout
 from probe.cli.options import configuration
-from probe.cli.parameters import NO_GPUS, NO_LENGTHS, NO_SERVER, GpuOptions, LengthOptions, ServerOptions
+from probe.cli.parameters import (
+    NO_GPUS,
+    NO_LENGTHS,
+    NO_OBJECTIVES,
+    NO_SERVER,
+    GpuOptions,
+    LengthOptions,
+    ObjectiveOptions,
+    ServerOptions,
+)
 from probe.cli.targets import open_scraper
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
@@ -54,6 +63,7 @@ class Asked:
     lengths: LengthOptions = NO_LENGTHS
     timeout_s: float | None = None
     gpus: GpuOptions = NO_GPUS
+    objectives: ObjectiveOptions = NO_OBJECTIVES
 
 
 def examine(
@@ -75,7 +85,7 @@ def examine(
         if asked.server.api is not None:
             raise
         server = replace(asked.server, api=other.api.value)
-        config = configuration(None, asked.base_url, server, asked.lengths, gpus=asked.gpus)
+        config = configuration(None, asked.base_url, server, asked.lengths, asked.objectives, asked.gpus)
         return config, examined(config)
 
 

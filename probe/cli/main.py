@@ -71,6 +71,7 @@ _add(
     _WATCH,
     f"kneewatch doctor {_SERVER}",
     f"kneewatch doctor {_SERVER} --write {_CONFIG}",
+    "kneewatch doctor --prometheus http://prometheus:9090 --since 24h",
     short_help="Examine a server: what it serves, whether it is healthy, what limits it.",
 )
 _add(

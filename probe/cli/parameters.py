@@ -18,6 +18,7 @@ from probe.core.text import one_line
 _SERVER = "Server, without a configuration"
 _REQUESTS = "Requests, without a configuration"
 _OBJECTIVES = "Objectives, without a configuration"
+_HISTORY = "Every server, by its history"
 _LONGEST = "520w"  # ten years: more is a typing error
 _APIS = [api.value for api in request.Api]
 
@@ -254,8 +255,36 @@ class GpuOptions:
     ] = None
 
 
+@dataclass(frozen=True, slots=True)
+class PastOptions:
+    """The Prometheus whose history of all vLLM servers is examined instead of one server."""
+
+    prometheus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|FILE",
+            help="Examine every vLLM server in this Prometheus by its history: an address, or a file.yml with the"
+            " section prometheus of a configuration, for credentials. Sends no load and no canary.",
+            rich_help_panel=_HISTORY,
+        ),
+    ] = None
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="How far back, from 1h to 7d. Default: 24h.", rich_help_panel=_HISTORY),
+    ] = None
+    match: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MATCHERS",
+            help='Only servers whose series have these labels, as in PromQL: \'namespace="chat", pod=~"llama-.+"\'.',
+            rich_help_panel=_HISTORY,
+        ),
+    ] = None
+
+
 NO_SERVER, NO_LENGTHS, NO_OBJECTIVES, NO_GPUS = ServerOptions(), LengthOptions(), ObjectiveOptions(), GpuOptions()
-OptionGroup = ServerOptions | LengthOptions | ObjectiveOptions | GpuOptions
+NO_PAST = PastOptions()
+OptionGroup = ServerOptions | LengthOptions | ObjectiveOptions | GpuOptions | PastOptions
 
 
 def given_options(*groups: OptionGroup) -> list[str]:

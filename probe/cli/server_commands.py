@@ -10,6 +10,8 @@ from probe.cli.output import print_json, print_written
 from probe.cli.parameters import (
     NO_GPUS,
     NO_LENGTHS,
+    NO_OBJECTIVES,
+    NO_PAST,
     NO_SERVER,
     Address,
     BaseUrl,
@@ -18,10 +20,13 @@ from probe.cli.parameters import (
     Json,
     LengthOptions,
     MaybeConfigFile,
+    ObjectiveOptions,
     OneTarget,
+    PastOptions,
     ServerOptions,
     Timeout,
     duration_option,
+    given_options,
     grouped,
 )
 
@@ -168,6 +173,8 @@ def doctor(
     server: ServerOptions = NO_SERVER,
     gpus: GpuOptions = NO_GPUS,
     lengths: LengthOptions = NO_LENGTHS,
+    objectives: ObjectiveOptions = NO_OBJECTIVES,
+    past: PastOptions = NO_PAST,
     timeout: Timeout = None,
     seconds: Annotated[
         float, duration_option("How long to watch live traffic.", least="15s", most="45s", default="30s")
@@ -184,11 +191,13 @@ def doctor(
 ) -> None:
     """Examine a server for a minute, or as long as its answers take: what it serves and with which flags, whether it is
     healthy, what users send, how much more it takes, and which settings are wrong. Sends three canaries and no load.
+    With --prometheus: the same of every vLLM server in an existing Prometheus, from its history alone.
 
     Exit status: 0 healthy, 1 not (--fail-on), 2 could not measure.
     """
     from probe.cli.doctor import Asked, examine
     from probe.cli.options import configuration, timeout_of
+    from probe.cli.past_command import examine_past
     from probe.cli.server_address import server_address
     from probe.core.errors import ConfigError
     from probe.report.diagnosis import diagnosis_json, diagnosis_markdown, diagnosis_words
@@ -200,11 +209,17 @@ def doctor(
     configure_logs(quiet=True)
     if as_json and as_markdown:
         raise ConfigError("--json, --markdown: both are set; keep one")
+    if past.prometheus is not None:
+        beside = {"URL": url, "--base-url": base_url, "--timeout": timeout, "--write": write, "--markdown": as_markdown}
+        named = [name for name, value in beside.items() if value] + given_options(server, gpus, lengths)
+        raise typer.Exit(examine_past(past, objectives, named, fail_on=fail_on, as_json=as_json))
+    if given := given_options(past):
+        raise ConfigError(f"{given[0]}: needs --prometheus URL; give one, or remove it")
     where = server_address(url, base_url, None)
     if where is None:
         raise ConfigError("expected URL, the server to examine, such as http://localhost:8000; give it")
-    asked = Asked(where, server, lengths, timeout_of(timeout), gpus)
-    config = configuration(None, where, server, lengths, gpus=gpus)
+    asked = Asked(where, server, lengths, timeout_of(timeout), gpus, objectives)
+    config = configuration(None, where, server, lengths, objectives, gpus)
     if write is not None:
         _check_new(write)
     with following() as follow:

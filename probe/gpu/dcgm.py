@@ -76,6 +76,13 @@ _ONLY_4_7 = frozenset(
     for name in _RENAMED
     if name.endswith(("_BYTES", "_SECONDS_TOTAL", "_PER_SECOND")) or name == "DCGM_FI_DEV_MEMORY_UTIL_RATIO"
 )
+
+
+def names_of(field: str) -> list[tuple[str, float]]:
+    """Return the names of a field's series in all versions of DCGM, each with the factor to the field's unit."""
+    return [(name, factor) for name, (old, factor) in _SERIES.items() if old == field]
+
+
 # Reported utilisation may be far above 100 % (dcgm-exporter #418). Profiled ratios may exceed 1 by rounding.
 _PERCENT = 100.0
 _RATIO = 1.01

@@ -7,7 +7,7 @@ import asyncio
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import methodcaller
 from typing import Any, TypeVar
@@ -32,6 +32,8 @@ from probe.prometheus.loop_adapter import AnswerLimits, RefusalError, connect
 from probe.scrape import vllm_history
 
 _T = TypeVar("_T")
+# A series of a range query: its labels, and its values by wall time.
+Ranges = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
 # The page on a dropped knee must not prevent the run that would measure whether it is back.
 KNEE_PAGE = "KneewatchKneeDropped"
 # ALERTS_FOR_STATE has when each alert's condition began to hold. In a Prometheus without it, ALERTS is enough.
@@ -140,19 +142,48 @@ class Prometheus:
         )
         return UserLoad(found.get("requests"), found.get("tokens"))
 
-    async def server_history(self, matchers: str, now_s: float, seconds: float) -> list[ServerSnapshot]:
+    async def server_history(
+        self, matchers: str, now_s: float, seconds: float, *, step_s: float | None = None, prefix: str = "vllm:"
+    ) -> list[ServerSnapshot]:
         """Return snapshots of a server's own metrics in the `seconds` before `now_s` (wall time), oldest first.
 
-        `matchers`: PromQL's label matchers of its series. Raises TargetError without an answer, and if several servers
-        have such series.
+        `matchers`: PromQL's label matchers of its series; `prefix`: how vLLM's names begin there. Raises TargetError
+        without an answer, and if several servers have such series.
         """
-        start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (now_s - seconds, now_s))
-        step_s = max(math.ceil(seconds / _MOST_STEPS), 1)
-        query = vllm_history.history_query(matchers)
+        step_s = step_s or max(math.ceil(seconds / _MOST_STEPS), 1)
+        series: list[Ranges] = []
+        for query in vllm_history.history_queries(matchers, prefix):
+            series += await self.ranges(query, now_s - seconds, now_s, step_s)
+        if differ := vllm_history.differing_labels(series, prefix):
+            labels = one_line("; ".join(f"{label}: {', '.join(values)}" for label, values in differ.items()))
+            raise TargetError(
+                f"{self._url}: several servers have vLLM series with {matchers} ({labels}); narrow"
+                " capacity.history to one of them",
+                Outcome.BAD_REQUEST,
+            )
+        return await asyncio.to_thread(vllm_history.from_history, series, prefix)
+
+    async def ranges(
+        self, query: str, start_s: float, end_s: float, step_s: float, limits: AnswerLimits = _PAST
+    ) -> list[Ranges]:
+        """Return the labels and the values by wall time of each series. Raises TargetError without an answer."""
+        start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (start_s, end_s))
         return await self._ask(
-            lambda prometheus: prometheus.custom_query_range(query, start, end, str(step_s)),
-            lambda answer: self._snapshots(answer, matchers),
-            _PAST,
+            methodcaller("custom_query_range", query, start, end, f"{step_s:g}"),
+            lambda answer: [
+                (one["metric"], [(float(at), float(value)) for at, value in _values(one)]) for one in answer
+            ],
+            limits,
+        )
+
+    async def vector(
+        self, query: str, at_s: float, limits: AnswerLimits = _PAST
+    ) -> list[tuple[Mapping[str, str], float]]:
+        """Return the labels and the value of each series at a wall time. Raises TargetError without an answer."""
+        return await self._ask(
+            methodcaller("custom_query", query, params={"time": f"{at_s:.3f}"}),
+            lambda answer: [(one["metric"], float(one["value"][1])) for one in answer],
+            limits,
         )
 
     async def gpus(self, of: GpuOwner) -> tuple[tuple[Gpu, ...], float]:
@@ -200,17 +231,6 @@ class Prometheus:
             )
         return [one for one in answer if one["metric"].get(_OF) != _A_PLACE]
 
-    def _snapshots(self, answer: list[dict[str, Any]], matchers: str) -> list[ServerSnapshot]:
-        series = [(one["metric"], [(float(at_s), float(value)) for at_s, value in one["values"]]) for one in answer]
-        if differ := vllm_history.differing_labels(series):
-            labels = one_line("; ".join(f"{label}: {', '.join(values)}" for label, values in differ.items()))
-            raise TargetError(
-                f"{self._url}: several servers have vLLM series with {matchers} ({labels}); narrow"
-                " capacity.history to one of them",
-                Outcome.BAD_REQUEST,
-            )
-        return vllm_history.from_history(series)
-
     async def _ask(
         self,
         question: Callable[[PrometheusConnect], Any],
@@ -245,6 +265,12 @@ class Prometheus:
 
 def _name(value: object) -> str:
     return one_line(str(value), _MAX_NAME)
+
+
+def _values(series: dict[str, Any]) -> list[list[Any]]:
+    """Return the values of a series; of a native histogram, which has others, none."""
+    found: list[list[Any]] = [] if "histograms" in series else series["values"]
+    return found
 
 
 def _positive(value: str) -> float | None:

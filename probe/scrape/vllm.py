@@ -79,14 +79,14 @@ def _scheduler_limits(found: Samples) -> Mapping[str, int]:
     return limits
 
 
-_HTTP_ANSWERS = ("http_requests_total",)
+HTTP_ANSWERS = ("http_requests_total",)
 # POST requests that make an engine work. Adapters are loaded at a path of the same beginning.
 _GENERATING, _NOT_GENERATING = ("/v1/", "/generate", "/invocations", "/inference/v1/generate"), "_lora_adapter"
 
 
 def _http_errors(found: Samples) -> float | None:
     """Return the answers with status 5xx to requests that generate: 0 if there is none among the answers."""
-    answers = [answer for answer in first(found, _HTTP_ANSWERS) if "handler" in answer.labels]  # not another program's
+    answers = [answer for answer in first(found, HTTP_ANSWERS) if "handler" in answer.labels]  # not another program's
     return sum(answer.value for answer in answers if _is_http_error(answer.labels)) if answers else None
 
 
@@ -297,7 +297,7 @@ READS: Reads = {
     "progress": Read((*_GENERATION_TOKENS, *parts((_STEPS,))), _progress),
     "finished": labelled("finished_reason", *_FINISHED),
     "outcomes": Read((*_FINISHED, *_REJECTIONS), _outcomes),
-    "http_errors": Read(_HTTP_ANSWERS, _http_errors),
+    "http_errors": Read(HTTP_ANSWERS, _http_errors),
     "prefix_cache_queries": ("vllm:prefix_cache_queries_total", "vllm:gpu_prefix_cache_queries_total"),
     "prefix_cache_hits": ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
     "external_cache_queries": _EXTERNAL_QUERIES,

@@ -24,31 +24,48 @@ HISTORY = (
     *(name for key in _FORECAST_VALUES for name in names(vllm.READS, key)), *vllm.STEP_SERIES,
     *(name + part for key in _FORECAST_HISTOGRAMS for name in names(vllm.READS, key) for part in ("_sum", "_count")),
 )  # fmt: skip
-_SCRAPED = "kneewatch_scraped"
+_OF, _SCRAPED = "kneewatch_of", "kneewatch_scraped"
 _Series = tuple[Mapping[str, str], Sequence[tuple[float, float]]]
 
 
-def history_query(matchers: str) -> str:
-    """Return PromQL for HISTORY and the times of the scrapes.
+# The length of one question, in an address whose line may have 8 kB at nginx.
+_LONGEST = 3000
+
+
+def history_queries(matchers: str, prefix: str = "vllm:") -> list[str]:
+    """Return PromQL for HISTORY and the times of the scrapes, in several questions. `prefix`: how vLLM's names begin.
 
     A range query returns the last scrape before each of its steps, but not its time: with scrapes every 20 s, the
     tokens of 20 s would appear in one step of 15 s, and none in another.
     """
-    names = f'{{__name__=~"{"|".join(HISTORY)}", {matchers}}}'
-    # `or` compares labels without the name, so the times need a label that nothing on its left has.
-    return f'{names} or label_replace(timestamp({vllm.RUNNING[0]}{{{matchers}}}), "{_SCRAPED}", "at", "", "")'
+    # `or` compares labels without the name, so each needs a label that no other has. Exact names, because Google's
+    # Managed Prometheus takes no expression for them.
+    own = [_marked(f"{name.replace('vllm:', prefix, 1)}{{{matchers}}}", _OF, i) for i, name in enumerate(HISTORY)]
+    own.append(_marked(f"timestamp({vllm.RUNNING[0].replace('vllm:', prefix, 1)}{{{matchers}}})", _SCRAPED, 0))
+    questions = [own[0]]
+    for one in own[1:]:
+        joined = f"{questions[-1]} or {one}"
+        if len(joined) <= _LONGEST:
+            questions[-1] = joined
+        else:
+            questions.append(one)
+    return questions
 
 
-def from_history(series: Iterable[_Series]) -> list[ServerSnapshot]:
-    """Return a snapshot for each scrape in the answer to `history_query`, oldest first.
+def _marked(expression: str, label: str, value: int) -> str:
+    return f'label_replace({expression}, "{label}", "{value}", "", "")'
+
+
+def from_history(series: Iterable[_Series], prefix: str = "vllm:") -> list[ServerSnapshot]:
+    """Return a snapshot for each scrape in the answers to `history_queries`, oldest first.
 
     `series`: labels (with the name as `__name__`) and values by wall time (s). A scrape without gauges is left out.
     """
     read: dict[float, dict[str, list[Sample]]] = defaultdict(lambda: defaultdict(list))
     scraped: dict[float, float] = {}
     for labels, values in series:
-        own = {key: value for key, value in labels.items() if key != "__name__"}
-        name = labels.get("__name__", "")
+        own = {key: value for key, value in labels.items() if key not in ("__name__", _OF)}
+        name = _own_name(labels, prefix)
         base = name.removesuffix("_count")
         if base != name and base in _HISTOGRAMS:
             name, own = f"{base}_bucket", {**own, "le": "+Inf"}  # all of its samples lie below infinity
@@ -67,14 +84,19 @@ def from_history(series: Iterable[_Series]) -> list[ServerSnapshot]:
     return list(found.values())
 
 
-def differing_labels(series: Iterable[_Series]) -> dict[str, list[str]]:
+def _own_name(labels: Mapping[str, str], prefix: str) -> str:
+    name = labels.get("__name__", "")
+    return f"vllm:{name.removeprefix(prefix)}" if name.startswith(prefix) else name
+
+
+def differing_labels(series: Iterable[_Series], prefix: str = "vllm:") -> dict[str, list[str]]:
     """Return the labels in which series of one moment differ, with their values; but for `engine` and `pid`.
 
     Series that differ are of several servers, which must not be added up.
     """
     at: dict[float, list[Mapping[str, str]]] = defaultdict(list)
     for labels, values in series:
-        if labels.get("__name__") in vllm.RUNNING:
+        if _own_name(labels, prefix) in vllm.RUNNING:
             for at_s, _ in values:
                 at[at_s].append(labels)
     for together in at.values():

@@ -40,7 +40,7 @@ def command(beginning: str, server: str) -> list[str]:
 
 
 def test_doctor(server: str) -> None:
-    done = kneewatch(*command("doctor", server), within_s=120)
+    done = kneewatch(*command("doctor   http", server), within_s=120)
     assert done.status == 0, done.err
     assert {"Server", "Healthy", "Flags"} <= {line.partition(":")[0] for line in done.out.splitlines()}
 

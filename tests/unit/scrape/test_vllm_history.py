@@ -1,6 +1,8 @@
 """vLLM's metrics as Prometheus remembers them, to snapshots."""
 
+import re
 from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 from probe.core.snapshot import EngineSnapshot
 from probe.scrape import vllm_history
@@ -105,15 +107,21 @@ def test_a_server_that_took_the_place_of_another_is_not_beside_it() -> None:
     assert vllm_history.differing_labels(series) == {}
 
 
-def test_the_query_asks_for_this_server_twice_once_for_the_times() -> None:
-    query = vllm_history.history_query('pod="llama-0"')
-    values, _, times = query.partition(" or ")
-    assert values.endswith(', pod="llama-0"}')
-    assert "timestamp(vllm:num_requests_running{pod=" in times
-    for name in (
-        "vllm:kv_cache_usage_perc",
-        "vllm:iteration_tokens_total_count",
-        "vllm:time_to_first_token_seconds_sum",
-    ):
-        assert name in values
-    assert "_bucket" not in values
+def test_the_questions_ask_for_this_server_by_exact_names_in_lines_that_proxies_take() -> None:
+    """Google's Managed Prometheus takes exact names alone; a line of a request may have 8 kB at nginx."""
+    queries = vllm_history.history_queries('pod="llama-0"', "ray_vllm_")
+    whole = " or ".join(queries)
+    assert "__name__" not in whole
+    assert max(len(quote(query)) for query in queries) < 6000
+    assert 'label_replace(timestamp(ray_vllm_num_requests_running{pod="llama-0"}), "kneewatch_scraped"' in whole
+    for name in ("kv_cache_usage_perc", "iteration_tokens_total_count", "time_to_first_token_seconds_sum"):
+        assert f'label_replace(ray_vllm_{name}{{pod="llama-0"}}, "kneewatch_of"' in whole
+    assert "_bucket" not in whole
+    marks = re.findall(r'"kneewatch_of", "([0-9]+)"', whole)
+    assert len(marks) == len(set(marks)) == len(vllm_history.HISTORY), "`or` would drop all but the first"
+
+
+def test_names_of_ray_are_read_as_vllm_s_own() -> None:
+    labels, values = _one("num_requests_running", 3, 4, 4, 5, kneewatch_of="0")
+    series = [({**labels, "__name__": "ray_vllm_num_requests_running"}, values)]
+    assert [one.running for one in vllm_history.from_history(series, "ray_vllm_")] == [3, 4, 4, 5]
