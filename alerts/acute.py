@@ -5,15 +5,15 @@ from functools import partial
 from alerts import inhibitions, links, sli
 from alerts.alert_labels import by
 from alerts.budget import step_s
+from alerts.burn_conditions import worse
 from alerts.burn_texts import again, why_failed
-from alerts.objectives import AVAILABILITY_KEEP_S
 from alerts.rules import Alert, FaultKind, RuleGroup
 from alerts.templates import COUNT, OF_TARGET, SPAN, value_of, words
 from alerts.windows import duration
 from exporters import names
 
 _WINDOW_S = 300.0
-# Two or three of the canaries in five minutes may be slow or fail at once, by chance or by one long prompt.
+# Two or three of the canaries in five minutes may be slow at once, by chance or by one long prompt.
 _LEAST = 4
 # Nearly every canary misses the objective, and by far: no queue that is about to drain, and no burst.
 _MISSED = 0.9
@@ -23,14 +23,10 @@ _DOWN = 0.5
 _LATELY_STEPS = 2
 # After an outage, caches are cold and the queue is long for as long as that.
 _DOWN_KEEP_S = 600.0
-# A target is down again if it was up for a window in between, and the page of the first outage has fired since.
-_UP_AGO_S, _PAGED_AGO_S = 600.0, 900.0
-# A server that fails a quarter of its requests all day has neither in five minutes, but by a rare chance.
-_FAILED, _FAILED_BEFORE = 0.7, 0.1
-# A server that restarts again and again is one notification an hour.
-_AGAIN_KEEP_S = 3600.0
-# It inhibits the burn alerts of the same cause, which fire for two hours after it: else they would page then.
-_TTFT_KEEP_S = 9000.0
+# A server that restarts again and again is a notification in half an hour.
+_AGAIN_KEEP_S = 1800.0
+# It inhibits the burn alerts of the same cause, which fire for some 20 minutes after it: else they would page then.
+_TTFT_KEEP_S = 1800.0
 
 # A request with NaN in its logits is a fault of hardware or kernels, and seldom alone. increase() extrapolates.
 _CORRUPTED_S = 600.0
@@ -42,7 +38,7 @@ _target_down = partial(
     name="KneewatchTargetDown",
     means=(
         "most canaries fail. `none` notifies no person, and silences alerts on what follows from that; the page"
-        " notifies of an outage that begins while the KneewatchAvailabilityBurn page of an earlier failure still fires"
+        " notifies of failures, also users', that begin while the KneewatchAvailabilityBurn page of earlier ones fires"
     ),
     panels={links.TARGET: ["Last canary"]},
     follows=(FaultKind.DEAD, FaultKind.STALL),
@@ -55,10 +51,9 @@ def acute_group(scale: float = 1.0) -> RuleGroup:
     return RuleGroup("kneewatch-acute", max(1.0, 30 * scale), alerts)
 
 
-def _canaries(record: str, window_s: float, ago_s: float = 0.0) -> str:
-    """Return the PromQL: a target's canaries by a record of each minute, over a window that ended so long ago."""
-    ago = f" offset {duration(ago_s)}" if ago_s else ""
-    return f"sum {by('target')} (sum_over_time({record}[{duration(window_s)}]{ago}))"
+def _canaries(record: str, window_s: float) -> str:
+    """Return the PromQL: a target's canaries by a record of each minute, over a window."""
+    return f"sum {by('target')} (sum_over_time({record}[{duration(window_s)}]))"
 
 
 def _records(scale: float) -> tuple[str, str]:
@@ -94,28 +89,19 @@ def _down(scale: float) -> Alert:
 
 
 def _down_again(scale: float) -> Alert:
-    """Page for an outage that begins while KneewatchAvailabilityBurn still fires for an earlier failure.
+    """Page for requests that fail anew while KneewatchAvailabilityBurn still fires for an earlier failure.
 
-    Without it, an outage within three hours of another, or of a server that fails one canary in fifty all day, would be
-    no new notification. It never fires with the first page of an outage, which is not old enough then.
+    It never fires with the first page of an outage, which is not old enough then.
     """
-    paged = duration((AVAILABILITY_KEEP_S - _PAGED_AGO_S) * scale)
-    failed, sent = (_canaries(record, _WINDOW_S * scale) for record in _records(scale))
-    failed_before, sent_before = (_canaries(record, _WINDOW_S * scale, _UP_AGO_S * scale) for record in _records(scale))
-    records = (one.burn_record("page") for one in (sli.AVAILABILITY, sli.USERS_AVAILABILITY))
-    burnt = "\n  or ".join(f"count_over_time({it}[{paged}] offset {duration(_PAGED_AGO_S * scale)})" for it in records)
+    anew = "\nor ".join(f"({worse(one, scale)})" for one in (sli.AVAILABILITY, sli.USERS_AVAILABILITY))
     return _target_down(
-        expr=(
-            f"{failed} >= {_LEAST}\nand {failed} > {_FAILED:g} * {sent}\n"
-            f"and {failed_before} < {_FAILED_BEFORE:g} * {sent_before}\n"
-            f"and max {by('target')} (\n  {burnt}\n)"
-        ),
+        expr=f"max {by('target')} (\n{anew}\n)",
         for_s=0.0,
         keep_s=_AGAIN_KEEP_S * scale,
         severity="page",
         summary=again(_WINDOW_S * scale, scale),
         description=(
-            f"Most requests to {{{{ $labels.target }}}} fail again; 10 minutes earlier hardly any did."
+            f"Requests to {{{{ $labels.target }}}} fail again, far more than 10 minutes earlier."
             f" {why_failed(_WINDOW_S * scale)}It may be restarting again and again. The page of the earlier failure"
             " still fires, so it does not ring for this one."
         ),

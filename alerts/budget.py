@@ -44,6 +44,8 @@ BUDGET_WINDOWS_S = (DAY_S, 7 * DAY_S, 28 * DAY_S, 30 * DAY_S, 90 * DAY_S)
 # Less than 5 minutes, when a sample becomes stale.
 _BUDGET_EVERY_S = 240.0
 _AT_LEAST_S = 15.0
+# The longest interval of canaries that are judged by an hour, and the time after which they have paused.
+_RAREST_S, _PAUSE_S = 1200.0, 2700.0
 
 
 def step_s(scale: float) -> float:
@@ -51,40 +53,53 @@ def step_s(scale: float) -> float:
     return max(_RECORD_AT_LEAST_S, _RECORD_EVERY_S * scale)
 
 
+def counter_rules(kept: Iterable[Sli]) -> list[Recording]:
+    """Return the rules that record the newest counters of some SLIs, each once."""
+    counters: dict[str, str] = {}
+    for one in kept:
+        counters |= one.counters()
+    return [Recording(name, expr) for name, expr in counters.items()]
+
+
 def request_rules(one: Sli, scale: float = 1.0) -> list[Recording]:
-    """Return the rules that record an SLI's requests."""
-    every = duration(step_s(scale))
-    return [
-        Recording(one.total_record(every), one.total_grown(every)),
-        Recording(one.bad_record(every), one.bad_grown(every)),
-    ]
+    """Return the rules that record an SLI's requests.
 
-
-def share_rules(one: Sli, scale: float = 1.0) -> list[Recording]:
-    """Return the rules that record the share of bad requests over the windows of the pair that must be sustained.
-
-    If a target was watched for a part of the longer window, its requests in the rest count as good.
+    A minute in which canaries were due and none was sent has no record, since a server that sleeps is not judged by
+    the few that came before or after (`padded_total`). Where canaries are rarer than the minutes, most have none.
     """
-    (pair,) = (pair for pair in PAIRS if pair.is_sustained)
-    short_s, long_s = pair.short_s * scale, pair.long_s * scale
-    return [
-        Recording(one.error_record(duration(window_s)), f"{bad(one, window_s, scale)}\n  / ({judged} > 0)")
-        for window_s, judged in ((short_s, total(one, short_s, scale)), (long_s, padded_total(one, long_s, scale)))
-    ]
+    every = duration(step_s(scale))
+    total_grown = one.total_grown(every)
+    if one.who == "canary":
+        interval = f'{names.TASK_INTERVAL.name}{{task="canary"}}'
+        paused = f"{one.all_record} == {one.all_record} offset {duration(_PAUSE_S * scale)}"
+        due = f"{interval} <= {step_s(scale):g}"
+        due += f" or {on('target')} {interval} <= {_RAREST_S * scale:g} and {on('target')} {paused}"
+        total_grown = f"({total_grown}) > 0\nor {total_grown}\n  unless {on('target')} ({due})"
+    return [Recording(one.total_record(every), total_grown), Recording(one.bad_record(every), one.bad_grown(every))]
 
 
-def bad(one: Sli, window_s: float, scale: float, matcher: str = "") -> str:
-    """Return the number of bad requests in a window."""
-    return f"sum_over_time({one.bad_record(duration(step_s(scale)))}{matcher}[{duration(window_s)}])"
+def bad(one: Sli, window_s: float, scale: float, matcher: str = "", ago: str = "") -> str:
+    """Return the number of bad requests in a window. `ago`: when the window ends, as PromQL."""
+    return f"sum_over_time({one.bad_record(duration(step_s(scale)))}{matcher}[{duration(window_s)}]{ago})"
 
 
-def total(one: Sli, window_s: float, scale: float, function: str = "sum_over_time", *, matcher: str = "") -> str:
+def total(
+    one: Sli, window_s: float, scale: float, function: str = "sum_over_time", *, matcher: str = "", ago: str = ""
+) -> str:
     """Return the number of judged requests in a window, or another function of the recorded numbers."""
-    return f"{function}({one.total_record(duration(step_s(scale)))}{matcher}[{duration(window_s)}])"
+    return f"{function}({one.total_record(duration(step_s(scale)))}{matcher}[{duration(window_s)}]{ago})"
+
+
+def hours_rules(one: Sli, scale: float = 1.0) -> list[Recording]:
+    """Return the rule that records the share of bad requests over an hour, of which half of several must be high."""
+    (pair,) = (pair for pair in PAIRS if pair.is_sustained)
+    hour_s = pair.short_s * scale
+    share = f"{bad(one, hour_s, scale)}\n  / ({padded_total(one, hour_s, scale)} > 0)"
+    return [Recording(one.error_record(duration(hour_s)), share)]
 
 
 def padded_total(one: Sli, window_s: float, scale: float) -> str:
-    """Return the number of judged requests in a window at the pace of the part in which the target was watched."""
+    """Return the number of judged requests in a window at the pace of the minutes in which some were recorded."""
     return f"{total(one, window_s, scale, 'avg_over_time')} * {minutes(window_s, scale):.6g}"
 
 

@@ -153,8 +153,8 @@ PAGES = Route(
     "All firing page alerts of a target, or of the servers of one discovery, are one notification. The wait collects"
     " what one cause makes fire: requests are counted each minute, so servers that die together may page a minute"
     " apart, and with a scrape a minute a stalled engine a little later than its canaries. Alerts that fire later are"
-    " added after group_interval. A page fires for up to three hours after its cause has ended, so it repeats later"
-    " than that.",
+    " added after group_interval. A page fires for half an hour after its cause has ended, so it repeats later than"
+    " that.",
     (_PAGE,),
     group_by=("cluster", "namespace", "group"),
     group_wait="90s",

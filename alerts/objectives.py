@@ -17,35 +17,38 @@ from alerts.alert_labels import by, on
 from alerts.budget import (
     OBJECTIVES,
     WINDOW,
+    allowed,
     budget_group,
+    counter_rules,
+    hours_rules,
     promise_rules,
     request_rules,
-    share_rules,
     step_s,
     sum_s,
     sums_group,
     windows_group,
 )
-from alerts.burn_conditions import burning, condition, sustained
+from alerts.burn_conditions import burning, condition, sustained, worse
 from alerts.burn_texts import description, summary
+from alerts.down import DOWN, down_rules
 from alerts.inhibitions import ENGINE_STALLED, TTFT_COLLAPSE, Inhibition
 from alerts.rules import Alert, FaultKind, RuleGroup
 from alerts.sli import Sli
+from alerts.windows import DAY_S
 from probe.core import objectives as slo
 
-# A slow burn is a failure now and then, with gaps, and five failures of an hour may page hours before six hours exceed
-# their limit. In the simulation of benchmarks/alerts/rings.py, two days of 1 % failing page 1.005 times if the alert
-# lasts three hours longer. KneewatchTargetDown pages for an outage meanwhile. Nothing does for
-# latency, which is seldom near its limit by chance.
-AVAILABILITY_KEEP_S = 10800.0
-_LATENCY_KEEP_S = 7200.0
-# Twice a minute, so that a page is not a minute behind the records that it reads.
-_PAGE_S = 30.0
+# A burn near the limit of a ticket's windows crosses it now and then: one that lasts for days is one ticket.
+_TICKET_KEEP_S = 1.5 * DAY_S
+# An outage rings again, as worse, no sooner than this.
+_AGAIN_KEEP_S = 1800.0
+# A page is not behind what it reads, which is recorded as often (alerts/down.py) or each minute.
+_PAGE_S = 15.0
+_AGAIN_S = 60.0
 # The windows of the other pages and of tickets change slowly. Less than 5 minutes, when a sample becomes stale.
 _SLOW_S = 240.0
 _PROMISES_S = 60.0
 # A group for each: Mimir accepts 20 rules in one.
-_WHO = {"canaries": sli.CANARIES, "users": sli.USERS}
+_WHO = {"canaries": sli.CANARIES[:3], "canaries-more": sli.CANARIES[3:], "users": sli.USERS}
 
 _SEVERITIES = ("page", "ticket")
 _EVERY = (*sli.CANARIES, *sli.USERS)
@@ -117,47 +120,71 @@ _BURNS: Mapping[str, _Burn] = {
 def objective_groups(scale: float = 1.0) -> list[RuleGroup]:
     """Return recording rules and burn alerts for all targets; `scale` shortens every window."""
     pages, tickets = ([_alert(objective, severity, scale) for objective in OBJECTIVES] for severity in _SEVERITIES)
+    again = [_again(objective, scale) for objective in OBJECTIVES if objective != slo.AVAILABILITY]
     return [
         RuleGroup("kneewatch-slo-objectives", max(1.0, _PROMISES_S * scale), promise_rules()),
         *(_sustained_group(name, kept, scale) for name, kept in _WHO.items()),
         *(_minutes_group(name, kept, scale) for name, kept in _WHO.items()),
-        RuleGroup("kneewatch-slo-page", max(1.0, _PAGE_S * scale), pages),
+        RuleGroup("kneewatch-slo-page", max(1.0, _PAGE_S * scale), [*down_rules(scale), *pages]),
+        RuleGroup("kneewatch-slo-again", max(1.0, _AGAIN_S * scale), again),
         RuleGroup("kneewatch-slo-days", sum_s(scale), [condition(one, "ticket", scale) for one in _EVERY]),
         RuleGroup("kneewatch-slo-ticket", max(1.0, _SLOW_S * scale), tickets),
         *(group(_EVERY, scale) for group in (sums_group, windows_group, budget_group)),
     ]
 
 
-def _minutes_group(name: str, kept: Iterable[Sli], scale: float) -> RuleGroup:
+def _minutes_group(name: str, kept: Sequence[Sli], scale: float) -> RuleGroup:
     """Return the rules that record requests, and where these page.
 
     In this order and in one group, each reads what the one before has just recorded, and none is evaluated more often
     than that changes.
     """
+    before = _WHO["canaries"] if kept is not _WHO["canaries"] else ()
+    counters = [rule for rule in counter_rules(kept) if rule not in counter_rules(before)]
     rules = [rule for one in kept for rule in (*request_rules(one, scale), condition(one, "page", scale))]
-    return RuleGroup(f"kneewatch-slo-{name}", step_s(scale), rules)
+    return RuleGroup(f"kneewatch-slo-{name}", step_s(scale), [*counters, *rules])
 
 
 def _sustained_group(name: str, kept: Iterable[Sli], scale: float) -> RuleGroup:
     """Return the rules that record the shares of bad requests over hours, and where these page."""
-    rules = [rule for one in kept for rule in (*share_rules(one, scale), sustained(one, scale))]
+    rules = [rule for one in kept for rule in (*hours_rules(one, scale), *sustained(one, scale))]
     return RuleGroup(f"kneewatch-slo-sustained-{name}", max(1.0, _SLOW_S * scale), rules)
 
 
 def _alert(objective: str, severity: str, scale: float) -> Alert:
     """Return the alert of an objective and severity."""
-    judged, about = [one for one in _EVERY if one.objective == objective], _BURNS[objective]
+    judged = [one for one in _EVERY if one.objective == objective]
     burns = "\n  or ".join(burning(one, severity, scale) for one in judged)
+    burns = f"max {by('target')} (\n  {burns}\n)"
+    if objective == slo.AVAILABILITY and severity == "page":
+        # All requests fail: the multiple of the allowed ratio is its inverse.
+        burns = f"({burns}\nor ({DOWN} > bool 0) / {on('target')} {allowed(objective)})"
+    return _of_objective(objective, severity, burns, scale, _TICKET_KEEP_S if severity == "ticket" else 0.0)
+
+
+def _again(objective: str, scale: float) -> Alert:
+    """Return the page for requests that are clearly worse than ten minutes before, while an older page fires.
+
+    Its label makes it another alert, which notifies. KneewatchTargetDown does that for requests that fail.
+    """
+    judged = [one for one in _EVERY if one.objective == objective]
+    burns = "\n  or ".join(f"{burning(one, 'page', scale)} and (\n{worse(one, scale)}\n)" for one in judged)
+    burns = f"max {by('target')} (\n  {burns}\n)"
+    return _of_objective(objective, "page", burns, scale, _AGAIN_KEEP_S, again="true")
+
+
+def _of_objective(objective: str, severity: str, burns: str, scale: float, keep_s: float, **labels: str) -> Alert:
+    judged, about = [one for one in _EVERY if one.objective == objective], _BURNS[objective]
     return Alert(
         name=f"Kneewatch{about.name}Burn",
         # Without the canaries' label `workload`: one alert, whichever workload burns.
-        expr=f"max {by('target')} (\n  {burns}\n)\n* {on('target')} group_left (slo) ({WINDOW} > bool 0)",
+        expr=f"{burns}\n* {on('target')} group_left (slo) ({WINDOW} > bool 0)",
         for_s=0.0,
         severity=severity,
         summary=summary(judged, severity, scale),
         description=description(judged, severity, scale),
-        labels={"objective": objective},
-        keep_s=(AVAILABILITY_KEEP_S if objective == slo.AVAILABILITY else _LATENCY_KEEP_S) * scale,
+        labels={"objective": objective, **labels},
+        keep_s=keep_s * scale,
         means=about.means,
         panels={
             links.TARGET: about.panels,

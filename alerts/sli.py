@@ -26,8 +26,8 @@ class Sli:
     """A ratio of good to all requests.
 
     `who`: canary or users. `by`: the labels it is grouped by, besides alert_labels.KEPT.
-    `good_series` and `all_series`: a counter and its label matchers. `is_zero_if_missing`: whether a missing series of
-    good requests means zero (True) or unknown (False).
+    `good_series` and `all_series`: a counter and its label matchers. `counted`: what the latter counts, as part of a
+    record's name. `is_zero_if_missing`: whether a missing series of good requests means zero (True) or unknown (False).
     """
 
     objective: str
@@ -35,15 +35,29 @@ class Sli:
     by: tuple[str, ...]
     good_series: Counter
     all_series: Counter
+    counted: str
     is_zero_if_missing: bool
 
+    def counters(self) -> dict[str, str]:
+        """Return the expressions to record of the newest counters, of all requests and of good ones, by record.
+
+        Each is a sum of one Kneewatch's series, which are reset together; they and what they count begin at zero.
+        """
+        group = by("job", "instance", *self.by)
+        series = {self.all_record: self.all_series, self._good_record: self.good_series}
+        return {name: f"sum {group} (last_over_time({_matching(one)}[{_NEWEST}]))" for name, one in series.items()}
+
     def total_grown(self, step: str) -> str:
-        """Return the number of requests that counted since `step` ago."""
-        return self._total(lambda series: grown(_matching(series), step))
+        """Return the number of requests that have been counted since the counters were recorded a `step` before."""
+        total = _recorded_growth(self.all_record, step)
+        if not self.is_zero_if_missing:
+            # A Kneewatch that does not count good requests does not know whether these were good.
+            total += f" and {on('job', 'instance', *self.by)} {self._good_record}"
+        return f"sum {self._by} ({total})"
 
     def bad_grown(self, step: str) -> str:
-        """Return the number of requests that missed the objective since `step` ago, of those in `total_record`."""
-        total, good = self.total_record(step), f"sum {self._by} ({grown(_matching(self.good_series), step)})"
+        """Return the number of requests among them that missed the objective, of those in `total_record`."""
+        total, good = self.total_record(step), f"sum {self._by} ({_recorded_growth(self._good_record, step)})"
         return f"{total} - ({good}\n  or 0 * {total})" if self.is_zero_if_missing else f"{total} - {good}"
 
     def good_ratio(self, window: str, selector: str = "") -> str:
@@ -74,6 +88,11 @@ class Sli:
         """Return the name of the recording rule for the number of requests judged."""
         return f"{self._level}_requests:increase{window}"
 
+    @property
+    def usual_record(self) -> str:
+        """Return the name of the recording rule for the share that missed it in the median of the last hours."""
+        return f"{self._level}_errors:usual_ratio"
+
     def burn_record(self, severity: str) -> str:
         """Return the name of the recording rule for how many times too fast it burns the budget, where it does."""
         return f"{self._level}_burn:{severity}"
@@ -95,6 +114,15 @@ class Sli:
         return f"{'_'.join(self.by)}:{PREFIX}{self.who}_{self.objective}"
 
     @property
+    def all_record(self) -> str:
+        """Return the name of the recording rule for the newest counter of all requests."""
+        return f"instance_{'_'.join(self.by)}:{PREFIX}{self.who}_{self.counted}:newest"
+
+    @property
+    def _good_record(self) -> str:
+        return f"instance_{'_'.join(self.by)}:{PREFIX}{self.who}_{self.objective}_good:newest"
+
+    @property
     def _by(self) -> str:
         return by(*self.by)
 
@@ -104,17 +132,18 @@ BY = ("target", "workload")
 _CANARY = 'traffic="canary"'
 
 
-def _of_canaries(objective: str, counted: str, *, is_usual: bool = True) -> Sli:
+def _of_canaries(objective: str, counted: str, matcher: str, *, is_usual: bool = True) -> Sli:
     """Return the SLI. Of an unusual objective, requests of targets without it are not recorded."""
     good = names.GOOD_REQUESTS.name, f'{_CANARY},objective="{objective}"'
-    every = names.REQUESTS.name, f"{_CANARY},{counted}"
-    return Sli(objective, "canary", BY, good, every, is_zero_if_missing=is_usual)
+    every = names.REQUESTS.name, f"{_CANARY},{matcher}"
+    return Sli(objective, "canary", BY, good, every, counted, is_zero_if_missing=is_usual)
 
 
 def _of_users_latency(objective: str, histogram: Series) -> Sli:
     # A monitor that does not count good requests is an older one, or cannot: then no request counts as bad.
     good = names.USERS_GOOD.name, f'objective="{objective}"'
-    return Sli(objective, "users", ("target",), good, (f"{histogram.name}_count", ""), is_zero_if_missing=False)
+    every = f"{histogram.name}_count", ""
+    return Sli(objective, "users", ("target",), good, every, f"{objective}_requests", is_zero_if_missing=False)
 
 
 # Of servers that count failed requests; of others the monitor counts no good ones, either.
@@ -124,26 +153,36 @@ USERS_AVAILABILITY = Sli(
     ("target",),
     good_series=(names.USERS_GOOD.name, 'objective="availability"'),
     all_series=(names.USERS_REQUESTS.name, 'outcome!="aborted"'),
+    counted="availability_requests",
     is_zero_if_missing=False,
 )
-AVAILABILITY = _of_canaries("availability", 'outcome!="aborted"')
+AVAILABILITY = _of_canaries("availability", "requests", 'outcome!="aborted"')
 CANARIES = (
     AVAILABILITY,
-    *(_of_canaries(name, 'outcome="ok"', is_usual=bool(row.usual)) for name, row in LATENCIES.items()),
+    *(_of_canaries(name, "answers", 'outcome="ok"', is_usual=bool(row.usual)) for name, row in LATENCIES.items()),
 )
 USERS = (USERS_AVAILABILITY, *(_of_users_latency(name, series) for name, series in names.USERS_LATENCIES.items()))
 ALL = CANARIES  # the SLIs of a target with canaries
 
 
 def grown(series: str, ago: str) -> str:
-    """Return how much a counter has grown since `ago`, exactly, unlike increase(), which extrapolates.
+    """Return how much a counter has grown since `ago`, for a text: exactly, unlike increase(), which extrapolates.
 
-    The differences of consecutive steps add up to the counter's growth, at any scrape interval below 5 minutes. A
-    counter that fell was reset and has grown to its value. Of a counter that did not exist `ago`, the first sample's
+    A counter that fell was reset and has grown to its value. Of a counter that did not exist `ago`, the first sample's
     value is not growth: Prometheus may have begun to scrape it late.
     """
     newest, before = f"last_over_time({series}[{_NEWEST}])", f"last_over_time({series}[{_NEWEST}] offset {ago})"
     return f"({newest} - ({before} or min_over_time({series}[{ago}])) >= 0 or {newest})"
+
+
+def _recorded_growth(record: str, step: str) -> str:
+    """Return how much a recorded counter has grown since it was recorded a step before.
+
+    So each request is in one minute, whenever its sample arrives: a difference of the samples of two moments would miss
+    those that come later than the second. A counter that fell was reset and has grown to its value.
+    """
+    before = f"{record} offset {step}"
+    return f"({record} - {before} >= 0 or ({record} and {before}))"
 
 
 def _matching(series: Counter, selector: str = "") -> str:

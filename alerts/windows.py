@@ -9,7 +9,7 @@ The Workbook's slow page (six hours and 30 minutes at 6) is changed. At 99.9 % a
 fails 1 % has one failure in 30 minutes, by chance none or three, and the page would end and begin all day; and after
 an outage, two failures hours later would page again, because six hours remember the outage. So its short window is an
 hour with a third of the burn rate, and the burn must be sustained: over that lower rate in the median hour of the six.
-It fires if the rate of six hours exceeded the threshold in the last twelve, because a steady 1 % crosses it all day.
+It begins once (alerts/burn_conditions.py), because a steady 1 % crosses the threshold all day.
 This misses little: a shorter burn that spends as much in six hours exceeds 18 times the budget's pace, and the fast
 page fires at 14.4, of canaries every 15 s at 24. `python -m benchmarks.alerts.rings` compares the designs.
 """

@@ -15,19 +15,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
 import numpy as np
 
 from alerts.alert_labels import GROUP
 from benchmarks.alerts.conditions import necessary
-from benchmarks.alerts.rules import Rule, filled_in
+from benchmarks.alerts.rules import Rule, filled_in, in_groups, is_recursive
 from benchmarks.backfill import STALE, Bools, Floats, Line, Prometheus
 from benchmarks.promql.evaluate import Engine
 
 # Prometheus spreads the evaluation of groups by a hash, so a group is not evaluated at the time of a scrape.
 _OFFSET_S = 7.0
 _AT_ONCE = 2
+_LOOKBACK_S = 300.0
 # A gap between steps for which a query of its own costs less than the steps in it.
 _GAP_S = 600.0
 _In = TypeVar("_In")
@@ -60,9 +62,12 @@ class Replay:
         recordings = {rule.record: rule for rule in rules if rule.record and names.count(rule.record) == 1}
         alerts = [rule for rule in rules if rule.alert]
         later = _only_now(rules, recordings)
-        for rule in rules:
-            if rule.record and rule.record not in later:
-                self._record(rule, self._steps(rule, self.begun_s))
+        for group in in_groups(rule for rule in rules if rule.record and rule.record not in later):
+            if is_recursive(group):
+                self._record_together(group)
+            else:
+                for rule in group:
+                    self._record(rule, self._steps(rule, self.begun_s))
         steps = self._each(lambda rule: self._may_fire(rule, later), alerts)
         self._each(lambda rule: self._record(rule, _union(rule, alerts, steps)), later.values())
         fired = self._each(lambda pair: self._fire(*pair), list(zip(alerts, steps, strict=True)))
@@ -108,6 +113,48 @@ class Replay:
         lines = self._ask(rule.record, rule.expr, at, rule.interval_s)
         self.prometheus.write(_recorded(rule, line, steps) for line in lines)
 
+    def _record_together(self, rules: Sequence[Rule]) -> None:
+        """Record rules that read what they, or each other, have recorded: step after step, as Prometheus does.
+
+        Only at the steps at which one has a result without that, and where it reads a sample of that.
+        """
+        due: list[tuple[float, int]] = []
+        for number, rule in enumerate(rules):
+            at = self._where(f"{rule.record}, condition", rule.expr, self._steps(rule, self.begun_s), rule.interval_s)
+            lines = self._ask(rule.record, rule.expr, at, rule.interval_s)
+            due += [(float(at_s), number) for line in lines for at_s in line.times]
+        heapify(due)
+        done: set[tuple[float, int]] = set()
+        present: dict[int, dict[tuple[tuple[str, str], ...], np.float64]] = {}
+        while due:
+            at_s, number = moment = heappop(due)
+            if moment in done:
+                continue
+            done.add(moment)
+            rule = rules[number]
+            lines = self._ask(rule.record, rule.expr, np.array([at_s]), rule.interval_s)
+            new = {_key(rule, line): line.values[0] for line in lines}
+            ended = dict.fromkeys(present.get(number, {}).keys() - new.keys(), STALE)
+            present[number] = new
+            written = {**ended, **new}
+            self.prometheus.write(
+                Line(dict(key), np.array([at_s]), np.array([value])) for key, value in written.items()
+            )
+            if new:
+                for moment in self._readers(rules, rule, at_s):
+                    if moment not in done:
+                        heappush(due, moment)
+
+    def _readers(self, rules: Sequence[Rule], written: Rule, at_s: float) -> Iterator[tuple[float, int]]:
+        """Yield when rules read a sample of one that is written now, until it is too old, and its own next step."""
+        for number, rule in enumerate(rules):
+            back_s = [each.back_s + _LOOKBACK_S for each in rule.selectors if each.name == written.record]
+            until_s = at_s + max([*back_s, rule.interval_s if rule is written else 0.0])
+            first = np.ceil((at_s - self.begun_s - _OFFSET_S) / rule.interval_s) * rule.interval_s
+            for step_s in np.arange(self.begun_s + _OFFSET_S + first, min(until_s, self.end_s), rule.interval_s):
+                if step_s > at_s or number > rules.index(written):
+                    yield float(step_s), number
+
     def _fire(self, rule: Rule, steps: Floats) -> list[Firing]:
         every = self._steps(rule, self.start_s)
         present: dict[tuple[tuple[str, str], ...], Bools] = {}
@@ -137,6 +184,10 @@ class Replay:
                 found.setdefault(tuple(sorted(labels.items())), []).append(line)
         self.spent[name] = self.spent.get(name, 0.0) + time.monotonic() - began
         return [_joined(dict(key), lines) for key, lines in found.items()]
+
+
+def _key(rule: Rule, line: Line) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted({**line.labels, **rule.labels, "__name__": rule.record}.items()))
 
 
 def _joined(labels: Mapping[str, str], lines: Sequence[Line]) -> Line:

@@ -102,16 +102,39 @@ def needed(rules: Sequence[Rule]) -> list[Rule]:
 
 
 def ordered(recordings: Iterable[Rule]) -> list[Rule]:
-    """Return recording rules, each after the others that it needs. Raises ValueError if some need each other."""
+    """Return recording rules, each after the others that it needs; those that need each other, one after the other."""
+    return [rule for group in in_groups(recordings) for rule in group]
+
+
+def in_groups(recordings: Iterable[Rule]) -> list[list[Rule]]:
+    """Return the same rules, those that need each other, or themselves, in one list."""
     waiting = list(recordings)
-    found: list[Rule] = []
+    found: list[list[Rule]] = []
     while waiting:
-        unwritten = {rule.record for rule in waiting}
-        ready = [rule for rule in waiting if not rule.needs & (unwritten - {rule.record})]  # it may follow itself
-        if not ready:
-            raise ValueError(f"recording rules that need each other: {', '.join(sorted(unwritten))}")
-        found += ready
-        waiting = [rule for rule in waiting if rule not in ready]
+        needs = {name: _reachable(name, waiting) for name in dict.fromkeys(rule.record for rule in waiting)}
+        for name, reached in needs.items():
+            if all(name in needs[other] for other in reached):
+                found.append([rule for rule in waiting if rule.record in reached | {name}])
+        done = {rule.record for group in found for rule in group}
+        waiting = [rule for rule in waiting if rule.record not in done]
+    unique = {tuple(rule.record for rule in group): group for group in found}
+    return list(unique.values())
+
+
+def is_recursive(group: Sequence[Rule]) -> bool:
+    """Report whether rules read what they record themselves, or each other."""
+    records = {rule.record for rule in group}
+    return any(rule.needs & records for rule in group)
+
+
+def _reachable(record: str, rules: Sequence[Rule]) -> set[str]:
+    """Return what a record is made of, among what these rules record."""
+    made = {rule.record for rule in rules}
+    found: set[str] = set()
+    new = {record}
+    while new:
+        new = {name for rule in rules if rule.record in new for name in rule.needs & made} - found
+        found |= new
     return found
 
 

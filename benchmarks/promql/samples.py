@@ -19,6 +19,7 @@ Indices = NDArray[np.intp]
 LOOKBACK_MS = 300_000
 _MOST_LOOK_UPS = 16
 _STALE_BITS = STALE.view(np.uint64)
+_NEVER = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,34 +66,40 @@ class Store:
     """Series by name."""
 
     def __init__(self) -> None:
-        self._by_name: dict[str, list[Stored]] = {}
+        self._by_name: dict[str, dict[tuple[tuple[str, str], ...], Stored]] = {}
         self._times: dict[bytes, Times] = {}
-        self._seen: set[tuple[tuple[str, str], ...]] = set()
 
     def add(self, line: Line) -> int:
-        """Store a series, and return the number of its samples. Raises ValueError if it is stored already."""
+        """Store a series, or append to it, and return the number of samples. Raises ValueError if it has later ones."""
         labels = {name: value for name, value in line.labels.items() if value}
         key = tuple(sorted(labels.items()))
-        if key in self._seen:
-            raise ValueError(f"out of order sample: {key} is stored already")
-        self._seen.add(key)
+        named = self._by_name.setdefault(labels["__name__"], {})
         ms, values = np.round(line.times * 1000).astype(np.int64), np.ascontiguousarray(line.values, np.float64)
+        before = named.get(key)
+        if before is not None:
+            if len(ms) and before.times.ms[-1] >= ms[0]:
+                raise ValueError(f"out of order sample: {key} is stored already")
+            ms, values = np.append(before.times.ms[-1:], ms), np.append(before.values[-1:], values)
         stale = values.view(np.uint64) == _STALE_BITS
         kept = np.flatnonzero(~stale)
         if len(kept):
             # A sample ends where the next one in the series is a marker.
             after = np.minimum(kept + 1, len(ms) - 1)
-            ends = np.where(stale[after], ms[after], np.iinfo(np.int64).max)
-            stored = Stored(labels, self._shared(ms[kept]), values[kept], ends)
-            self._by_name.setdefault(labels["__name__"], []).append(stored)
-        return len(ms)
+            ends = np.where(stale[after], ms[after], _NEVER)
+            ms, values = ms[kept], values[kept]
+            if before is not None:
+                ends[0] = min(ends[0], before.ends[-1])
+                ms, values = np.append(before.times.ms[:-1], ms), np.append(before.values[:-1], values)
+                ends = np.append(before.ends[:-1], ends)
+            named[key] = Stored(labels, self._shared(ms), values, ends)
+        return len(line.times)
 
     def select(self, name: str, matchers: Iterable[tuple[str, str, str]]) -> Sequence[Stored]:
         """Return the series with this name that match."""
         wanted = list(matchers)
         return [
             one
-            for one in self._by_name.get(name, ())
+            for one in self._by_name.get(name, {}).values()
             if all(matches(operator, value, one.labels.get(label, "")) for label, operator, value in wanted)
         ]
 

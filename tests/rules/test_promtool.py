@@ -167,7 +167,13 @@ def _with_pages(text: str) -> str:
     return re.sub(r"exp_labels: \{(.*)\}\n(?:.*\n){3,4}? +dashboard_url: /.*", paths, text)
 
 
-@pytest.mark.parametrize("case", CASES, ids=_name)
+# Hours of several targets.
+_SLOW = {"incidents"}
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=_name(case), marks=[pytest.mark.slow] * (_name(case) in _SLOW)) for case in CASES]
+)
 def test_alerts_fire_when_they_must_and_only_then(case: Path, tmp_path: Path, promtool: str) -> None:
     text = _with_objectives(_with_groups(_with_pages(case.read_text())), load_config(_config(case)))
     asking, count = _with_texts_asked(text)
