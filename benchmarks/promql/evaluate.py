@@ -138,6 +138,10 @@ class Engine:
         name, arguments = node.func.name, node.args
         if name == "time":
             return steps / 1000
+        if name == "vector":
+            return [
+                Row({}, np.broadcast_to(self._evaluate(arguments[0], steps), len(steps)), np.ones(len(steps), bool))
+            ]
         if name == "absent":
             return self._absent(arguments[0], steps)
         if _over_time(node) is not None:
