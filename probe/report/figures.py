@@ -19,6 +19,16 @@ def milliseconds(seconds: float | None) -> str:
     return f"{value:.0f} ms" if value >= 100 else f"{value:.1f} ms"  # noqa: PLR2004 - digits that matter
 
 
+def short(seconds: float | None) -> str:
+    """Format a latency as it is read: in milliseconds below a second, with three digits at most."""
+    if seconds is None:
+        return MISSING
+    if seconds >= 0.9995:  # noqa: PLR2004 - what is less is no whole second
+        return f"{number(seconds)} s"
+    value = seconds * 1000
+    return f"{value:.0f} ms" if value >= 99.95 else f"{value:.1f}".removesuffix(".0") + " ms"  # noqa: PLR2004
+
+
 def number(value: float | None) -> str:
     """Format a number: three significant digits below a thousand, whole numbers above."""
     if value is None:
@@ -52,7 +62,7 @@ def promises(objectives: Objectives) -> str:
     """Return the objectives as text."""
     parts = [f"availability {percent(objectives.availability)}"] if objectives.availability is not None else []
     parts += [
-        f"{'longest ' if name == 'itl' else ''}{name.upper()} ≤ {milliseconds(o.within_s)} for {percent(o.ratio)}"
+        f"{'longest ' if name == 'itl' else ''}{name.upper()} ≤ {short(o.within_s)} for {percent(o.ratio)}"
         for name, o in objectives.latencies().items()
     ]
     return ", ".join(parts) or "none"
@@ -61,6 +71,14 @@ def promises(objectives: Objectives) -> str:
 def when(wall_s: float) -> str:
     """Format a wall time in UTC. A server may report an impossible start time."""
     return _moment("%Y-%m-%d %H:%M:%S UTC", wall_s)
+
+
+def moment(wall_s: float, now_s: float) -> str:
+    """Format a wall time in UTC as briefly as it is clear: with seconds within an hour, with the day before today."""
+    age_s = abs(now_s - wall_s)
+    if when(wall_s)[:_DATE] == when(now_s)[:_DATE]:
+        return _moment("%H:%M:%S UTC" if age_s < _HOUR_S else "%H:%M UTC", wall_s)
+    return _moment("%d %b %H:%M UTC", wall_s).removeprefix("0") if age_s < _YEAR_S else when(wall_s)[:_DATE]
 
 
 def ago(wall_s: float, now_s: float) -> str:
@@ -85,6 +103,8 @@ def _moment(form: str, wall_s: float) -> str:
 
 
 _CELL = 500
+_DATE = len("2026-11-23")
+_HOUR_S, _YEAR_S = 3600.0, 300 * 86400.0  # of two days in different years nobody has to guess which
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -13,7 +13,7 @@ from probe.core.canary_history import SLOT_S, SLOTS, CanaryHistory, slot_of
 from probe.core.durations import format_duration
 from probe.core.objectives import Objectives
 from probe.core.target_status import TargetStatus
-from probe.report.figures import percent, when
+from probe.report.figures import moment, percent
 
 _DAY = 86400 // SLOT_S
 # The name of each period, its length, and the length of a slice, in half hours.
@@ -113,7 +113,7 @@ def budgets(history: CanaryHistory, objectives: Objectives, now_s: float) -> lis
     slots = _window(objectives)
     is_known = _is_known(history, slots, now_s)
     first = next((i for i, count in enumerate(history.last("sent", slots, now_s)) if count), 0)
-    since = f", of canaries since {when((slot_of(now_s) - slots + 1 + first) * SLOT_S)}" if first else ""
+    since = f", of canaries since {moment((slot_of(now_s) - slots + 1 + first) * SLOT_S, now_s)}" if first else ""
     window = format_duration(slots * SLOT_S)
     return [
         BudgetLeft(name, left, f"{left_words(left)} for {window}{since}") if is_known else BudgetLeft(name, None, FEW)

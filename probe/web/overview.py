@@ -15,7 +15,7 @@ from probe.core.result import CapacityResult
 from probe.core.snapshot import REPLICAS, CrossChecks
 from probe.core.target_status import CanaryStatus, OwnClock, TargetStatus
 from probe.report.cross_check_text import Finding, findings
-from probe.report.figures import ago, milliseconds, percent, when
+from probe.report.figures import ago, moment, percent, short
 from probe.report.result_text import over_capacity
 from probe.web.history import TargetHistory, target_history
 from probe.web.how_much import how_much
@@ -43,7 +43,6 @@ _SLOT, _BAR, _HEIGHT, _SLOTS = 4, 3, 28, 60
 _MIN_HEIGHT = 0.06  # of a bar, as a share
 _LOW_HEADROOM = 0.1  # headroom below this needs attention
 _MAX_FAILURES = 20
-_DATE = len("2026-11-23 ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +289,7 @@ def _broken(status: TargetStatus, ratios: Mapping[str, float], said: Collection[
             continue
         promise = slo.promised(status.objectives)[name]
         limit = status.objectives.latencies().get(name)
-        within = f" within {milliseconds(limit.within_s)}" if limit is not None else ""
+        within = f" within {short(limit.within_s)}" if limit is not None else ""
         word = "answered" if name == slo.AVAILABILITY else f"{name.upper()}{within}"
         yield f"{word}: {percent(ratios[name])} of the last {len(status.recent)} canaries, objective {percent(promise)}"
 
@@ -310,10 +309,10 @@ class TargetFailures:
     is_current: bool
 
 
-def failures(statuses: Sequence[TargetStatus]) -> list[TargetFailures]:
+def failures(statuses: Sequence[TargetStatus], now_s: float) -> list[TargetFailures]:
     """Return the last groups of failures of all targets: current ones first, then the newest first."""
     found = [
-        TargetFailures(status.name, group, _words(group, is_current=is_current), is_current)
+        TargetFailures(status.name, group, _words(group, now_s, is_current=is_current), is_current)
         for status in statuses
         for i, group in enumerate(status.failure_groups)
         for is_current in (i == 0 and group.recovered_s is None,)
@@ -332,21 +331,20 @@ def newest_of_each(found: Sequence[TargetFailures]) -> Sequence[TargetFailures]:
 def since_words(status: TargetStatus | TargetRow | CanaryStatus, now_s: float) -> str:
     """Return since when a target, or a kind of its canaries, is up or down; "" if unknown.
 
-    Such as "2026-11-23 02:49:12 UTC (3 h ago)".
+    Such as "02:49 UTC (3 h ago)".
     """
     if status.since is None:
         return ""
     age = ago(status.since.at_s, now_s)
-    return f"{when(status.since.at_s)} ({age if status.since.is_exact else f'{age} or earlier'})"
+    return f"{moment(status.since.at_s, now_s)} ({age if status.since.is_exact else f'{age} or earlier'})"
 
 
-def _words(group: FailureGroup, *, is_current: bool) -> str:
+def _words(group: FailureGroup, now_s: float, *, is_current: bool) -> str:
     what = group.outcome.value.replace("_", " ")
     counted = f"{group.count} x {what}" if group.count > 1 else what
     if is_current:
-        return f"{counted} since {when(group.first_s)}"
+        return f"{counted} since {moment(group.first_s, now_s)}"
     if group.count == 1:
-        return f"{counted} at {when(group.first_s)}"
-    first, last = when(group.first_s), when(group.last_s)
-    is_same_day = first[:_DATE] == last[:_DATE]
-    return f"{counted} from {first.removesuffix(' UTC')} to {last[_DATE:] if is_same_day else last}"
+        return f"{counted} at {moment(group.first_s, now_s)}"
+    first, last = moment(group.first_s, now_s), moment(group.last_s, now_s)
+    return f"{counted} from {first.removesuffix(' UTC')} to {last}" if first != last else f"{counted} at {last}"

@@ -24,7 +24,7 @@ from probe.core.result import CapacityResult
 from probe.core.target_status import CanaryStatus, FiringAlerts, OwnClock, TargetStatus
 from probe.core.text import one_line
 from probe.gpu.fields import memory, utilization
-from probe.report.figures import kv_size
+from probe.report.figures import kv_size, moment, short
 from probe.report.forecast_text import beside_measured, correction_words, forecast_rate
 from probe.report.html import charts_script, embedded, environment, report, run_data, style
 from probe.web import overview
@@ -36,7 +36,7 @@ from probe.web.monitor_protocol import Monitor
 from probe.web.on_demand import OnDemand
 from probe.web.operations import Operations
 from probe.web.overview import TargetRow, failures, newest_of_each, since_words
-from probe.web.row_text import short, users_words
+from probe.web.row_text import users_words
 from probe.web.state import ENOUGH, STATES
 from probe.web.waterfall import waterfall
 
@@ -44,6 +44,7 @@ __all__ = ["Monitor", "build_pages"]
 
 _TEMPLATES = ("status.html", "target.html", "run.html", "missing.html")
 _MAX_RUNS = 10
+_RUNS_OF_ALL = 5
 _MAX_PROBLEM_CHARS = 300
 # A curve with a knee.
 _ICON = (
@@ -133,7 +134,7 @@ class _Pages:
 
     async def status(self, request: Request) -> Response:
         # In a thread, like all slow work, so that timestamps of canaries are not delayed.
-        statuses, runs = self._monitor.statuses(), self._monitor.results()[:_MAX_RUNS]
+        statuses, runs = self._monitor.statuses(), self._monitor.results()[:_RUNS_OF_ALL]
         problems, alerts = self._monitor.discovery_problems(), self._monitor.firing_alerts()
         clock = self._monitor.own_clock()
         return await asyncio.to_thread(self._status, request, statuses, runs, problems, alerts, clock=clock)
@@ -156,7 +157,7 @@ class _Pages:
             is_overview=True,
             rows=rows,
             tally=overview.tally(rows),
-            failures=newest_of_each(failures(statuses)),
+            failures=newest_of_each(failures(statuses, time.time())),
             firing=alerts,
             runs=runs,
             warnings=overview.warnings_of(rows, clock),
@@ -204,7 +205,7 @@ class _Pages:
             labels=exported_labels(status.labels),
             periods=periods(history, now_s) if history else [],
             budgets=budgets(history, status.objectives, now_s) if history else [],
-            failures=failures([status]),
+            failures=failures([status], now_s),
             warnings=overview.warnings_of(self._overview.in_order(statuses), clock),
             clock=clock,
             firing=alerts,
@@ -256,6 +257,7 @@ class _Pages:
             is_overview=is_overview,
             now=time.time(),
             data=None if data is None else embedded(data),
+            knows_no_alerts=values.get("firing") is None,
             **values,
         )
         return _html(text, status_code=status_code)
@@ -271,6 +273,8 @@ def _templates() -> Mapping[str, jinja2.Template]:
         "since": _since,
         "users_words": users_words,
         "short": short,
+        "ms": short,
+        "moment": lambda wall_s: moment(wall_s, time.time()),
         "left": left_words,
     }
     env.globals |= {"states": STATES, "enough": ENOUGH, "version": __version__, "echarts": ECHARTS, "notice": notice()}

@@ -9,24 +9,19 @@ from probe.core.target_status import CanaryStatus, TargetStatus
 from probe.observe.kv_pressure import FULL
 from probe.report.cross_check_text import STALLED_S
 from probe.report.failure_text import refusal_words
-from probe.report.figures import ago, milliseconds, number, percent, when
+from probe.report.figures import ago, moment, number, percent, short
 from probe.web.state import CLEAR, Evidence, users_fail, users_slow
 
 _MINUTE_S = 60.0
 _MUCH = 0.5  # of the objective, or of a time
 
 
-def short(seconds: float) -> str:
-    """Format a latency: in milliseconds below a second."""
-    return milliseconds(seconds) if seconds < 1 else f"{number(seconds)} s"
-
-
 def since_moment(since: Since | None, now_s: float) -> str:
-    """Return since when, such as " since 2026-11-23 02:49:12 UTC (3 h ago)"; "" if unknown."""
+    """Return since when, such as " since 02:49 UTC (3 h ago)"; "" if unknown."""
     if since is None:
         return ""
     age = ago(since.at_s, now_s)
-    return f" since {when(since.at_s)} ({age if since.is_exact else f'{age} or earlier'})"
+    return f" since {moment(since.at_s, now_s)} ({age if since.is_exact else f'{age} or earlier'})"
 
 
 def failing_kinds(

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from probe.core.request import Outcome, RequestRecord
 from probe.core.target_status import OwnClock, TargetStatus
-from probe.web.row_text import short
+from probe.report.figures import short
 from probe.web.state import NEWEST
 
 # As KneewatchClientBound has it: a tenth of the TTFT objective.

@@ -11,7 +11,7 @@ from probe.core import latency
 from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
-from probe.report.figures import milliseconds, when
+from probe.report.figures import short, when
 from probe.report.result_json import unknown_tpot
 
 _ROWS = 20
@@ -30,7 +30,7 @@ def waterfall(recent: Sequence[RequestRecord], objectives: Objectives) -> dict[s
     slow = sum(bool(_missed(record, objectives)) for record in shown)
     words = f"Timing of the last {len(shown)} canaries, newest first: {failed} failed, {slow} missed an objective"
     if first:
-        words += f"; first tokens after {milliseconds(min(first))} to {milliseconds(max(first))}"
+        words += f"; first tokens after {short(min(first))} to {short(max(first))}"
     return {
         "rows": [_row(record, _missed(record, objectives)) for record in shown],
         "limit": objectives.ttft.within_s if objectives.ttft else None,
@@ -98,7 +98,7 @@ def _facts(record: RequestRecord) -> Iterator[tuple[str, str]]:
         ("longest gap", latency.stall_s(record)),
         ("E2E", latency.e2e_s(record)),
     )
-    yield from ((name, milliseconds(value)) for name, value in known if value is not None)
+    yield from ((name, short(value)) for name, value in known if value is not None)
     if (why := unknown_tpot(record)) is not None:
         yield "TPOT", f"unknown: {why}"
     yield "tokens", f"{record.prompt_tokens} in, {record.output_tokens} out"

@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import httpx
@@ -25,6 +26,11 @@ pytestmark = pytest.mark.chromium
 
 TARGET = "mock-server-a"
 EVIL = "<script>document.title='broken in'</script><img src=x onerror=\"document.title='broken in'\">\"'>&{{7*7}}"
+# Deque's accessibility rules, and what they find.
+AXE = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+_FOUND = """axe.run().then((found) => found.violations.map((one) => `${one.id}: ${one.nodes[0].html.slice(0, 200)}`))"""
+# A narrow screen shows the headings only.
+_UNFOLD = "document.querySelectorAll('details.fold').forEach((one) => { one.open = true; })"
 # How many of each canvas' pixels are painted.
 _INK = """[...document.querySelectorAll('canvas')].map((one) =>
     one.getContext('2d').getImageData(0, 0, one.width, one.height).data.filter(
@@ -210,9 +216,12 @@ def test_every_page_fits_its_screen_and_nothing_is_complained_of(
             if place == 1
             else "[...document.querySelectorAll('a.name')].find((one) => one.innerText.includes('7*7')).click()"
         )
+        browser.until("document.querySelector('#waterfall') !== null")
+        browser.evaluate(_UNFOLD)
         browser.until("document.querySelector('#waterfall canvas') !== null")
     else:
         browser.open(f"{made.base_url}{path}")
+        browser.evaluate(_UNFOLD)
     if browser.evaluate("document.querySelector('#labels') !== null"):
         browser.evaluate("document.querySelector('#labels').open = true")
     if path.startswith("/runs"):
@@ -220,12 +229,32 @@ def test_every_page_fits_its_screen_and_nothing_is_complained_of(
     # Chromium itself says that /nope is 404.
     assert [one for one in browser.complaints if "404 (Not Found)" not in one or path != "/nope"] == []
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    browser.evaluate(f"{AXE}; 0")
+    assert browser.evaluate(_FOUND) == []
     paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
     assert paper == ("rgb(18, 22, 29)" if dark else "rgb(246, 247, 249)")
     assert "broken in" not in str(browser.evaluate("document.title")).partition("<")[0]
     assert browser.evaluate("document.querySelectorAll('img').length") == 0
     if path in ("/", "hostile", "/runs/evil"):
         assert "<script>document.title=" in _text(browser, "body")
+
+
+def test_a_phone_shows_the_headings_of_what_it_cannot_show_at_once(browser: Browser) -> None:
+    """Twelve targets on four screens where they were on fifteen, and what is opened stays open."""
+    height = "document.documentElement.scrollHeight"
+    browser.screen(390, 900)
+    with Served(FakeMonitor(shown := fleet(12), [run(shown[1].name, "good")])) as pages:
+        browser.open(pages.base_url)
+        assert browser.evaluate(height) < 1600
+        for place in (1, 3):
+            browser.open(f"{pages.base_url}/targets/{shown[place].name}")
+            assert browser.evaluate(height) < 1200
+        browser.evaluate("document.querySelector('#fold-canaries summary').click()")
+        browser.evaluate("document.querySelector('#each table').id = 'first'")
+        browser.until("document.querySelector('#first') === null")
+        folds = "[...document.querySelectorAll('details.fold')].filter((one) => one.open).map((one) => one.id)"
+        assert browser.evaluate(folds) == ["fold-canaries"]
+        browser.until("document.querySelector('#waterfall canvas') !== null")
 
 
 @pytest.mark.parametrize("width", [1280, 1400])

@@ -4,6 +4,7 @@
   const EVERY_MS = 5000;
   const say = (text) => { const place = document.getElementById("fresh"); if (place) place.textContent = text; };
   let paused = false;
+  const narrow = matchMedia("(max-width: 40rem)").matches;
 
   /** Whether a refresh would disturb the reader: hidden page, pause, selected text, or a chart in use. */
   const busy = () => document.hidden || paused || !getSelection().isCollapsed || document.querySelector(".chart:hover, .chart:focus") !== null;
@@ -26,14 +27,14 @@
   function replace(fresh) {
     const [now, next] = [document.getElementById("main"), fresh.getElementById("main")];
     if (!next) return;
-    const open = [...now.querySelectorAll("details[id][open]")].map((one) => one.id);
+    const open = new Map([...now.querySelectorAll("details[id]")].map((one) => [one.id, one.open]));
     const scrolled = [...now.querySelectorAll(".tall, .scroll")].map((one) => [one.scrollLeft, one.scrollTop]);
     const focus = now.contains(document.activeElement) ? trail(document.activeElement, now) : null;
     // Elements with data-keep have state of their own.
     const keep = [...now.querySelectorAll("[data-keep]")];
     next.querySelectorAll("[data-keep]").forEach((place, i) => keep[i] && place.replaceWith(keep[i]));
     now.replaceChildren(...next.childNodes);
-    for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+    for (const one of now.querySelectorAll("details[id]")) one.open = open.get(one.id) ?? (one.open && !narrow);
     now.querySelectorAll(".tall, .scroll").forEach((one, i) => scrolled[i] && one.scrollTo(...scrolled[i]));
     if (focus) follow(focus, now)?.focus({ preventScroll: true });
     for (const id of ["data", "fresh"]) {
@@ -67,6 +68,8 @@
       row.hidden = !row.dataset.find.includes(words);
       shown += row.hidden ? 0 : 1;
     }
+    const more = document.getElementById("more-targets");
+    if (more && words) more.open = true;
     const none = document.getElementById("none");
     if (none) none.hidden = shown > 0 || rows.length === 0;
   }
@@ -80,7 +83,7 @@
       const reply = await fetch(button.dataset.probe);
       const text = await reply.text();
       const value = (name) => { const found = text.match(new RegExp(`^${name}(?:\\{[^}]*\\})? (.+)$`, "m")); return found && Number(found[1]); };
-      const ms = (seconds) => (seconds === null ? "-" : `${(seconds * 1000).toFixed(seconds < 0.1 ? 1 : 0)} ms`);
+      const ms = (seconds) => (seconds === null ? "-" : seconds >= 1 ? `${seconds.toPrecision(3)} s` : `${(seconds * 1000).toFixed(seconds < 0.1 ? 1 : 0)} ms`);
       if (!reply.ok) answer.textContent = text.trim();
       else if (value("probe_success") === 1) answer.textContent = `ok: TTFT ${ms(value("probe_ttft_seconds"))}, TPOT ${ms(value("probe_tpot_seconds"))}, E2E ${ms(value("probe_e2e_seconds"))}`;
       else answer.textContent = `failed: ${text.match(/^# reason: (.+)$/m)?.[1] ?? "no reason known"}`;
@@ -92,6 +95,8 @@
     button.disabled = false;
   }
 
+  // A narrow screen shows the headings first, each a touch away.
+  if (narrow) for (const one of document.querySelectorAll("details.fold")) one.open = false;
   for (const id of ["find", "pause", "probe"]) document.getElementById(id)?.removeAttribute("hidden");
   document.getElementById("find")?.addEventListener("input", find);
   document.getElementById("pause")?.addEventListener("click", ({ currentTarget: button }) => {

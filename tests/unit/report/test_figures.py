@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from probe.core.objectives import Objectives
-from probe.report.figures import iso, milliseconds, number, percent, promises, when
+from probe.report.figures import iso, milliseconds, moment, number, percent, promises, short, when
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_an_objective_of_four_nines_is_not_rounded_up() -> None:
 
 
 def test_promises() -> None:
-    assert promises(CHAT) == "availability 99.9 %, TTFT ≤ 500 ms for 95 %, TPOT ≤ 50.0 ms for 95 %"
+    assert promises(CHAT) == "availability 99.9 %, TTFT ≤ 500 ms for 95 %, TPOT ≤ 50 ms for 95 %"
     assert promises(Objectives(name="none")) == "none"
 
 
@@ -77,3 +77,26 @@ def test_a_moment_for_programs_is_iso_8601() -> None:
 @pytest.mark.parametrize("wall_s", [math.inf, -math.inf, math.nan, 1e300, -1e18])
 def test_a_time_outside_the_calendar_is_not_shown(wall_s: float) -> None:
     assert when(wall_s) == iso(wall_s) == "-"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        *((None, "-"), (0.0, "0 ms"), (0.0084, "8.4 ms"), (0.05, "50 ms"), (0.09996, "100 ms"), (0.4242, "424 ms")),
+        *((0.9994, "999 ms"), (0.9996, "1 s"), (27.23, "27.2 s"), (1397.0, "1,397 s")),
+    ],
+)
+def test_a_latency_is_written_in_the_unit_in_which_it_is_read(seconds: float | None, words: str) -> None:
+    assert short(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("earlier_s", "words"),
+    [
+        *((60, "02:48:00 UTC"), (7200, "00:49 UTC"), (3 * 3600, "22 Nov 23:49 UTC"), (20 * 86400, "3 Nov 02:49 UTC")),
+        *((400 * 86400, "2025-10-19"), (-3600 * 30, "24 Nov 08:49 UTC")),
+    ],
+)
+def test_a_moment_is_as_brief_as_it_is_clear(earlier_s: float, words: str) -> None:
+    night_s = 1_795_402_140.0  # 2026-11-23 02:49:00 UTC
+    assert moment(night_s - earlier_s, night_s) == words
