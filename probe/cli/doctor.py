@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 
 from probe.capacity.run.request import context_of, hints_of
-from probe.cli.check import OtherApiError, check_target, with_timeout
+from probe.cli.check import OtherApiError, check_target, limits_of, with_timeout
 from probe.cli.options import configuration
 from probe.cli.parameters import (
     NO_GPUS,
@@ -20,6 +20,7 @@ from probe.cli.parameters import (
     ServerOptions,
 )
 from probe.cli.targets import open_scraper
+from probe.client.client import Client
 from probe.config.config import Config
 from probe.config.targets import TargetConfig
 from probe.core.clock import Clock, SystemClock
@@ -33,7 +34,7 @@ from probe.monitor.capacity_workload import lacking_lengths, named_workload, use
 from probe.monitor.gpu_readers import GpuReaders
 from probe.monitor.live_forecast import forecast_result, live_forecast, made_of
 from probe.monitor.startup_flags import StartupFlags
-from probe.monitor.wiring import workload
+from probe.monitor.wiring import endpoint, workload
 from probe.observe.cross_checks import CrossChecker
 from probe.observe.kv_size import kv_size
 from probe.observe.length_history import lengths_since_start
@@ -42,7 +43,7 @@ from probe.observe.server_state import ServerState
 from probe.observe.snapshot_history import unpack
 from probe.observe.user_mix import MIN_REQUESTS
 from probe.report.diagnosis import Diagnosis
-from probe.report.setting_findings import RequestLengths, request_lengths
+from probe.report.setting_findings import RequestLengths, long_requests, request_lengths
 from probe.runtime import event_loop
 from probe.scrape.scraper import Scraper
 
@@ -210,8 +211,23 @@ class _Examination:
         lengths = self._lengths()
         kv = kv_size(unpack(self._state.history.packed), lengths.held_tokens if lengths is not None else None)
         return Diagnosis(
-            status, self._state.user_totals, seconds, context.flags, context.flag_sources, lengths, for_users, kv
+            status,
+            self._state.user_totals,
+            seconds,
+            context.flags,
+            context.flag_sources,
+            lengths,
+            for_users,
+            kv,
+            longest=long_requests(self._first) if self._first is not None else None,
+            max_model_len=await self._max_model_len(),
         )
+
+    async def _max_model_len(self) -> int | None:
+        """Return the longest request that the server takes, by its list of models."""
+        limits = limits_of(self._config, self._target)
+        async with Client(endpoint(self._target), self._clock, limits) as client:
+            return await client.max_model_len(self._records[0].model)
 
     def _lengths(self) -> RequestLengths | None:
         """Return the mean request of users, or of all before the first canary."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from probe.core.mig import computing, model_of
-from probe.core.snapshot import GpuSnapshot
+from probe.core.snapshot import GpuSnapshot, ServerSnapshot
 
 # What a reader of an old result asks for, and where Kneewatch looks besides the facts: GPU and flags of the context.
 EXPECTED = (
@@ -42,6 +42,12 @@ def version_facts(version: str | None) -> dict[str, str]:
     """Return the commit that a server's version names, such as 4f1c2ab8 in 0.32.1.dev7+g4f1c2ab8."""
     found = _COMMIT.search(version or "")
     return {"commit": found[1]} if found else {}
+
+
+def kv_facts(server: ServerSnapshot | None) -> dict[str, str]:
+    """Return the size of a server's KV cache over all engines, in tokens, as its page showed it."""
+    tokens = server.kv_cache_tokens if server is not None else None
+    return {} if tokens is None else {"kv_cache_tokens": f"{tokens:.0f}"}
 
 
 def facts_problem(facts: Mapping[str, str]) -> str | None:

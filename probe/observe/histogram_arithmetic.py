@@ -86,6 +86,13 @@ def bounds_around(histogram: Histogram | None, seconds: float) -> tuple[int, int
     return (at if bounds[at] <= seconds * (1 + _ROUNDING) else at - 1), at
 
 
+def at_most(histogram: Histogram | None, share: float) -> float | None:
+    """Return the lowest bound that this share of the samples is within; None without samples, or above every bound."""
+    if histogram is None or not histogram.count:
+        return None
+    return next((le for le, count in histogram.buckets if le < inf and count >= share * histogram.count), None)
+
+
 def growth(before: Histogram, after: Histogram) -> Histogram:
     """Return the samples that were added between two states of a histogram."""
     buckets = tuple((le, new - old) for (le, old), (_, new) in zip(before.buckets, after.buckets, strict=True))

@@ -17,6 +17,7 @@ from probe.report.figures import milliseconds, number, percent
 # A shorter stall is not reported: the prefill of a long prompt generates nothing for some seconds.
 STALLED_S = 30.0
 _NEIGHBOUR = 0.1
+_IDLE = 0.5
 _COUNTED_OFF = 0.05
 _SIGNS = {
     "usage": "it is full",
@@ -49,6 +50,20 @@ def findings(status: TargetStatus) -> Sequence[Finding]:
     if status.gpu_error is not None:
         found.append(Finding(f"GPUs: {status.gpu_error}", is_problem=True))
     return sorted(found, key=lambda finding: not finding.is_problem)
+
+
+def idle_gpus(status: TargetStatus) -> Iterator[Finding]:
+    """Yield that GPUs are idle half of the time while requests run and none waits: the batch is small."""
+    server = status.server
+    if server is None or not server.running or server.waiting is None or server.waiting > 0:
+        return
+    busy = [share for gpu in (status.gpus.gpus if status.gpus else ()) if (share := utilization(gpu)) is not None]
+    if busy and (mean := fmean(busy)) < _IDLE:
+        yield Finding(
+            f"the GPU is {percent(mean)} busy with {number(server.running)} requests running and none waiting: the"
+            " batch is too small to fill it; fewer replicas, or a smaller GPU, may serve the same users",
+            is_problem=False,
+        )
 
 
 def _checks(checks: CrossChecks) -> Iterator[Finding]:

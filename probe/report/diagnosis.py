@@ -17,15 +17,16 @@ from probe.core.text import one_line
 from probe.core.vllm_flags import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS
 from probe.observe.kv_size import KvSize
 from probe.observe.user_mix import USERS
-from probe.report.cross_check_text import Finding, findings
+from probe.report.cross_check_text import Finding, findings, idle_gpus
 from probe.report.figures import cell, kv_size, number, percent, table
 from probe.report.forecast_text import forecast_rate
 from probe.report.result_json import record_json
-from probe.report.setting_findings import RequestLengths, setting_findings
+from probe.report.setting_findings import LongRequests, RequestLengths, setting_findings
 from probe.report.terminal import canary_words
 from probe.report.workload_text import workload_words
 
 _LINE = 500
+MAX_MODEL_LEN = "max_model_len"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class Diagnosis:
     lengths: RequestLengths | None = None  # the mean request
     for_users: CapacityResult | None = None  # the forecast for users' lengths, if users sent requests
     kv: KvSize | None = None  # for the mean request, by the traffic while it was watched
+    longest: LongRequests | None = None  # nearly the longest requests, since the server's start
+    max_model_len: int | None = None  # as the server lists its model
 
     @property
     def is_healthy(self) -> bool:
@@ -63,7 +66,8 @@ class Diagnosis:
     def _in_effect(self) -> Mapping[str, str]:
         """Return the flags, with the values that the server's page shows of its scheduler."""
         shown = self.status.server.scheduler_limits if self.status.server is not None else {}
-        return {**self.flags, **{name: str(value) for name, value in shown.items()}}
+        listed = {} if self.max_model_len is None else {MAX_MODEL_LEN: str(self.max_model_len)}
+        return {**listed, **self.flags, **{name: str(value) for name, value in shown.items()}}
 
     @property
     def missing_limits(self) -> Sequence[str]:
@@ -75,12 +79,14 @@ class Diagnosis:
 
     def findings(self) -> Sequence[Finding]:
         """Return the findings, problems first."""
-        found = list(findings(self.status))
+        found = [*findings(self.status), *idle_gpus(self.status)]
         if self.status.server is not None:
             forecast = self.status.forecast
             speed = forecast.capacity.prefill_tokens_per_second if forecast is not None else None
             server, objectives = self.status.server, self.status.objectives
-            found += setting_findings(server, self._in_effect, self.lengths, objectives, speed, kv=self.kv)
+            found += setting_findings(
+                server, self._in_effect, self.lengths, objectives, speed, kv=self.kv, longest=self.longest
+            )
         return sorted(found, key=lambda finding: not finding.is_problem)
 
 

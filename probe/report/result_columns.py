@@ -187,7 +187,10 @@ RUN = (
 PROVENANCE = (
     *(
         Column(name, _fact(name))
-        for name in ("image", "commit", "node", "driver", "cuda", "dtype", "tensor_parallel_size", "max_model_len")
+        for name in (
+            *("image", "commit", "node", "driver", "cuda", "dtype"),
+            *("tensor_parallel_size", "max_model_len", "kv_cache_tokens"),
+        )
     ),
     Column("client", lambda row: row.result.provenance.client if row.result.provenance else None),
     Column("seed", lambda row: row.result.provenance.seed if row.result.provenance else None),

@@ -9,6 +9,7 @@ from probe.core.server_limits import limits_of
 from probe.core.snapshot import ServerSnapshot, UserTotals, differing_flags
 from probe.core.vllm_command import count
 from probe.core.vllm_flags import LARGEST_GRAPH, SPECULATIVE
+from probe.observe.histogram_arithmetic import at_most
 from probe.observe.kv_size import KvSize, kv_size
 from probe.report.cross_check_text import Finding
 from probe.report.figures import milliseconds, number
@@ -17,6 +18,8 @@ from probe.report.figures import milliseconds, number
 _LEAST_REQUESTS = 5
 # Below this share of a hit for each token looked up, requests have hardly anything in common.
 _RARE_HITS = 0.01
+_LONG, _ENOUGH_FOR_P99 = 0.99, 100
+_FAR_LONGER, _MUCH_OF_CACHE = 8, 0.25
 _LEAST_QUERIES = 10_000
 
 
@@ -36,6 +39,28 @@ class RequestLengths:
     def held_tokens(self) -> float:
         """Return the tokens that a running request holds on average: half of its answer has been generated."""
         return self.prompt_tokens + self.output_tokens / 2
+
+
+@dataclass(frozen=True, slots=True)
+class LongRequests:
+    """What 99 % of prompts, and 99 % of answers, are within, in tokens: an upper bound by the server's histograms."""
+
+    prompt_tokens: float
+    output_tokens: float
+
+    @property
+    def tokens(self) -> float:
+        """Return prompt and answer together."""
+        return self.prompt_tokens + self.output_tokens
+
+
+def long_requests(server: ServerSnapshot) -> LongRequests | None:
+    """Return the long requests since the server's start; None where it has not answered enough to know them."""
+    prompts, outputs = server.histograms.get("prompt_length"), server.histograms.get("output_length")
+    if prompts is None or outputs is None or min(prompts.count, outputs.count) < _ENOUGH_FOR_P99:
+        return None
+    prompt, output = at_most(prompts, _LONG), at_most(outputs, _LONG)
+    return LongRequests(prompt, output) if prompt is not None and output is not None else None
 
 
 def request_lengths(users: UserTotals, server: ServerSnapshot) -> RequestLengths | None:
@@ -60,15 +85,18 @@ def setting_findings(
     prefill_tokens_per_second: float | None,
     *,
     kv: KvSize | None = None,
+    longest: LongRequests | None = None,
 ) -> Iterator[Finding]:
     """Yield what the flags cost. `flags`: by vLLM's names with underscores; an unknown one is absent.
 
-    `kv`: the KV cache size for requests of these lengths, where traffic was seen.
+    `kv`: the KV cache size for requests of these lengths, where traffic was seen. `longest`: nearly the longest ones.
     """
     if differing := differing_flags(flags):
         yield Finding(f"{replicas_words(differing)}: start them with the same flags", is_problem=True)
     yield from _memory(server, flags, lengths, kv)
     yield from _prefix_cache(server, flags)
+    yield from _context(server, flags, longest)
+    yield from _unchunked(flags, longest, objectives, prefill_tokens_per_second)
     if flags.get("enforce_eager") == "True":
         yield Finding(
             "eager mode: without CUDA graphs a decode step takes longer; remove --enforce-eager unless memory is short",
@@ -124,6 +152,39 @@ def _memory(
             f" --{limits.named.replace('_', '-')} to {max(int(room), 1)}",
             is_problem=bool(server.preemptions),
         )
+
+
+def _context(server: ServerSnapshot, flags: Mapping[str, str], longest: LongRequests | None) -> Iterator[Finding]:
+    """Yield that the server takes far longer requests than users send: one of them may fill the KV cache."""
+    most = count(flags.get("max_model_len", ""))
+    if most is None or longest is None or most < longest.tokens * _FAR_LONGER:
+        return
+    share, whole = "", server.kv_cache_tokens
+    if whole is not None and (part := most * server.engines / whole) >= _MUCH_OF_CACHE:
+        share = f"; one of that length takes {min(part, 1.0):.0%} of an engine's KV cache, and others are preempted"
+    yield Finding(
+        f"max_model_len is {most}, and 99 % of prompts are within {number(longest.prompt_tokens)} tokens, of answers"
+        f" within {number(longest.output_tokens)}{share}: lower --max-model-len, unless longer requests are wanted",
+        is_problem=False,
+    )
+
+
+def _unchunked(
+    flags: Mapping[str, str], longest: LongRequests | None, objectives: Objectives, tokens_per_second: float | None
+) -> Iterator[Finding]:
+    """Yield that prompts are computed whole, in one step each, while all answers stand still."""
+    if flags.get("enable_chunked_prefill") != "False":
+        return
+    how_long, is_problem = "", False
+    if longest is not None and tokens_per_second:
+        step_s = longest.prompt_tokens / tokens_per_second
+        how_long = f", up to {milliseconds(step_s)} for 99 % of prompts"
+        is_problem = objectives.itl is not None and step_s > objectives.itl.within_s
+    yield Finding(
+        "chunked prefill is off: a prompt is computed in one step, and all other answers stand still"
+        f" meanwhile{how_long}; remove --no-enable-chunked-prefill",
+        is_problem=is_problem,
+    )
 
 
 def _prefix_cache(server: ServerSnapshot, flags: Mapping[str, str]) -> Iterator[Finding]:

@@ -28,7 +28,7 @@ from probe.capacity.run.runner import CapacityRun
 from probe.capacity.run.seams import ServerAccess, StepObservers, ignore
 from probe.capacity.search.fixed_steps import FixedSteps
 from probe.core.clock import Clock
-from probe.core.provenance import Provenance, version_facts
+from probe.core.provenance import Provenance, kv_facts, version_facts
 from probe.core.reasons import ENDED_BY_BUDGET, TOKENS_PER_DAY, WINDOW
 from probe.core.result import CapacityResult
 from probe.load.request_source import RequestSource
@@ -54,7 +54,7 @@ def job_of(request: RunRequest, source: RequestSource, admission: Admission) -> 
         budget = replace(budget, tokens=admission.tokens, tokens_name=TOKENS_PER_DAY.word)
     sending, shape = request.steps.conditions, source.endpoint.shape
     context = context_of(admission.server, source.workload, request.objectives, request.server, shape, sending=sending)
-    facts = {**version_facts(context.version), **request.facts}
+    facts = {**version_facts(context.version), **kv_facts(admission.server), **request.facts}
     provenance = Provenance(__version__, request.command, source.seed, gethostname(), facts)
     return RunJob(replace(request, budget=budget), source.model, context, provenance=provenance)
 

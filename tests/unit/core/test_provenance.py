@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from example_records import result
+from example_records import result, snapshot
 
-from probe.core.provenance import Provenance, cuda_words, gpu_facts, version_facts, with_gpus
+from probe.core.provenance import Provenance, cuda_words, gpu_facts, kv_facts, version_facts, with_gpus
 from probe.core.snapshot import Gpu, GpuSnapshot
 
 H100 = Gpu(
@@ -55,3 +55,8 @@ def test_a_version_between_releases_names_its_commit() -> None:
     assert version_facts("0.32.1.dev7+cu129.g4f1c2ab8.d20261124") == {"commit": "4f1c2ab8"}
     for version in (None, "0.32.0", "0.32.0+cu129", "unknown", "0.32.0+gpu"):
         assert version_facts(version) == {}
+
+
+def test_the_size_of_a_kv_cache_is_a_fact_where_it_is_known() -> None:
+    assert kv_facts(snapshot(kv_cache_tokens=20_496.0)) == {"kv_cache_tokens": "20496"}
+    assert kv_facts(snapshot()) == kv_facts(None) == {}

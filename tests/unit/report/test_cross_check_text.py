@@ -4,12 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from example_records import status
+from example_records import snapshot, status
 from plain_records import poll
 
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, Imbalance
 from probe.core.target_status import TargetStatus
-from probe.report.cross_check_text import findings
+from probe.report.cross_check_text import findings, idle_gpus
 
 
 def _with(checks: CrossChecks | None = None, **values: Any) -> TargetStatus:
@@ -131,3 +131,21 @@ def test_gpus_that_are_not_found_or_not_read_are_wrong() -> None:
         (finding,) = findings(target)
         assert finding.is_problem
         assert words in finding.words
+
+
+def test_a_gpu_that_is_half_idle_while_requests_run_has_a_small_batch() -> None:
+    half = GpuSnapshot(0, 0.0, "dcgm", (_gpu(GPU_UTIL=42.0),))
+    server = snapshot(running=3.0, waiting=0.0)
+    (found,) = idle_gpus(_with(server=server, gpus=half))
+    assert found.words.startswith(
+        "the GPU is 42 % busy with 3 requests running and none waiting: the batch is too small"
+    )
+    assert not found.is_problem
+    busy = GpuSnapshot(0, 0.0, "dcgm", (_gpu(GPU_UTIL=51.0),))
+    for quiet in (
+        _with(server=server, gpus=busy),
+        _with(server=snapshot(running=0.0), gpus=half),
+        _with(server=server),
+    ):
+        assert list(idle_gpus(quiet)) == []
+    assert list(idle_gpus(_with(server=snapshot(running=3.0, waiting=1.0), gpus=half))) == []

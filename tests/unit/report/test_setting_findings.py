@@ -1,6 +1,7 @@
 """Findings on startup flags: each beside the setting just inside it, of which nothing is said."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 from plain_records import poll
@@ -9,7 +10,13 @@ from probe.core.objectives import Objective, Objectives
 from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
 from probe.observe.kv_size import KvSize
 from probe.report.cross_check_text import Finding
-from probe.report.setting_findings import RequestLengths, request_lengths, setting_findings
+from probe.report.setting_findings import (
+    LongRequests,
+    RequestLengths,
+    long_requests,
+    request_lengths,
+    setting_findings,
+)
 from probe.scrape.replicas import merged
 
 CHAT = Objectives("chat", ttft=Objective(0.95, 0.5))
@@ -47,6 +54,50 @@ def test_more_sequences_than_the_kv_cache_has_room_for(server: ServerSnapshot) -
     assert not found.is_problem
     (preempted,) = _found({"max_num_seqs": "256"}, replace(server, preemptions=3.0))
     assert preempted.is_problem
+
+
+def _lengths_of(*buckets: tuple[float, float]) -> Histogram:
+    return Histogram(buckets, sum=1000.0)
+
+
+def test_a_context_far_longer_than_what_users_send(server: ServerSnapshot) -> None:
+    lengths = {
+        "prompt_length": _lengths_of((500, 60), (1000, 199), (inf, 200)),
+        "output_length": _lengths_of((200, 198), (500, 200), (inf, 200)),
+    }
+    longest = long_requests(replace(server, histograms=lengths))
+    assert longest == LongRequests(prompt_tokens=1000, output_tokens=200)
+    (found,) = setting_findings(server, {"max_model_len": "32K"}, LENGTHS, CHAT, None, longest=longest)
+    assert found.words == (
+        "max_model_len is 32768, and 99 % of prompts are within 1,000 tokens, of answers within 200; one of that length"
+        " takes 51% of an engine's KV cache, and others are preempted: lower --max-model-len, unless longer requests"
+        " are wanted"
+    )
+    assert not found.is_problem
+    assert list(setting_findings(server, {"max_model_len": "9599"}, LENGTHS, CHAT, None, longest=longest)) == []
+    assert list(setting_findings(server, {"max_model_len": "32K"}, LENGTHS, CHAT, None)) == []
+
+
+def test_of_few_requests_or_beyond_the_last_bound_no_longest_is_known(server: ServerSnapshot) -> None:
+    few = _lengths_of((1000, 99), (inf, 99))
+    above = _lengths_of((1000, 190), (inf, 200))
+    right = _lengths_of((1000, 200), (inf, 200))
+    for prompts, outputs in ((few, few), (above, right), (right, above)):
+        found = replace(server, histograms={"prompt_length": prompts, "output_length": outputs})
+        assert long_requests(found) is None
+    assert long_requests(replace(server, histograms={})) is None
+
+
+def test_prompts_that_are_computed_whole(server: ServerSnapshot) -> None:
+    off, longest = {"enable_chunked_prefill": "False"}, LongRequests(8000, 400)
+    (found,) = setting_findings(server, off, None, CHAT, None)
+    assert found.words.startswith("chunked prefill is off: a prompt is computed in one step")
+    assert not found.is_problem
+    strict = replace(CHAT, itl=Objective(0.95, 0.5))
+    (found,) = setting_findings(server, off, None, strict, 10_000.0, longest=longest)
+    assert "meanwhile, up to 800 ms for 99 % of prompts; remove --no-enable-chunked-prefill" in found.words
+    assert found.is_problem
+    assert _found({"enable_chunked_prefill": "True"}, server) == []
 
 
 def test_a_lower_limit_of_running_requests_is_the_one_that_counts(server: ServerSnapshot) -> None:
