@@ -8,6 +8,9 @@ from random import Random
 from example_records import CHAT, failing, record, result, spec, status, step, whole_snapshot
 
 from probe.core.canary_history import CanaryHistory, slot_of
+from probe.core.latency_day import SLOTS as SLOTS_OF_DAY
+from probe.core.latency_day import LatencyDay
+from probe.core.latency_day import slot_of as day_slot
 from probe.core.request import Outcome, RequestRecord
 from probe.core.result import Capacity, CapacityResult, RunContext
 from probe.core.snapshot import CrossChecks, Gpu, GpuSnapshot, UserLoad
@@ -88,6 +91,7 @@ def _target(number: int, recent: int) -> TargetStatus:
         up=records[0].outcome is Outcome.OK,
         recent=records,
         history=_history(random, records, now_s),
+        latencies=_day(random, records, now_s),
         **failing(*records),
         server=None if kind == "failing" else server,
         server_error="http://10.0.0.3:8000/metrics: no connection: Connection refused" if kind == "failing" else None,
@@ -111,6 +115,20 @@ def _history(random: Random, records: Sequence[RequestRecord], now_s: float) -> 
     for one in reversed(records):
         history.add(one, CHAT)
     return history
+
+
+def _day(random: Random, records: Sequence[RequestRecord], now_s: float) -> LatencyDay:
+    """Return a day of canaries and users that are slower by noon, with an hour of neither, and the canaries given."""
+    rows = []
+    for ago in range(1, SLOTS_OF_DAY):
+        noon = 1 + 3 * max(0.0, 1 - abs(ago - 90) / 30)
+        figures = [0.08 * noon, 0.16 * noon, 0.011, 0.013, 0.12 * noon, 0.4 * noon, 0.012, 0.02 * noon]
+        if not 40 < ago < 46:
+            rows.append((day_slot(now_s) - ago, *(one * random.uniform(0.9, 1.15) for one in figures)))
+    day = LatencyDay(rows)
+    for one in reversed(records):
+        day.add(one)
+    return day
 
 
 def _canary(random: Random, kind: str, wall_s: float, *, first: bool) -> RequestRecord:

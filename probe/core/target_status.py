@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from probe.core.canary_history import CanaryHistory
 from probe.core.failure_log import FailureGroup, Since, Trouble
+from probe.core.latency_day import LatencyDay
 from probe.core.objectives import Objectives
 from probe.core.request import RequestRecord
 from probe.core.result import CapacityResult, RunProgress
@@ -47,6 +48,7 @@ class TargetStatus:
     since: Since | None = None  # since when `up` has been as it is
     trouble: Trouble | None = None  # of its only kind of canary; several kinds have their own
     history: CanaryHistory | None = None
+    latencies: LatencyDay | None = None  # of the last 24 hours
     server: ServerSnapshot | None = None
     server_error: str | None = None
     last_server: ServerSnapshot | None = None  # the newest one, also while the server's page cannot be read

@@ -111,8 +111,8 @@ class App:
             self._discoveries.follow(self.config.discoveries)
             self._exporters.follow(self.config.exporters)
             work = (self._self.follow, self._watch_file, partial(self._reload_when, reload_asked), self._watch_others)
-            histories, store = self.measurements.histories, self.measurements.store
-            storing = (partial(histories.keep_storing, self._clock), store.keep_saving)
+            kept, store = (self.measurements.histories, self.measurements.days), self.measurements.store
+            storing = (*(partial(one.keep_storing, self._clock) for one in kept), store.keep_saving)
             telling = (self.measurements.otlp.follow,) if self.measurements.otlp is not None else ()
             following = (self._alerts.follow, self._forecasts.follow)
             background = [asyncio.create_task(keep_running(each)) for each in (*work, *storing, *telling, *following)]
@@ -129,6 +129,7 @@ class App:
                 await self._schedule.stop()
                 await self._targets.close()
         self.measurements.histories.store_now(self._clock.wall_s())
+        self.measurements.days.store_now(self._clock.wall_s())
         self.measurements.store.close()
         _log.info("kneewatch stopped")
 
@@ -149,12 +150,13 @@ class App:
 
     def statuses(self) -> Sequence[TargetStatus]:
         """Return the status of each target, in the configuration's order."""
-        histories = self.measurements.histories
+        histories, days = self.measurements.histories, self.measurements.days
         next_s = self._schedule.next_s
         return [
             replace(
                 status,
                 history=histories.get(status.name),
+                latencies=days.get(status.name),
                 next_run_s=next_s(TaskId("capacity", status.name)),
                 next_forecast_s=self._forecasts.next_s(status.name),
             )

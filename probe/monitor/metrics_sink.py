@@ -32,6 +32,7 @@ from probe.core.result import CapacityResult
 from probe.core.shift import CapacitySample
 from probe.core.snapshot import REPLICAS, CrossChecks, GpuSnapshot, ServerSnapshot, UserLoad, UserTotals
 from probe.monitor.history_store import CanaryHistories
+from probe.monitor.latency_store import LatencyDays
 from probe.monitor.store import Store
 from probe.runtime.cron import longest_interval_s
 from probe.scrape.page_scraper import REASONS
@@ -73,10 +74,11 @@ class MetricsSink:
         self.health = HealthExporter(registry, __version__)
         self.discovery = DiscoveryExporter(registry, shard)
         self.histories = CanaryHistories(store, clock.wall_s())
+        self.days = LatencyDays(store, clock.wall_s())
         self.otlp = _otlp_export(otlp, clock, self.health) if otlp is not None else None
         self._by_target: tuple[_OfTargets, ...] = (
             *(self._client, self._server, self._users, self._cross_checks.relay, self._gpus),
-            *(self._capacity, self.health, self.discovery, self.histories),
+            *(self._capacity, self.health, self.discovery, self.histories, self.days),
             *((self.otlp,) if self.otlp is not None else ()),
         )
         relays = (self._client, self._server, self._users, self._cross_checks, self._gpus, self.discovery)
@@ -106,6 +108,7 @@ class MetricsSink:
             self.otlp.add(name, target.base_url)
         if target.gpu.is_read:
             self._gpus.add(name)
+        self.days.open(name)
         if not target.passive:
             for kind, model, seconds in zip(target.kinds, models, valid_s, strict=True):
                 self._client.start_at_zero(name, model, kind.canary.workload, Traffic.CANARY, seconds)
@@ -154,6 +157,7 @@ class MetricsSink:
         self._client.observe(record, self._clock.wall_s())
         if record.traffic is Traffic.CANARY:
             self.histories.add(record)
+            self.days.add(record)
         if self.otlp is not None:
             self.otlp.record(record)
 
@@ -168,6 +172,7 @@ class MetricsSink:
 
     def users(self, target: str, totals: UserTotals) -> None:
         self._users.observe(target, totals)
+        self.days.users(target, self._clock.wall_s(), totals)
 
     def cross_checks(self, target: str, found: CrossChecks, users: UserLoad | None) -> None:
         self._cross_checks.observe(target, found)

@@ -29,6 +29,7 @@ from probe.report.forecast_text import beside_measured, correction_words, foreca
 from probe.report.html import charts_script, embedded, environment, report, run_data, style
 from probe.web import overview
 from probe.web.api import WebApi, as_json
+from probe.web.day_chart import day_charts
 from probe.web.headers import takes_gzip, with_headers
 from probe.web.history import budgets, left_words, periods
 from probe.web.hosts import only_allowed_hosts
@@ -194,6 +195,7 @@ class _Pages:
         row = overview.row(status)
         now_s = time.time()
         history = status.history
+        generates = not status.recent or status.recent[0].spec.api.generates
         firing = len(alerts.alerts) if alerts is not None else 0
         return self._page(
             request,
@@ -205,6 +207,7 @@ class _Pages:
             labels=exported_labels(status.labels),
             periods=periods(history, now_s) if history else [],
             budgets=budgets(history, status.objectives, now_s) if history else [],
+            days=day_charts(day, status.objectives, now_s, generates=generates) if (day := status.latencies) else [],
             failures=failures([status], now_s),
             warnings=overview.warnings_of(self._overview.in_order(statuses), clock),
             clock=clock,
