@@ -6,6 +6,7 @@ path.
 """
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +25,8 @@ def use_packages(folder: Path = _PACKAGES) -> None:
 
 def main() -> None:
     """Run the command line."""
+    if sys.argv[1:2] == ["run"]:  # it reloads at SIGHUP, and does not end by one that comes before it can
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     use_packages()
     try:
         from probe.cli.main import main as run  # noqa: PLC0415 - importable only now

@@ -2,9 +2,7 @@
 
 import asyncio
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
@@ -64,9 +62,7 @@ async def run_demo(seconds: float, port: int, *, keep: bool = False) -> None:
     try:
         url = await _address(server)
         console.print(f"A mock vLLM server (simulated timings, no GPU) runs on {url}")
-        with tempfile.TemporaryDirectory(prefix="kneewatch-demo-") as directory:
-            app = App(_config(url, port, Path(directory), seconds), SystemClock())
-            await _watch(app, seconds, console, keep=keep)
+        await _watch(App(_config(url, port, seconds), SystemClock()), seconds, console, keep=keep)
     finally:
         if server.stdin is not None:
             server.stdin.close()
@@ -85,11 +81,10 @@ async def _address(server: asyncio.subprocess.Process) -> str:
     return line.decode().split()[-1]
 
 
-def _config(url: str, port: int, directory: Path, seconds: float) -> Config:
+def _config(url: str, port: int, seconds: float) -> Config:
     step_s = min(max((seconds - _FIRST_RUN_S) / 12, 2.0), 6.0)
     raw = {
         "listen": f"127.0.0.1:{port}",
-        "store": {"path": str(directory / "kneewatch.db")},
         "objectives": {
             "chat": {
                 "availability": 0.999,

@@ -104,6 +104,7 @@ class App:
             loop.add_signal_handler(number, stop.set)
         # Without a file there is nothing to reload: a terminal has closed.
         loop.add_signal_handler(signal.SIGHUP, reload_asked.set if self._file is not None else stop.set)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # it waited since the start: kneewatch/__init__.py
         async with serve(build_pages(self), *self.config.listen_address, self.config.web_config_file) as url:
             _log.info("kneewatch started", targets=len(self.monitors), listen=url, version=__version__)
             tune_interpreter()

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import signal
+import socket
 import termios
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
@@ -194,6 +195,76 @@ def test_a_monitor_goes_on_when_its_log_cannot_be_written(tmp_path: Path, log: s
                 await _kill(process)
 
     asyncio.run(run())
+
+
+@pytest.mark.fault(
+    "SG110",
+    "SIGHUP to `run` before it serves, as of a script that starts and reloads it",
+    area="Signals",
+    users_see="the configuration is read again, once it serves",
+    stays="it goes on; SIGTERM ends it with 0",
+)
+def test_a_sighup_at_the_start_of_the_monitor_waits_until_it_can_reload(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with mock_server() as server:
+            file = _monitored(tmp_path, server.url)
+            process = await asyncio.create_subprocess_exec(
+                *("env", "--default-signal", *COMMAND, "run", "-c", str(file)), stdout=DEVNULL, stderr=PIPE
+            )
+            assert process.stderr is not None
+            try:
+                await _until(lambda: _minds(process.pid, signal.SIGHUP), within_s=20.0)
+                process.send_signal(signal.SIGHUP)
+                lines = []
+                async with asyncio.timeout(60):
+                    while not any(b"the configuration" in line for line in lines[-1:]):
+                        lines.append(await process.stderr.readline())
+                        assert lines[-1], lines
+                assert b"kneewatch started" in b"".join(lines[:-1])
+                process.send_signal(signal.SIGTERM)
+                async with asyncio.timeout(10):
+                    _, status = await asyncio.gather(process.stderr.read(), process.wait())
+                assert status == 0
+            finally:
+                await _kill(process)
+
+    asyncio.run(run())
+
+
+@pytest.mark.fault(
+    "SG111",
+    "SIGKILL to `demo`",
+    area="Signals",
+    users_see="-",
+    stays="no temporary file; its server ends",
+)
+def test_a_demo_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        environment = {**os.environ, "TMPDIR": str(tmp_path)}
+        process = await asyncio.create_subprocess_exec(*COMMAND, "demo", "--port", "0", stdout=PIPE, env=environment)
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(60):
+                lines = [await process.stdout.readline() for _ in range(2)]
+        finally:
+            await _kill(process)
+        assert b"status page" in lines[1], lines
+        port = int(lines[0].decode().rsplit(":", 1)[1])
+        await _until(lambda: not _listens(port), within_s=_GONE_S)
+
+    asyncio.run(run())
+    assert list(tmp_path.iterdir()) == []
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _minds(pid: int, number: signal.Signals) -> bool:
+    """Return whether a process blocks or catches a signal."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool((int(fields["SigBlk"], 16) | int(fields["SigCgt"], 16)) >> (number - 1) & 1)
 
 
 def _monitored(folder: Path, url: str) -> Path:
