@@ -132,6 +132,8 @@ def table(
         append_file(append, "".join(result_section(each, price) for each in read), "--append")
         return
     if as_bench:
+        if foreign := [each.name for each in read if not isinstance(each, CapacityResult)]:
+            raise ConfigError(f"--bench-json: {one_line(foreign[0])} is of another benchmark; leave it out")
         typer.echo(bench_lines(each for each in read if isinstance(each, CapacityResult)), nl=False)
         return
     rows = (result_table.step_table if steps else result_table.capacity_table)(read, price)

@@ -21,7 +21,7 @@ from probe.report.cross_check_text import Finding, findings, idle_gpus
 from probe.report.figures import cell, kv_size, number, percent, table
 from probe.report.forecast_text import forecast_rate
 from probe.report.result_json import record_json
-from probe.report.setting_findings import LongRequests, RequestLengths, setting_findings
+from probe.report.setting_findings import LongRequests, RequestLengths, setting_findings, unused_memory
 from probe.report.terminal import canary_words
 from probe.report.workload_text import workload_words
 
@@ -79,7 +79,7 @@ class Diagnosis:
 
     def findings(self) -> Sequence[Finding]:
         """Return the findings, problems first."""
-        found = [*findings(self.status), *idle_gpus(self.status)]
+        found = [*findings(self.status), *idle_gpus(self.status), *unused_memory(self.status.gpus, self.flags)]
         if self.status.server is not None:
             forecast = self.status.forecast
             speed = forecast.capacity.prefill_tokens_per_second if forecast is not None else None

@@ -255,6 +255,12 @@ STEP = (
         100,
         optional=True,
     ),
+    Column(
+        "gpu_dram_active_ratio", _of_step(lambda step: step.gpu.dram_active), "GPU memory active %", 100, optional=True
+    ),
+    Column(
+        "gpu_tensor_active_ratio", _of_step(lambda step: step.gpu.tensor_active), "tensor active %", 100, optional=True
+    ),
     Column("gpu_memory_peak_ratio", _of_step(lambda step: step.gpu.memory_peak)),
     Column(
         "gpu_memory_peak_bytes",

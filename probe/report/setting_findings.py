@@ -6,19 +6,21 @@ from dataclasses import dataclass
 
 from probe.core.objectives import Objectives
 from probe.core.server_limits import limits_of
-from probe.core.snapshot import ServerSnapshot, UserTotals, differing_flags
+from probe.core.snapshot import GpuSnapshot, ServerSnapshot, UserTotals, differing_flags
 from probe.core.vllm_command import count
 from probe.core.vllm_flags import LARGEST_GRAPH, SPECULATIVE
+from probe.gpu.fields import memory
 from probe.observe.histogram_arithmetic import at_most
 from probe.observe.kv_size import KvSize, kv_size
 from probe.report.cross_check_text import Finding
-from probe.report.figures import milliseconds, number
+from probe.report.figures import milliseconds, number, percent
 
 # Fewer requests may all be of one kind.
 _LEAST_REQUESTS = 5
 # Below this share of a hit for each token looked up, requests have hardly anything in common.
 _RARE_HITS = 0.01
 _LONG, _ENOUGH_FOR_P99 = 0.99, 100
+_USUAL_SHARE, _FREE = 0.9, 0.1
 _FAR_LONGER, _MUCH_OF_CACHE = 8, 0.25
 _LEAST_QUERIES = 10_000
 
@@ -96,6 +98,7 @@ def setting_findings(
     yield from _memory(server, flags, lengths, kv)
     yield from _prefix_cache(server, flags)
     yield from _context(server, flags, longest)
+    yield from _precision(flags)
     yield from _unchunked(flags, longest, objectives, prefill_tokens_per_second)
     if flags.get("enforce_eager") == "True":
         yield Finding(
@@ -167,6 +170,30 @@ def _context(server: ServerSnapshot, flags: Mapping[str, str], longest: LongRequ
         f" within {number(longest.output_tokens)}{share}: lower --max-model-len, unless longer requests are wanted",
         is_problem=False,
     )
+
+
+def _precision(flags: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield that weights have 32 bits: no server needs them, and they take twice the memory and bandwidth."""
+    if (dtype := flags.get("dtype", "").removeprefix("torch.")) in ("float32", "float"):
+        yield Finding(
+            f"dtype is {dtype}: weights and steps take twice the memory and bandwidth of bfloat16; remove --dtype",
+            is_problem=True,
+        )
+
+
+def unused_memory(gpus: GpuSnapshot | None, flags: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield that memory of every GPU is free that --gpu-memory-utilization keeps from the KV cache."""
+    used = [share for gpu in (gpus.gpus if gpus is not None else ()) if (share := memory(gpu)) is not None]
+    try:
+        asked = float(flags.get("gpu_memory_utilization", ""))
+    except ValueError:
+        return
+    if used and asked < _USUAL_SHARE and max(used) < _USUAL_SHARE - _FREE:
+        yield Finding(
+            f"{percent(1 - max(used))} of the GPU's memory is free, and gpu_memory_utilization is {asked:g}: raise"
+            " --gpu-memory-utilization for a larger KV cache, unless another program needs it",
+            is_problem=False,
+        )
 
 
 def _unchunked(

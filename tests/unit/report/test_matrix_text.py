@@ -7,7 +7,7 @@ from example_records import result, step
 
 from probe.core.result import CapacityResult
 from probe.core.step import Arrivals, Distribution, ServerPeaks, StepPlan
-from probe.report.matrix_text import matrix_markdown, prefix_words
+from probe.report.matrix_text import matrix_markdown, prefix_words, prompt_words
 from probe.report.result_columns import GpuPrice
 
 
@@ -47,6 +47,20 @@ def test_the_gain_of_a_prefix_is_that_at_the_load_of_both() -> None:
     assert prefix_words(cold, _row("prefix-warm", replace(_open(0.2), valid=False))) is None
     pair = ("E prefix-cold", "E prefix-warm")
     assert f"Prefix cache: {words}" in matrix_markdown({pair[0]: cold, pair[1]: warm}, {}, None, pair)
+
+
+def test_ttft_by_prompt_length_is_that_at_the_lowest_load_of_both() -> None:
+    def row(length: int, load: int, ttft_s: float) -> CapacityResult:
+        some = Distribution(count=100, mean=ttft_s, p50=ttft_s, p95=ttft_s, p99=ttft_s)
+        one = _row("w", replace(step(load), ttft_s=some))
+        return replace(one, context=replace(one.context, workload={"name": "w", "prompt_tokens": length}))
+
+    rows = [row(256, 1, 0.04), row(2048, 1, 0.28), row(512, 4, 9.0)]
+    assert prompt_words(rows) == (
+        "at 1 in flight TTFT p50 is 40.0 ms for 256 tokens, 280 ms for 2,048 tokens; 8 times the prompt takes 7 times"
+        " as long."
+    )
+    assert prompt_words(rows[:1]) is None
 
 
 def test_a_report_of_nothing_says_why() -> None:

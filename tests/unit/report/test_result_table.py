@@ -146,12 +146,13 @@ def test_power_prefix_hits_and_price_are_columns_where_they_are_known() -> None:
     busy = replace(
         step(4),
         server=ServerPeaks(prefix_hit_ratio=0.9),
-        gpu=GpuUse(power_w=320.0, gpus=2, utilization_peak=1.0, memory_peak_bytes=40 * 2**30),
+        gpu=GpuUse(power_w=320.0, gpus=2, utilization_peak=1.0, memory_peak_bytes=40 * 2**30, dram_active=0.7),
     )
     text = result_section(result(steps=[busy]), GpuPrice(2.5, 2))
     head, _, row = (line.strip("| ").split(" | ") for line in text.splitlines()[-3:])
     cells = dict(zip(head, row, strict=True))
     assert (cells["prefix hits %"], cells["GPU peak %"], cells["GPU memory peak GiB"]) == ("90", "100", "40")
+    assert (cells["GPU memory active %"], "tensor active %" in cells) == ("70", False)
     assert (cells["GPUs W"], cells["tokens/J"]) == ("640", "1")
     assert cells["per million accepted tokens"] == "2.17"  # 2 GPUs x 2.5 / (640 tokens/s x 3600 s) x 1e6
     plain = result_section(result(steps=[step(4)]))

@@ -7,7 +7,7 @@ import pytest
 from plain_records import poll
 
 from probe.core.objectives import Objective, Objectives
-from probe.core.snapshot import Histogram, ServerSnapshot, UserTotals
+from probe.core.snapshot import Gpu, GpuSnapshot, Histogram, ServerSnapshot, UserTotals
 from probe.observe.kv_size import KvSize
 from probe.report.cross_check_text import Finding
 from probe.report.setting_findings import (
@@ -16,6 +16,7 @@ from probe.report.setting_findings import (
     long_requests,
     request_lengths,
     setting_findings,
+    unused_memory,
 )
 from probe.scrape.replicas import merged
 
@@ -86,6 +87,24 @@ def test_of_few_requests_or_beyond_the_last_bound_no_longest_is_known(server: Se
         found = replace(server, histograms={"prompt_length": prompts, "output_length": outputs})
         assert long_requests(found) is None
     assert long_requests(replace(server, histograms={})) is None
+
+
+def test_memory_that_is_free_while_the_server_may_not_use_it() -> None:
+    def gpus(*shares: float) -> GpuSnapshot:
+        values = [{"DCGM_FI_DEV_FB_USED": share * 80e3, "DCGM_FI_DEV_FB_FREE": (1 - share) * 80e3} for share in shares]
+        return GpuSnapshot(0, 0.0, "dcgm", tuple(Gpu({"gpu": f"{i}"}, each) for i, each in enumerate(values)))
+
+    (found,) = unused_memory(gpus(0.5, 0.55), {"gpu_memory_utilization": "0.5"})
+    assert found.words.startswith("45 % of the GPU's memory is free, and gpu_memory_utilization is 0.5: raise")
+    for share, used in (("0.9", 0.5), ("0.5", 0.85), ("?", 0.5)):
+        assert list(unused_memory(gpus(used), {"gpu_memory_utilization": share})) == []
+    assert list(unused_memory(None, {"gpu_memory_utilization": "0.5"})) == []
+
+
+def test_weights_of_32_bits_are_a_problem(server: ServerSnapshot) -> None:
+    (found,) = _found({"dtype": "torch.float32"}, server)
+    assert found.is_problem
+    assert _found({"dtype": "bfloat16"}, server) == []
 
 
 def test_prompts_that_are_computed_whole(server: ServerSnapshot) -> None:
