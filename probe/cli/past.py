@@ -77,7 +77,7 @@ async def diagnose_past(
     ]
     diagnosed += [_as_its_fleet(one, verdicts[one.name], diagnosed) for one in present if one.name not in found]
     gone = [one for one in pasts if one.is_gone]
-    return PastDiagnosis(config.url, seconds, reader.end_s, objectives, worst_first(diagnosed), gone)
+    return PastDiagnosis(config.url, seconds, reader.end_s, objectives, worst_first(diagnosed), gone, reader.gpu_error)
 
 
 class _Forecasts:

@@ -10,7 +10,7 @@ from probe.cli.parameters import ObjectiveOptions, PastOptions
 from probe.cli.past import diagnose_past
 from probe.cli.planning import prometheus_of
 from probe.core.clock import SystemClock
-from probe.core.errors import ConfigError
+from probe.core.errors import ConfigError, TargetError
 from probe.observe.past_verdict import Health
 from probe.report.past_diagnosis import PastDiagnosis, past_json, past_words
 from probe.report.progress import following
@@ -34,8 +34,15 @@ def examine_past(
     promised = configuration(None, "http://localhost", objectives=objectives)
     config = prometheus_of(asked.prometheus or "", ())
     wanted = promised.objectives_of(promised.servers[0])
-    with following() as follow:
-        found = event_loop.run(diagnose_past(config, asked.match or "", seconds, wanted, SystemClock(), follow.phase))
+    try:
+        with following() as follow:
+            found = event_loop.run(
+                diagnose_past(config, asked.match or "", seconds, wanted, SystemClock(), follow.phase)
+            )
+    except TargetError as error:
+        if "prometheus." not in str(error).removeprefix(config.url) or asked.prometheus != config.url:
+            raise
+        raise TargetError(f"{error} (in a file.yml with that section, for --prometheus)", error.outcome) from None
     if as_json:
         print_json(past_json(found))
     else:

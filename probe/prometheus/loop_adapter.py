@@ -24,6 +24,7 @@ from probe.client.transport import Transport
 from probe.config.prometheus import PrometheusConfig
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json, size_text
 from probe.core.text import one_line
+from probe.prometheus.refusals import SET, is_page, of_error, of_status
 
 _OK = 200
 _MAX_ERROR_BYTES = 4096
@@ -45,34 +46,6 @@ class AnswerError(ValueError):
 
 class RefusalError(AnswerError):
     """A question that is refused, by the answer or before it is sent. The message has the fix."""
-
-
-_SET = "set prometheus.token_file, basic_auth or headers"
-_PATH, _LIMIT = "check the path of prometheus.url", "raise the tenant's limit of queries"
-_PROXY = "give an address that is reached without that proxy"
-# For a status: what it means, the fix without credentials, and the fix with some.
-_REFUSALS: Mapping[int, tuple[str, str, str]] = {
-    401: (
-        "Prometheus asks for credentials",
-        f"{_SET}, such as the tenant's X-Scope-OrgID",
-        "it does not take these: check prometheus.token_file, basic_auth and headers",
-    ),
-    403: (
-        "Prometheus forbids the question",
-        f"{_SET}, or cert_file",
-        "give these credentials, or this tenant, the right to query",
-    ),
-    404: ("there is no query API at this address", _PATH, _PATH),
-    407: ("a proxy asks for credentials", _PROXY, _PROXY),
-    429: ("Prometheus limits its questions", _LIMIT, _LIMIT),
-}
-
-
-def refusal_of(status: int, *, has_credentials: bool) -> tuple[str, str] | None:
-    """Return what an HTTP status means and the fix; None for one that has no such fix."""
-    if (row := _REFUSALS.get(status)) is None:
-        return None
-    return row[0], row[2 if has_credentials else 1]
 
 
 def connect(config: PrometheusConfig, limits: AnswerLimits) -> PrometheusConnect:
@@ -137,7 +110,8 @@ class LoopAdapter(BaseAdapter):
         if url.startswith("https:"):
             tls()  # reads files, and so does not belong into the event loop
         response = _BoundedResponse(self._limits.json)
-        fetching = self._fetch(url, {**{n: str(v) for n, v in request.headers.items()}, **_HEADERS}, tls)
+        headers = {**{name: str(value) for name, value in request.headers.items()}, **_HEADERS}
+        fetching = self._fetch(url, headers, tls, has_certificate=cert is not None)
         response.status_code, body = asyncio.run_coroutine_threadsafe(fetching, self._loop).result()
         response.raw = BytesIO(body)
         response.request, response.url = request, url
@@ -150,7 +124,7 @@ class LoopAdapter(BaseAdapter):
             self._fetching.cancel()
 
     async def _fetch(
-        self, url: str, headers: Mapping[str, str], tls: Callable[[], ssl.SSLContext]
+        self, url: str, headers: Mapping[str, str], tls: Callable[[], ssl.SSLContext], *, has_certificate: bool
     ) -> tuple[int, bytes]:
         if self._is_closed:
             raise AnswerError("the question was cancelled")
@@ -167,9 +141,16 @@ class LoopAdapter(BaseAdapter):
                 body = await self._body(response)
         except (TimeoutError, httpx.TimeoutException):
             raise TimeoutError(f"no complete answer within {limit_s:g} s") from None
-        if (refusal := refusal_of(response.status_code, has_credentials=self._has_credentials)) is not None:
-            words = f": {one_line(body)}" if body.strip() and not _is_page(body) else ""
-            raise RefusalError(f"{refusal[0]} (HTTP {response.status_code}{words}); {refusal[1]}")
+        except (httpx.TransportError, OSError) as error:
+            found = of_error(str(error), is_plain=url.startswith("http:"), has_certificate=has_certificate)
+            if found is None:
+                raise
+            raise RefusalError(found) from None
+        status, is_known = response.status_code, self._has_credentials
+        if status != _OK and (
+            why := of_status(status, body, has_credentials=is_known, has_certificate=has_certificate)
+        ):
+            raise RefusalError(why)
         return response.status_code, body
 
     async def _body(self, response: httpx.Response) -> bytes:
@@ -198,9 +179,9 @@ class _BoundedResponse(Response):
 
     def json(self, **_: Any) -> Any:  # noqa: ANN401 - as in requests
         """Return the document. Raises ForeignJsonError, and AnswerError if it says that a part is missing."""
-        if _is_page(self.content):
+        if is_page(self.content):
             raise RefusalError(
-                f"the answer is not JSON but a web page, such as of a login; {_SET}, or fix prometheus.url"
+                f"the answer is not JSON but a web page, such as of a login; {SET}, or fix prometheus.url"
             )
         document = read_json(self.content, self._limits)
         if isinstance(document, dict):
@@ -221,11 +202,7 @@ def _check_complete(document: dict[str, Any]) -> None:
         raise AnswerError("the answer is partial: a store behind Prometheus does not answer")
 
 
-def _is_page(body: bytes) -> bool:
-    return body.lstrip()[:1] == b"<"
-
-
 def _redirect(to: httpx.URL) -> str:
     """Describe the destination without what may be secret in it."""
     origin = one_line(str(to.copy_with(userinfo=b"", path="/", query=None, fragment=None)), 100)
-    return f", a redirect to {origin}, which is not followed: fix prometheus.url, or {_SET} if that is a login"
+    return f", a redirect to {origin}, which is not followed: fix prometheus.url, or {SET} if that is a login"

@@ -15,7 +15,7 @@ from probe.core.foreign_json import JsonLimits
 from probe.core.objectives import Objectives
 from probe.core.request import Outcome
 from probe.core.snapshot import Histogram
-from probe.observe.server_past import ServerPast, histogram_of, names_of, once
+from probe.observe.server_past import GpuPast, ServerPast, histogram_of, names_of, once
 from probe.prometheus.gpu_past import gpus_of
 from probe.prometheus.loop_adapter import AnswerLimits
 from probe.prometheus.queries import Prometheus, Ranges
@@ -43,6 +43,7 @@ class PastReader:
         self._seconds = count * STEP_S
         self._scope = Scope(matchers)
         self._window_s = float(STEP_S)
+        self.gpu_error: str | None = None
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
     @property
@@ -63,11 +64,18 @@ class PastReader:
         interval_s = await self._interval_s()
         self._window_s = max(float(STEP_S), _LEAST_SCRAPES * interval_s)
         servers = {self._key(one.labels): one for one in found}
-        await self._fill(servers, objectives)
+        try:
+            await self._fill(servers, objectives)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
         kept = once(list(servers.values()))
         names = names_of([one.labels for one in kept])
         named = [replace(one, name=name) for one, name in zip(kept, names, strict=True)]
-        gpus = await gpus_of(self._prometheus, named, self.end_s, self._seconds, _LIMITS)
+        gpus: Mapping[str, Sequence[GpuPast]] = {}
+        try:
+            gpus = await gpus_of(self._prometheus, named, self.end_s, self._seconds, _LIMITS)
+        except TargetError as error:
+            self.gpu_error = str(error)
         return sorted((replace(one, gpus=gpus.get(one.name, ())) for one in named), key=lambda one: one.name)
 
     async def _find(self) -> list[ServerPast]:

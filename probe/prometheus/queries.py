@@ -111,7 +111,11 @@ class Prometheus:
         in the last eight days. Raises TargetError without an answer.
         """
         of = f'target={json.dumps(target)}, workload={json.dumps(workload)}, mode!="forecast"'
-        query = self._series("", f'__name__=~"{"|".join(series.name for series in _OF_RUNS)}"', of)
+        # By exact names, as Google's Managed Prometheus takes alone; `or` compares labels without the name.
+        query = " or ".join(
+            f'label_replace({self._series(series.name, of)}, "{_OF}", "{number}", "", "")'
+            for number, series in enumerate(_OF_RUNS)
+        )
         found: dict[float, CapacitySample] = {}
         for span_s, step_s in _HISTORY:
             start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (max(now_s - span_s, since_s), now_s))
@@ -299,6 +303,7 @@ def _samples(answer: list[dict[str, Any]]) -> dict[float, CapacitySample]:
     read: dict[tuple[str, str, str, float], dict[str, float]] = defaultdict(dict)
     for series in answer:
         labels = dict(series["metric"])
+        labels.pop(_OF, None)
         name, mode, model = labels.pop("__name__"), labels["mode"], labels.get("model", "")
         for at_s, value in series["values"]:
             if math.isfinite(number := float(value)):

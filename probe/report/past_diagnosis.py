@@ -87,6 +87,7 @@ class PastDiagnosis:
     objectives: Objectives
     servers: Sequence[ServerDiagnosis]
     gone: Sequence[ServerPast] = ()
+    gpu_error: str | None = None
 
     @property
     def fleets(self) -> Sequence[Fleet]:
@@ -224,6 +225,8 @@ def _notes(found: PastDiagnosis) -> Iterator[str]:
         names = ", ".join(one.name for one in found.gone[:_NAMED])
         more = f" and {len(found.gone) - _NAMED} more" if len(found.gone) > _NAMED else ""
         yield f"No longer reporting: {names}{more} (replaced, scaled down, or down without a scrape)."
+    if found.gpu_error is not None:
+        yield f"GPUs are unknown: {found.gpu_error}."
     many = len(found.servers)
     lacking = _grouped((line, one.past.name) for one in found.servers for line in one.lacking)
     unknown = _grouped(
@@ -289,6 +292,7 @@ def past_json(found: PastDiagnosis) -> dict[str, Any]:
         "seconds": found.seconds,
         "is_healthy": _is_healthy([one.verdict.health for one in found.servers]),
         "servers": [_server_json(one) for one in found.servers],
+        "gpu_error": found.gpu_error,
         "fleets": [_fleet_json(one) for one in found.fleets],
         "gone": [{"name": one.name, "labels": dict(one.labels)} for one in found.gone],
     }

@@ -36,6 +36,7 @@ SHAPES: dict[str, Values] = {
     "fleet": {**values("discovery"), **values("fleet")},
     "pair": {"replicas": 2, "config": {"lease": {}}, "persistence": {"enabled": False}},
     "operator": values("operator"),
+    "credentials": values("prometheus"),
     "ingress": {
         "externalUrl": "https://kneewatch.example.org",
         "ingress": {

@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import kubernetes_validate
+import trustme
 import yaml
 from typer.main import get_command
 
@@ -112,11 +113,14 @@ def configuration(manifests: list[Manifest], folder: Path) -> Config:
 
 
 def load(text: str, folder: Path, *, with_keys: bool = True) -> Config:
-    """A kneewatch.yml, with the files of API keys in `folder`."""
+    """A kneewatch.yml, with the files of API keys and of Prometheus' credentials in `folder`."""
     if with_keys:
-        for target in yaml.safe_load(text)["targets"]:
-            if "api_key_file" in target:
-                (folder / Path(target["api_key_file"]).name).write_text("sk-test\n")
+        found = yaml.safe_load(text)
+        for section in (*found["targets"], found.get("prometheus", {})):
+            for name in {"api_key_file", "token_file"} & section.keys():
+                (folder / Path(section[name]).name).write_text("sk-test\n")
+            if "ca_file" in section:
+                trustme.CA().cert_pem.write_to_path(folder / Path(section["ca_file"]).name)
         text = text.replace(KEYS, str(folder))
     file = folder / "kneewatch.yml"
     file.write_text(text)

@@ -41,6 +41,13 @@ def nginx_that_limits(program: str, folder: Path, server: str, status: int | Non
 
 
 @contextmanager
+def nginx_with(program: str, folder: Path, server: str, *servers: str) -> Iterator[str]:
+    """The same with further `server` blocks, which may pass requests to http://vllm."""
+    with _nginx(program, folder, (server,), _listens, http="".join(servers)) as url:
+        yield url
+
+
+@contextmanager
 def nginx_before_nothing(program: str, folder: Path) -> Iterator[str]:
     """The same before a port at which nothing listens."""
     with _nginx(program, folder, (f"http://127.0.0.1:{free_port()}",), _listens) as url:

@@ -1,7 +1,9 @@
 """A real Prometheus that scrapes and evaluates every second."""
 
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,10 +31,14 @@ class RealPrometheus:
         alertmanagers: Sequence[str] = (),
         every: str = "1s",
         jobs: Sequence[dict[str, Any]] = (),
+        web_config: Path | None = None,
     ) -> None:
-        """Prepare the server. `jobs` are further entries of `scrape_configs` beside the one of the addresses."""
+        """Prepare the server. `jobs` are further entries of `scrape_configs` beside the one of the addresses;
+        `web_config`: the file with its TLS and logins, by which it is ready as soon as it listens.
+        """
         self.port = free_port()
-        self.base_url = f"http://127.0.0.1:{self.port}"
+        self.base_url = f"{'http' if web_config is None else 'https'}://127.0.0.1:{self.port}"
+        self._is_guarded = web_config is not None
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "prometheus.yml"
         config.write_text(
@@ -50,6 +56,7 @@ class RealPrometheus:
         )
         self._command = [binary, f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
         self._command += [f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn"]
+        self._command += [f"--web.config.file={web_config}"] if web_config is not None else []
         self._log = folder / "prometheus.log"
         self._process: Process | None = None
 
@@ -92,6 +99,10 @@ class RealPrometheus:
         return data
 
     def _is_ready(self) -> bool:
+        if self._is_guarded:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+                return True
+            return False
         try:
             return httpx.get(f"{self.base_url}/-/ready", timeout=5, trust_env=False).is_success
         except httpx.HTTPError:
