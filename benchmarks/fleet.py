@@ -9,8 +9,8 @@ canary every 30 s and makes forecasts. A Prometheus, where one is installed, scr
 
 For the first minutes there is too little evidence for a forecast; what canaries are late by then is compared with what
 they are late by afterwards. CPU and memory are read from /proc, of the processes that compute forecasts too; the rest
-from /metrics. The budget of forecasts lets the age of all of them be foretold: `round_min` is how long it takes to make
-two for each target. Exits 1 where a limit is missed.
+from /metrics. The budget of forecasts lets the age of all of them be foretold: `round_min` is how long a turn of each
+target takes. Exits 1 where a limit is missed.
 """
 
 import argparse
@@ -58,6 +58,7 @@ LOADS = 0.2, 0.8  # of the capacity
 _WARM_S, _UNTIL_FORECASTS_S = 45.0, 165.0  # twelve scrapes are needed for one
 _TICKS = 100.0  # of a second, in /proc
 _AGE, _FORECASTS = "kneewatch_capacity_last_success_timestamp_seconds", 'mode="forecast"'
+_TURN, _OF_FORECASTS = "kneewatch_task_last_success_timestamp_seconds", 'task="forecast"'
 BUDGET = Config.model_fields["forecast_cores"].default
 
 
@@ -300,12 +301,12 @@ def measure(minutes: float, url: str, pid: int, prometheus: Prometheus, targets:
     from_s, cpu, of_children, of_rules = time.monotonic(), cpu_s(pid), children_s(pid), prometheus.used()
     pages: list[tuple[float, int, int]] = []
     helpers: list[float] = []
-    made: set[tuple[str, float]] = set()
+    turns: set[tuple[str, float]] = set()
     while time.monotonic() < began + 60 * minutes:
         page, took = get(f"{url}/metrics")
         pages.append((took, len(page), page.count("\n")))
         helpers.append(helpers_mib(pid))
-        made.update(samples(page, _AGE, _FORECASTS))
+        turns.update(samples(page, _TURN, _OF_FORECASTS))
         time.sleep(SCRAPE_S)
     after, _ = get(f"{url}/metrics")
     seconds = time.monotonic() - from_s
@@ -327,7 +328,9 @@ def measure(minutes: float, url: str, pid: int, prometheus: Prometheus, targets:
         "page_lines": pages[-1][2],
         "status_page_s": round(status_s, 3),
         "status_page_bytes": len(status),
-        "forecasts": forecasts_of(after, len(made), targets, children_s(pid) - of_children),
+        "forecasts": forecasts_of(
+            after, len(turns.difference(samples(quiet, _TURN, _OF_FORECASTS))), targets, children_s(pid) - of_children
+        ),
         "late_without_forecasts": late(first, quiet),
         "late": late(quiet, after),
         "outcomes": outcomes(after),
@@ -336,18 +339,22 @@ def measure(minutes: float, url: str, pid: int, prometheus: Prometheus, targets:
     }
 
 
-def forecasts_of(page: str, made: int, targets: int, spent_s: float) -> dict[str, object]:
-    """Return how old forecasts are, what one costs, and how long a round of two for each target takes in the budget."""
+def forecasts_of(page: str, turns: int, targets: int, spent_s: float) -> dict[str, object]:
+    """Return how old forecasts are, what a target's turn costs, and how long a round of all takes within the budget.
+
+    A turn is up to two forecasts; `turns`: those that have ended.
+    """
     known = dict(samples(page, _AGE, _FORECASTS))
     ages = sorted((time.time() - at_s) / 60 for at_s in known.values())
-    each_s = spent_s / made if made else 0.0
+    each_s = spent_s / turns if turns else 0.0
     return {
         "targets_with_one": len({re.search(r'target="([^"]+)"', labels)[1] for labels in known}),  # type: ignore[index]
-        "made": made,
-        "cpu_s_each": round(each_s, 2),
+        "forecasts": len(known),
+        "turns": turns,
+        "cpu_s_a_turn": round(each_s, 2),
         "oldest_min": round(ages[-1], 1) if ages else None,
         "median_min": round(statistics.median(ages), 1) if ages else None,
-        "round_min": round(2 * targets * each_s / BUDGET / 60, 1),
+        "round_min": round(targets * each_s / BUDGET / 60, 1),
     }
 
 
@@ -373,7 +380,7 @@ def missed(found: Mapping[str, Any], *, has_users: bool) -> list[str]:
         f"{memory:.0f} MiB, more than {MEMORY_MIB:g}": memory > MEMORY_MIB,
         f"1 % of canaries late by more than {LATE_S:g} s": not float(canaries) <= LATE_S,
         f"/metrics took {page_s:.2f} s, more than {PAGE_S:g}": page_s > PAGE_S,
-        "no forecast was made": has_users and not of["made"],
+        "no forecast was made": has_users and not of["forecasts"],
         f"a round of forecasts takes {of['round_min']} min, more than {AGE_MIN:g}": of["round_min"] > AGE_MIN,
     }
     return [words for words, is_so in said.items() if is_so]

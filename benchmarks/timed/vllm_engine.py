@@ -1,4 +1,6 @@
-"""vLLM's own scheduler in the place of the simulated one, and a search on it: `python -m benchmarks.timed.vllm_engine`.
+"""vLLM's own scheduler in the place of the simulated one, and a search on it.
+
+    KNEEWATCH_SIMULATOR=interpreted python -m benchmarks.timed.vllm_engine
 
     [CASE ...]            of cases.py; else those with groups of layers
     --seeds 0             the runs of each
@@ -6,7 +8,8 @@
     --vllm-python FILE    the Python of `make vllm`
 
 The search begins cold, as those of benchmarks/capacity/cold.py, and reads the KV cache sizes that vLLM states. vLLM
-schedules synchronously here, in a process of its own (vllm_steps.py).
+schedules synchronously here, in a process of its own (vllm_steps.py). No other engine can take the place of a compiled
+one, hence the variable.
 """
 
 import argparse
@@ -23,6 +26,7 @@ from benchmarks.capacity import cold
 from benchmarks.capacity.timed_cases import PREFIX
 from benchmarks.timed.cases import ALL, HYBRIDS, Case
 from benchmarks.timed.live_forecasts import snapshots
+from probe import simulator
 from probe.core.snapshot import KV_SIZES, ServerSnapshot
 from probe.simulator import replica
 from probe.simulator.cost import Profile
@@ -151,6 +155,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--vllm-python", default=".vllm/bin/python")
     options = parser.parse_args()
+    if simulator.KIND == "compiled":
+        parser.error("the simulator is compiled; set KNEEWATCH_SIMULATOR=interpreted")
     for name in options.cases:
         with scheduled_by_vllm(ALL[name], options.model, options.vllm_python):
             for seed in map(int, options.seeds.split(",")):

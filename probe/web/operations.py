@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -19,6 +20,7 @@ T = TypeVar("T")
 _MAX_SHARE = 0.2
 _FORMATS = {False: "text/plain", True: "application/openmetrics-text"}
 _RELOAD_PAUSE_S = 1.0
+_RENDERERS = 2
 # The quickest: a page of series repeats itself, so even this makes it a fraction.
 _GZIP_LEVEL = 1
 
@@ -66,6 +68,8 @@ class Operations:
         self._monitor = monitor
         self._reload = Coalesced(monitor.reload, _RELOAD_PAUSE_S)
         self._config = Coalesced(partial(asyncio.to_thread, monitor.config_text))
+        # Not the loop's own threads: name servers that do not answer may hold all of them, and the page for seconds.
+        self._renderers = ThreadPoolExecutor(_RENDERERS, "metrics")
         # A page of 200 targets takes 6 MB, and its text as much again while it is made.
         self._metrics = {
             (is_open, is_packed): Coalesced(partial(self._render, accept, is_packed=is_packed))
@@ -100,7 +104,8 @@ class Operations:
         return PlainTextResponse("Configuration reloaded.\n")
 
     async def _render(self, accept: str, *, is_packed: bool) -> tuple[bytes, str]:
-        return await asyncio.to_thread(self._page, accept, is_packed)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._renderers, self._page, accept, is_packed)
 
     def _page(self, accept: str, is_packed: bool) -> tuple[bytes, str]:  # noqa: FBT001 - passed on by to_thread
         page, content_type = self._monitor.page.render(accept)

@@ -1,11 +1,44 @@
 """A function for many callers: how often it runs, and whose result each of them gets."""
 
 import asyncio
+from threading import Event
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from both_loops import Run
 
-from probe.web.operations import Coalesced
+from probe.web.operations import Coalesced, Operations
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from probe.web.monitor_protocol import Monitor
+
+
+@pytest.mark.fault(
+    "ST124",
+    "All threads of the event loop wait, such as for name servers that do not answer",
+    area="Starvation",
+    users_see="nothing",
+    stays="/metrics is answered at once",
+)
+def test_metrics_need_no_thread_that_waits_for_others(run: Run) -> None:
+    held = Event()
+
+    async def main() -> None:
+        waiting = [asyncio.get_running_loop().run_in_executor(None, held.wait) for _ in range(40)]
+        page = SimpleNamespace(render=lambda accept: (b"up 1", accept))
+        operations = Operations(cast("Monitor", SimpleNamespace(page=page, reload=None, config_text=None)))
+        request = cast("Request", SimpleNamespace(headers={}))
+        try:
+            async with asyncio.timeout(10):
+                assert (await operations.metrics(request)).body == b"up 1"
+        finally:
+            held.set()
+            await asyncio.gather(*waiting)
+
+    run(main())
 
 
 class Counted:
