@@ -118,6 +118,8 @@ def test_a_browser_shows_target_and_outcome(browser: Browser, monitor: Monitor) 
     text = _text(browser)
     assert "http://127.0.0.1" in text  # the server's address
     assert "vllm 0.32" in text
+    day = _text(browser, "#fold-day")
+    assert re.search(r"canaries p95 [\d.]+ m?s [\d.]+ m?s at \d\d:\d\d UTC", day), day
     assert all(ink > 1000 for ink in browser.evaluate(_INK))
 
 
