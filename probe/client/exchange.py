@@ -68,21 +68,33 @@ class Exchange:
         )
 
 
+# A worker looks at all its answers in flight at once, and a fast server may have said megabytes in each. So one is
+# parsed by pieces, to its first token only, and of a stream without any so much at each look.
+_PIECE, _A_LOOK = 4096, 2**16
+
+
 class FirstToken:
-    """Looks for the first token of an answer in flight: each read is parsed once, none after that token."""
+    """Looks for the first token of an answer in flight: each byte is parsed once, few after that token."""
 
     def __init__(self, api: Api) -> None:
         self._reader = answer_reader(api) if api.generates else None
-        self._parsed = 0
+        self._parsed = self._within = 0  # whole reads, and bytes of the next one
 
     def has_come(self, received: ResponseBuffer) -> bool:
         """Return whether the answer so far has a token, or is none that could have one."""
-        if self._reader is None or received.status != _OK:
+        reader = self._reader
+        if reader is None or received.status != _OK:
             return True
-        if not self._reader.events and self._parsed < len(received.reads):
-            self._reader.read(received.reads[self._parsed :])
-            self._parsed = len(received.reads)
-        return self._reader.events > 0
+        left = _A_LOOK
+        while left > 0 and not reader.events and self._parsed < len(received.reads):
+            at_ns, since_ns, data = received.reads[self._parsed]
+            piece = data[self._within : self._within + _PIECE]
+            reader.read([(at_ns, since_ns, piece)])
+            left -= len(piece)
+            self._within += len(piece)
+            if self._within >= len(data):
+                self._parsed, self._within = self._parsed + 1, 0
+        return reader.events > 0
 
 
 @dataclass(slots=True)
