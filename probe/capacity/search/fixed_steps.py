@@ -5,9 +5,12 @@ from dataclasses import replace
 
 from probe.capacity.search.knee import MANY_REQUESTS, find_knee, is_long
 from probe.capacity.search.load_words import describe_load
+from probe.core.reasons import MIN_REQUESTS
 from probe.core.result import Capacity, Stopped
 from probe.core.snapshot import ServerSnapshot
-from probe.core.step import Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
+from probe.core.step import MAX_EXTENSION, Pattern, StepPlan, StepRun, StepSummary, TrafficBeside
+
+_MARGIN = 1.2  # for answers that take longer than the unloaded one, and for rates that chance lowers
 
 
 class FixedSteps:
@@ -75,15 +78,17 @@ class FixedSteps:
         return replace(best.plan, requests=max(round(seconds * best.throughput_rps), best.plan.requests))
 
 
-def _at_least(plan: StepPlan, seconds: float) -> StepPlan:
-    """Return a timed step as long as an answer, or longer.
+def _at_least(plan: StepPlan, answer_s: float) -> StepPlan:
+    """Return a timed step as long as an answer, and so long that it can be judged once it is extended; or longer.
 
     In a shorter one the users of a closed loop send nothing after the warm-up, and an open loop does not fill.
     """
     arrivals = plan.arrivals
     is_replay = arrivals is not None and arrivals.pattern is Pattern.REPLAY
-    if plan.requests is not None or is_replay or plan.seconds >= seconds:
+    if plan.requests is not None or is_replay or plan.seconds >= answer_s:
         return plan
+    requests_s = MIN_REQUESTS * answer_s / plan.concurrency if arrivals is None else MIN_REQUESTS / arrivals.rate_rps
+    seconds = max(answer_s, _MARGIN * requests_s / (1 + MAX_EXTENSION))
     longer = seconds / plan.seconds
     if arrivals is not None:
         arrivals = replace(arrivals, ramp_s=longer * arrivals.ramp_s)

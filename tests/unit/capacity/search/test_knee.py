@@ -512,7 +512,7 @@ def test_nothing_is_repeated_where_nothing_held() -> None:
     "CO64",
     "Fixed steps that are shorter than an answer",
     area="Configuration",
-    users_see="steps as long as an unloaded answer; without that a closed loop sent nothing after the warm-up",
+    users_see="steps as long as an unloaded answer, and so long that 20 are answered once a step is extended",
     stays="steps that are longer are as asked for",
 )
 def test_a_timed_step_is_at_least_as_long_as_an_answer() -> None:
@@ -523,11 +523,14 @@ def test_a_timed_step_is_at_least_as_long_as_an_answer() -> None:
     plans = FixedSteps([closed, rising, replayed, counted, long])
     answer = replace(plain_step(1, 1.0, []), e2e_s=Distribution(max=80.0), ttft_s=Distribution(max=20.0))
     plans.observe_idle((), answer, TrafficBeside())
-    assert plans.next_step() == replace(closed, seconds=60.0, warm_up_s=12.0)
+    assert plans.next_step() == replace(closed, seconds=120.0, warm_up_s=24.0), "three times that are 24 answers"
     assert plans.next_step() == replace(
         rising, seconds=60.0, warm_up_s=12.0, arrivals=Arrivals(Pattern.RISING, 2.0, ramp_s=12.0)
     )
     assert [plans.next_step() for _ in range(3)] == [replayed, counted, long]
+    many = FixedSteps([replace(closed, concurrency=64)])
+    many.observe_idle((), answer, TrafficBeside())
+    assert many.next_step() == replace(closed, concurrency=64, seconds=60.0, warm_up_s=12.0)
 
 
 def test_a_load_that_broke_with_fewer_users_than_in_the_step_that_held_is_no_upper_bound() -> None:
