@@ -17,7 +17,7 @@ from probe.report.knee_text import is_not_reached, knee_line, limit_words
 from probe.report.provenance_text import provenance_lines
 from probe.report.sent_text import sent_lines
 from probe.report.setting_findings import replicas_words
-from probe.report.sweep_text import sweep_lines
+from probe.report.sweep_text import sweep_advice, sweep_lines
 from probe.report.workload_text import workload_lines
 
 _LINE = 500
@@ -118,7 +118,8 @@ def advice(result: CapacityResult) -> str:
         more = ended.advice if ended.kind is ReasonKind.BUDGET else "run again with more load to find the knee"
         return f"no objective was broken: {capacity.advice or more}."
     trip = reasons.find(reasons.TRIPS, capacity.limiting)
-    fix = capacity.advice or _FIXES.get(capacity.limiting or "") or (trip and trip.advice)
+    shown = sweep_advice(result) if capacity.bottleneck is None else None
+    fix = capacity.advice or shown or _FIXES.get(capacity.limiting or "") or (trip and trip.advice)
     return (
         f"{fix}." if fix else f"plan with at most {number(capacity.lower or capacity.requests_per_second)} requests/s."
     )

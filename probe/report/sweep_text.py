@@ -32,19 +32,19 @@ def sweep_lines(result: CapacityResult) -> list[tuple[str, str]]:
     if result.capacity.mode == "forecast":
         return []
     levels = levels_of(result)
-    lines = level_lines(levels, result.context.flags, result.capacity.roofline)
+    lines = level_lines(levels, result.context.flags, result.capacity.roofline, with_advice=False)
     return [line for line in lines if line[0] != "Bottleneck" or result.capacity.bottleneck is None]
 
 
 def level_lines(
-    levels: Sequence[Level], flags: Mapping[str, str], roofline: Roofline | None = None
+    levels: Sequence[Level], flags: Mapping[str, str], roofline: Roofline | None = None, *, with_advice: bool = True
 ) -> list[tuple[str, str]]:
-    """Return labels and sentences on these levels."""
+    """Return labels and sentences on these levels; `with_advice`: on the bottleneck too."""
     judged = [level for level in levels if level.is_judged]
     lines = [("Growth", _growth(judged))] if len(judged) > 1 else []
     lines += [("Saturation", _saturation(judged))] if len(judged) > 1 else []
     found = verdict(levels, flags, roofline) if len(levels) > 1 else None
-    lines += [("Bottleneck", _verdict_words(found))] if found is not None else []
+    lines += [("Bottleneck", _verdict_words(found, with_advice=with_advice))] if found is not None else []
     lines += [("Tail", words) for words in _tails(judged)]
     lines += [("E2E", words) for words in _sums(judged)]
     return lines
@@ -83,10 +83,17 @@ def _more(before: Level, after: Level) -> str:
     return f"throughput gains {share:+.0%} from {before.load:g} to {after.words}"
 
 
-def _verdict_words(found: Verdict) -> str:
+def sweep_advice(result: CapacityResult) -> str | None:
+    """Return how to relieve the bottleneck that the steps show; None where they show none that is known."""
+    levels = levels_of(result)
+    found = verdict(levels, result.context.flags, result.capacity.roofline) if len(levels) > 1 else None
+    return _ADVICE.get(found.name) if found is not None else None
+
+
+def _verdict_words(found: Verdict, *, with_advice: bool) -> str:
     if found.name == LOAD:
         return f"none up to {found.level.words}: {found.evidence}"
-    advice = _ADVICE.get(found.name)
+    advice = _ADVICE.get(found.name) if with_advice else None
     return f"{found.name}, at {found.level.words}: {found.evidence}{f'; {advice}' if advice else ''}"
 
 

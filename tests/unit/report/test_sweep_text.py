@@ -18,6 +18,7 @@ from probe.core.step import (
     StepPlan,
     TokenCounts,
 )
+from probe.report.result_text import result_lines
 from probe.report.sweep_text import level_lines, sweep_lines
 
 # A vLLM repository's own sweep on an L4, 256 + 128 tokens: in flight, requests/s, TTFT, ITL, E2E in ms.
@@ -105,6 +106,17 @@ def test_the_limit_of_a_saturated_server_with_its_evidence(
     calm = ServerPeaks(kv_cache_usage_peak=0.4, running_peak=16, waiting_peak=0, preemptions=0)
     before, after = _step(16, 3.7, ttft=92, server=calm), _step(32, 3.8, ttft=92, server=calm)
     assert _lines(before, replace(after, **last), flags=flags)["Bottleneck"].startswith(said)
+
+
+def test_the_advice_of_a_result_is_that_of_the_limit_and_not_of_the_objective() -> None:
+    calm = ServerPeaks(kv_cache_usage_peak=0.4, running_peak=16, waiting_peak=0, preemptions=0)
+    steps = [_step(16, 3.7, server=calm), _step(32, 3.8, server=BUSY, broken=("ttft",))]
+    lines = dict(result_lines(result(steps=steps)))
+    assert lines["Limited by"] == "ttft"
+    assert lines["Advice"].startswith("requests wait because max_num_seqs are running: raise --max-num-seqs")
+    assert "raise" not in lines["Bottleneck"]
+    grows = [_step(1, 0.3), _step(4, 1.1, broken=("ttft",))]
+    assert dict(result_lines(result(steps=grows)))["Advice"].startswith("to raise capacity, shorten the wait")
 
 
 def test_a_wait_below_the_limit_of_running_requests_is_not_its_queue() -> None:
