@@ -22,6 +22,7 @@ def _failing(scale: float) -> Alert:
     window = duration(_FAILING_S / 3 * scale)
     return Alert(
         name="KneewatchDiscoveryFailing",
+        command=links.CHECK_FOUND,
         expr=f"min {by('discovery')} (min_over_time({names.DISCOVERY_FAILING.name}[{window}])) == 1",
         for_s=_FAILING_S * 2 / 3 * scale,
         severity="ticket",
@@ -48,6 +49,7 @@ def _too_few(scale: float) -> Alert:
     should = value_of(f"max({names.DISCOVERY_LEAST.name}{{{same(_DISCOVERY)}}})", _DISCOVERY, shown=COUNT)
     return Alert(
         name="KneewatchNothingFound",
+        command=links.CHECK_FOUND,
         expr=(
             f"{most} ({found}) < {least}\nand {most} (max_over_time({found}[{before}])) >= {least}\n"
             f"unless {most} ({names.DISCOVERY_FAILING.name}) == 1"
@@ -78,6 +80,7 @@ def incomplete_shards() -> str:
 def _shards(scale: float) -> Alert:
     return Alert(
         name="KneewatchShardsMismatch",
+        command=links.PODS,
         expr=incomplete_shards(),
         for_s=_SHARDS_S * scale,
         severity="ticket",

@@ -100,6 +100,7 @@ def _low(scale: float, thresholds: Thresholds) -> Alert:
     capacity = _of_mode("{capacity}", after=" requests/s)")
     return Alert(
         name="KneewatchHeadroomLow",
+        command=links.FORECAST,
         expr=expr,
         for_s=_LOW_FOR_S * scale,
         keep_s=_LOW_KEEP_S * scale,
@@ -190,6 +191,7 @@ def _disagrees(scale: float, thresholds: Thresholds) -> Alert:
     before = value_of(f"max({residual}{{{THIS}}})", ALERT, shown=PERCENT, before=lead, none="")
     return Alert(
         name="KneewatchForecastDisagrees",
+        command=links.FORECAST,
         expr=_disagreement(scale, thresholds[FORECAST_ERROR]),
         for_s=_DISAGREES_FOR_S * scale,
         keep_s=_DISAGREES_KEEP_S * scale,

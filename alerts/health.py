@@ -26,6 +26,7 @@ _INSTANCE_GONE_S = 1800.0
 _server_metrics_unreadable = partial(
     Alert,
     name="KneewatchServerMetricsUnreadable",
+    command=links.READ_METRICS,
     means="the server's metrics cannot be read; a page for a passive target, which nothing else watches",
     panels={
         links.PROBE: ["Unreadable servers", "Failed scrapes by reason", "Scrape duration"],
@@ -61,6 +62,7 @@ def _gone(scale: float) -> Alert:
     for_s = 300 * scale  # longer than a rollout of Kneewatch or a restart of Prometheus
     return Alert(
         name="KneewatchProbeGone",
+        command=links.PODS,
         expr=f"{of_a_dead_kneewatch(scale)}\nor {nothing_watched(scale)}",
         for_s=for_s,
         severity="page",
@@ -115,6 +117,7 @@ def _vanished(scale: float) -> Alert:
     name = "{{ or $labels.target $labels.discovery }}"
     return Alert(
         name="KneewatchTargetVanished",
+        command=links.SHOW_CONFIG,
         expr=of_a_changed_configuration(scale),
         for_s=600 * scale,
         severity="ticket",
@@ -135,6 +138,7 @@ def _instance_gone(scale: float) -> Alert:
     """Alert if a Kneewatch is gone while another one still watches. If none does, KneewatchProbeGone pages."""
     return Alert(
         name="KneewatchInstanceGone",
+        command=links.PODS,
         expr=f"{fewer(scale)}\nand {on()} {HEARTBEAT}\nunless {on()} ({incomplete_shards()})",
         for_s=_INSTANCE_GONE_S * scale,
         severity="ticket",

@@ -47,6 +47,7 @@ def instrument_alerts(scale: float = 1.0) -> list[Alert]:
 def _client_bound(reason: str, expr: str, for_s: float, summary: str, description: str) -> Alert:
     return Alert(
         name="KneewatchClientBound",
+        command=links.CPU,
         expr=expr,
         for_s=for_s,
         severity="ticket",
@@ -185,6 +186,7 @@ def _refused(scale: float) -> Alert:
     window = duration(_REFUSED_S / 2 * scale)
     return Alert(
         name="KneewatchConfigRefused",
+        command=links.CHECK_CONFIG,
         expr=f"max_over_time({names.CONFIG_TAKEN.name}[{window}]) == 0",
         for_s=_REFUSED_S / 2 * scale,
         severity="ticket",

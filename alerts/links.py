@@ -34,6 +34,29 @@ _PAGES = _exported(
 )
 
 
+# The first command of an alert, where Kneewatch runs; TARGET and DISCOVERY are the alert's labels.
+CONFIGURED = "-c /etc/kneewatch/kneewatch.yml"
+CHECK = f"kneewatch check {CONFIGURED} --target TARGET"
+CHECK_ALL = f"kneewatch check {CONFIGURED}"
+CHECK_FOUND = f"kneewatch check {CONFIGURED} --target DISCOVERY"
+FORECAST = f"kneewatch forecast {CONFIGURED} --target TARGET"
+READ_METRICS = f"{FORECAST} --seconds 15"
+CHECK_CONFIG = f"kneewatch config check {CONFIGURED}"
+SHOW_CONFIG = f"kneewatch config show {CONFIGURED}"
+CPU = "cat /sys/fs/cgroup/cpu.stat"
+# Where Kneewatch may be down, nothing can run in its container.
+PODS = "kubectl get pods -l app.kubernetes.io/name=kneewatch -o wide"
+
+
+def command(words: str) -> str:
+    """Return a template of a command that needs no editing: by kubectl if the alert has a namespace."""
+    names_of = words.replace("TARGET", "{{ $labels.target }}").replace("DISCOVERY", "{{ $labels.discovery }}")
+    namespace = "{{ with $labels.namespace }}%s{{ end }}"
+    if words == PODS:
+        return names_of.replace("kubectl", f"kubectl{namespace % ' -n {{ . }}'}", 1)
+    return f"{namespace % 'kubectl -n {{ . }} exec deploy/kneewatch -- '}{names_of}"
+
+
 @dataclass(frozen=True, slots=True)
 class Links:
     """Base addresses of links. `runbooks`: the runbook pages. `grafana`, `pages`: Grafana and the monitor's pages.

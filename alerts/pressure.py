@@ -444,6 +444,7 @@ def _roles(scale: float) -> Alert:
     filled = f"avg {by('discovery', 'role')} ({_grouped(usage)})"
     return Alert(
         name="KneewatchRolesUnbalanced",
+        command=links.CHECK_ALL,
         expr=f"{short} >= {_AT_LEAST}\nand {on('discovery')} (\n  {queue} == 0\n  and {filled} < {_ROOM:g}\n)",
         for_s=900 * scale,
         severity="ticket",

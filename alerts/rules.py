@@ -14,7 +14,7 @@ import yaml
 
 from alerts.alert_labels import AlertLabels
 from alerts.inhibitions import Inhibition, Route
-from alerts.links import Links
+from alerts.links import CHECK, Links, command
 from alerts.windows import duration
 
 _MANIFEST = "kneewatch"
@@ -56,8 +56,8 @@ class Alert:
     matching (`keep_firing_for`). `means`: the line of docs/alerts.md. `panels`: those that show its cause, by the uid
     of their dashboard (alerts/links.py); the alert links the first dashboard, the panels link the runbook.
     `silenced_by`, `route`: what Alertmanager does with it (alerts/inhibitions.py). `finds`: the faults that must make
-    it fire in the benchmark; `follows`: others that may; `unseen`: why none does. Alerts of one name have the same
-    values from `means` on.
+    it fire in the benchmark; `follows`: others that may; `unseen`: why none does. `command`: what to run first.
+    Alerts of one name have the same values from `means` on.
     """
 
     name: str
@@ -76,6 +76,7 @@ class Alert:
     finds: tuple[FaultKind, ...] = ()
     follows: tuple[FaultKind, ...] = ()
     unseen: str = ""
+    command: str = CHECK
 
     @property
     def dashboard(self) -> str:
@@ -93,6 +94,7 @@ class Alert:
                 "summary": self.summary,
                 "description": self.description,
                 "page_url": links.page(),
+                "command": command(self.command),
                 "dashboard_url": links.dashboard(self.dashboard),
                 "runbook_url": links.runbook(self.name),
             },

@@ -31,6 +31,7 @@ from probe.core import objectives as slo
 from probe.core.objectives import Objectives
 
 HERE = Path(__file__).parent
+_COMMANDS = {alert.name: alert.command for alert in build.alerts()}
 # An alert that never fires: promtool prints what fires in its place, with the texts.
 _ASKED = "its texts are asked for"
 _FAILURE = re.compile(r"\n    (?:name: .*\n    )?(?=alertname: |expr: )")
@@ -38,7 +39,8 @@ _TEXT = re.compile(r'(summary|description)="((?:[^"\\]|\\.)*)"')
 # What a template leaves where it lacks a value, and numbers as nobody says them: 1.397k, 8.374s, 0.0499999.
 _LONGEST = 170  # of a summary: two lines of a telephone
 _UNREADABLE = re.compile(
-    r"<no value>|NaN|Inf\b|%!|<<|\{\{|\b0 of 0\b|unknown of|\d[kMG]\b|\d\.\d{3}|  |\( |\d e[-+]|times as often"
+    r"<no value>|NaN(?! in their logits)|"
+    r"Inf\b|%!|<<|\{\{|\b0 of 0\b|unknown of|\d[kMG]\b|\d\.\d{3}|  |\( |\d e[-+]|times as often"
 )
 CASES = sorted(HERE.glob("*.test.yml"))
 
@@ -142,6 +144,8 @@ def _with_texts_asked(text: str) -> tuple[str, int]:
     case = yaml.load(text, yaml.CSafeLoader)
     count = 0
     for test in case["tests"]:
+        for command, annotations in (each for asked in test.get("alert_rule_test", ()) for each in _annotated(asked)):
+            annotations["command"] = command
         found = {
             (name, query["eval_time"])
             for query in test.get("promql_expr_test", ())
@@ -155,6 +159,21 @@ def _with_texts_asked(text: str) -> tuple[str, int]:
         test["alert_rule_test"] = [*test.get("alert_rule_test", ()), *asked]
         count += len(asked)
     return json.dumps(case), count
+
+
+def _annotated(asked: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the command of each expected alert with annotations, filled in by its labels, and the annotations."""
+    for one in asked["exp_alerts"] or ():
+        if "exp_annotations" in one:
+            labels = one["exp_labels"]
+            words = _COMMANDS[asked["alertname"]].replace("TARGET", labels.get("target", ""))
+            words = words.replace("DISCOVERY", labels.get("discovery", ""))
+            place = f" -n {labels['namespace']}" if "namespace" in labels else ""
+            if words.startswith("kubectl"):
+                words = words.replace("kubectl", f"kubectl{place}", 1)
+            elif place:
+                words = f"kubectl{place} exec deploy/kneewatch -- {words}"
+            yield words, one["exp_annotations"]
 
 
 def _with_pages(text: str) -> str:

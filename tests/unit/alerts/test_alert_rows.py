@@ -20,7 +20,10 @@ ROOT = Path(__file__).parents[3]
 RUNBOOKS = ROOT / "docs/runbooks"
 ALERTS = build.alerts()
 _NAME = re.compile(r'alertname="(\w+)"')
-HEADINGS = ["Meaning", "Impact", "First five minutes", "Causes", "Fixes", "When to ignore"]
+HEADINGS = ["First five minutes", "Decide", "Call", "Meaning", "Causes", "When to ignore"]
+FIRST = "1. Open the alert's `page_url`, and run its `command`."
+_DECISIONS = re.compile(r"^- \*\*(Scale|Roll back|Shed|Restart|Drain|Wait)\*\* ", re.MULTILINE)
+_WHEN = re.compile(r"^(At once|After 15 minutes|Within a working day|Before the next \w+)\b.*: ")
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +66,14 @@ def test_what_an_alert_names_and_needs_is_there(
     assert alert.severity in ({"none", "page"} if alert.name == "KneewatchTargetDown" else {"page", "ticket"})
     page = RUNBOOKS / f"{alert.name}.md"
     assert re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE) == HEADINGS
+    parts = dict(re.findall(r"^## (.+?)\n\n(.*?)(?=\n## |\Z)", page.read_text(), re.MULTILINE | re.DOTALL))
+    assert parts["First five minutes"].startswith(FIRST)
+    assert _DECISIONS.match(parts["Decide"]), "begin with what to do about the load or the deploy, or wait"
+    assert re.search(r"`kubectl .*(deploy|statefulset)/|\*\*Wait\*\*|`kubectl .*(pod|drain) |`helm ", parts["Decide"])
+    assert _WHEN.match(parts["Call"]), "say after how long whom to call"
     for cases in rule_tests:
         assert alert.name in cases, "tests/rules lacks a case in which it fires, or one in which it does not"
-    for column in ("means", "panels", "silenced_by", "route", "finds", "follows", "unseen"):
+    for column in ("means", "panels", "silenced_by", "route", "finds", "follows", "unseen", "command"):
         assert all(getattr(one, column) == getattr(alert, column) for one in of_name), column
 
 

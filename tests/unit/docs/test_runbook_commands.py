@@ -1,4 +1,4 @@
-"""The commands in runbooks: the first one works where Kneewatch runs, and `kneewatch` parses all of them."""
+"""The commands of alerts and runbooks: an alert's works where Kneewatch runs, and `kneewatch` parses all of them."""
 
 import asyncio
 import re
@@ -11,14 +11,12 @@ import pytest
 from mock_servers import mock_server
 from typer.main import get_command
 
+from alerts import build, links
 from probe.cli.main import app
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted((ROOT / "docs/runbooks").glob("*.md"))
-EXEC = "kubectl -n NAMESPACE exec deploy/kneewatch -- "
 FILE = "/etc/kneewatch/kneewatch.yml"
-# Where Kneewatch itself may be down or missing, nothing can run in its container.
-WITHOUT_KNEEWATCH = {"KneewatchInstanceGone", "KneewatchProbeGone", "KneewatchShardsMismatch"}
 _COMMAND = re.compile(r"(?:^|[`\s])(kneewatch (?:check|forecast|ramp|compare|config|alerts|dashboards) [^`\n#|]+)")
 # Run `kneewatch` without the right to write a file, as on a read-only root file system.
 _WRITES_NOTHING = """
@@ -33,14 +31,6 @@ main(sys.argv[1:])
 """
 
 
-def _first_command(page: Path) -> str:
-    """Return the first line of the block in the first step of "First five minutes"."""
-    steps = page.read_text().partition("## First five minutes\n")[2].partition("\n2. ")[0]
-    block = re.search(r"```sh\n(.*?)```", steps, re.DOTALL)
-    assert block is not None, f"{page.name}: the first step has no command"
-    return next(line.strip() for line in block[1].splitlines() if not line.strip().startswith("#"))
-
-
 def _parse(command: str) -> None:
     """Parse a command line as `kneewatch` does. Raise its usage error."""
     context, arguments = None, shlex.split(command)[1:]
@@ -53,15 +43,11 @@ def _parse(command: str) -> None:
         name, parser, arguments = parser.resolve_command(context, [*context._protected_args, *context.args])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_first_step_is_a_command_where_kneewatch_runs(page: Path) -> None:
-    command = _first_command(page)
-    if page.stem in WITHOUT_KNEEWATCH:
-        assert command.startswith("kubectl -n NAMESPACE get pods ")
-    else:
-        assert command.startswith(EXEC)
-        own = command.removeprefix(EXEC).partition(" | ")[0]
-        assert f" -c {FILE}" in own or own.startswith("cat /sys/")
+@pytest.mark.parametrize("words", sorted({alert.command for alert in build.alerts()}))
+def test_an_alert_s_command_is_one_that_its_image_or_kubectl_has(words: str) -> None:
+    if words not in (links.PODS, links.CPU):
+        assert f" -c {FILE}" in words
+        _parse(words)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -72,7 +58,7 @@ def test_the_command_line_takes_every_command_of_a_runbook(page: Path) -> None:
 
 def test_a_runbook_s_command_with_an_unknown_option_would_fail() -> None:
     """Else the test above could not."""
-    assert sum(len(_COMMAND.findall(page.read_text())) for page in PAGES) >= len(PAGES)
+    assert sum(len(_COMMAND.findall(page.read_text())) for page in PAGES) >= 10
     with pytest.raises(Exception, match="No such option"):
         _parse("kneewatch check -c FILE --targets TARGET")
 
@@ -93,12 +79,11 @@ def test_the_configuration_is_where_runbooks_look_for_it(file: str) -> None:
 
 @pytest.mark.slow
 def test_the_first_command_succeeds_and_writes_no_file(tmp_path: Path) -> None:
-    """A configured server, and all of a discovery, by the lines of two runbooks."""
+    """A configured server, and all of a discovery, by the commands of alerts."""
     asyncio.run(_run_first_commands(tmp_path))
 
 
 async def _run_first_commands(tmp_path: Path) -> None:
-    lines = {name: _first_command(ROOT / f"docs/runbooks/Kneewatch{name}.md") for name in ("TTFTBurn", "NothingFound")}
     async with mock_server() as server:
         address = server.url.removeprefix("http://")
         (tmp_path / "servers.json").write_text(f'[{{"targets": ["{address}"]}}]')
@@ -109,8 +94,8 @@ async def _run_first_commands(tmp_path: Path) -> None:
             f"targets: [{{name: TARGET, base_url: '{server.url}'}},"
             f" {{name: DISCOVERY, discover: {{file: {{files: ['{tmp_path}/servers.json']}}}}}}]\n"
         )
-        for line in lines.values():
-            arguments = shlex.split(line.removeprefix(EXEC).replace(FILE, str(file)))[1:]
+        for line in (links.CHECK, links.CHECK_FOUND):
+            arguments = shlex.split(line.replace(FILE, str(file)))[1:]
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-B", "-c", _WRITES_NOTHING, *arguments, cwd=ROOT, stdout=PIPE, stderr=STDOUT
             )
