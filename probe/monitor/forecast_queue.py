@@ -24,8 +24,6 @@ FORECAST = "forecast"  # the task
 ForecastWork = Callable[[Compute], Awaitable[float | None]]
 # A turn comes so much sooner than its interval, since it waits for others.
 _EARLY = 0.9
-# After a failure, such as a helper process that the kernel killed for memory.
-_AGAIN_S = 120.0
 # A helper process costs 50 MiB while it waits, and a quarter of a second of CPU to start.
 _KEEP_S = 60.0
 
@@ -127,7 +125,6 @@ class ForecastQueue:
             again_s = await turn.work(helper.compute)
             self._on_success(task)
         except Exception as error:  # noqa: BLE001 - whatever it is: others must go on
-            again_s = _AGAIN_S
             self._on_problem(task, "failed", error)
         finally:
             spent_s = helper.cpu_s - spent_s
