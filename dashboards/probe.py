@@ -150,10 +150,11 @@ def _footprint() -> list[PlacedPanel]:
     return [
         panels.timeseries(
             "CPU",
-            "Cores used by the monitor's process; forecasts and load run in processes of their own. Good: a small part"
-            " of one. Near one core the event loop lags, and measured latencies are too high.",
+            "Cores used by the monitor's process, and beside it by forecasts, at most forecast_cores; load runs in"
+            " processes of its own. Good: a small part of one. Near one core the event loop lags, and measured"
+            " latencies are too high.",
             unit="short",
-            queries=[Query(pace(names.CPU, ""), "cores")],
+            queries=[Query(pace(names.CPU, ""), "monitor"), Query(pace(names.FORECAST_CPU, ""), "forecasts")],
             no_value="Kneewatch is down",
         ),
         panels.timeseries(

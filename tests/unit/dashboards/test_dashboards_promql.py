@@ -36,7 +36,7 @@ OF_THE_PROCESS = {
     series.name
     for series in (names.LOOP_LAG, names.TASK_LATENESS, names.CPU, names.MEMORY, names.STARTED, names.BUILD_INFO,
                    names.CONFIG_TAKEN, names.CONFIG_TAKEN_AT, names.CONFIG_HASH, names.SHARD, names.SHARDS,
-                   names.DISCOVERED, names.DISCOVERY_FAILING)
+                   names.DISCOVERED, names.DISCOVERY_FAILING, names.FORECAST_CPU)
 }  # fmt: skip
 NOT_SHOWN = {
     names.gpu("DCGM_FI_DEV_FB_RESERVED").name,
