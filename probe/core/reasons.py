@@ -241,9 +241,11 @@ USERS_CHANGED = Reason(
     kind=ReasonKind.TRAFFIC,
     why="users sent much more, or less, than when the run began, so its loads are of different traffic",
     advice="measure at an hour when user traffic is steadier",
-    condition="only in a search. Users brought a step's load to 1.65 times the highest load that held: the step ends,"
-    " and the next one allows for them. Or their rate has changed since the run began, by more than 8 % of the capacity"
-    " and than chance explains (three standard deviations): the run ends, with a forecast at best",
+    condition="only in a search. Users brought a step's load to 1.65 times the highest load that held, over five"
+    " seconds or more, and chance does not explain it by their rate before (three standard deviations and two"
+    " requests): the step ends at the next scrape after their first tokens, and the next one allows for them. Or their"
+    " rate has changed since the run began, by more than 8 % of the capacity and than chance explains, or bursts of the"
+    " last minute leave no room for a step: the run ends, with a forecast at best",
     unseen="users who come or go",
 )
 

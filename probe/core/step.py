@@ -136,6 +136,7 @@ class StepPlan:
     `arrivals`): requests are sent at their scheduled times, with at most `concurrency` in flight. One more ends the
     step or, where the step `holds`, waits for an answer to one before; its latencies count from when it was due.
     `most_users_rps`: the rate of users at which its load leaves its bound, so that the guard ends it; None: no bound.
+    `usual_users_rps`: the rate at which they may have sent before it.
     """
 
     concurrency: int
@@ -146,6 +147,7 @@ class StepPlan:
     arrivals: Arrivals | None = None
     holds: bool = False
     most_users_rps: float | None = None
+    usual_users_rps: float = 0.0
 
     @property
     def is_pulse(self) -> bool:

@@ -34,6 +34,7 @@ USERS: dict[str, Callable[[float], float]] = {  # as shares of the capacity, so 
     "leave": lambda s: 0.5 if s < 33 else 0.02,
     "surge": lambda s: 0.1 if s < 45 else 0.5,
     "come in bursts": lambda s: 0.6 if int(s / 7) % 4 == 0 else 0.05,
+    "come in short bursts": lambda s: 0.6 if int(s / 5) % 4 == 0 else 0.1,
     "stay": lambda _: 0.2,
 }
 
@@ -53,13 +54,13 @@ def test_no_trial_exceeds_1_7_times_what_held_and_users_who_change_are_said(name
         if step.tripped is None and held_rps:
             assert step.load_rps <= 1.7 * held_rps
         held_rps = max(held_rps, step.load_rps if step.has_held else 0.0)
-    assert held_rps
+    assert held_rps or name.startswith("come in")  # a burst may end the only one
     assert (found.lower or 0.0) < TRUTH_RPS
+    assert found.upper is None or found.upper > TRUTH_RPS
     assert played.spoilt <= 0.04 * played.users
     if name in ("leave", "surge"):
         assert played.result.stopped == Stopped("guard", "users_changed")
         assert "users_changed" in str(found.reason)
         assert found.mode != "verified"
-        assert found.upper is None or found.upper > TRUTH_RPS
     elif name == "stay":
         assert played.result.stopped.reason != "users_changed"

@@ -10,14 +10,11 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from probe.capacity.search.live_users import BURST_S, at_most
 from probe.core.request import RequestRecord
 from probe.core.snapshot import ServerSnapshot
 from probe.core.step import StepPlan
 from probe.observe.user_load import requests_counted
-
-_NOW_S = 5.0  # a surge late in a step shows in its last seconds first
-_CHANCE = 2.0  # standard deviations of a Poisson number
-_BESIDE = 2.0  # requests more: a canary in flight, somebody who tries the server by hand
 
 
 class _Count(NamedTuple):
@@ -32,6 +29,7 @@ class StepUsers:
     def __init__(self, plan: StepPlan, before: ServerSnapshot | None, opens_ns: int) -> None:
         """Take `before`: the server without load; `opens_ns`: when the part of the step begins that is judged."""
         self._most_rps = math.inf if plan.most_users_rps is None else plan.most_users_rps
+        self._usual_rps = plan.usual_users_rps
         self._seconds, self._opens_ns = plan.seconds, opens_ns
         self._before = requests_counted(before) if before is not None else None
         self._due_ns, self._firsts_ns = array("q"), array("q")
@@ -58,19 +56,21 @@ class StepUsers:
         self._counts.append(_Count(at_ns, grown - sent, grown - begun))
 
     def are_too_many(self) -> bool:
-        """Return whether users surely send more than the step allows for: now, or over all that is judged."""
-        if len(self._counts) < 2:  # noqa: PLR2004 - before and now
-            return False
-        first, last = self._counts[0], self._counts[-1]
-        recent = next(each for each in reversed(self._counts) if each is first or self._since(each) >= _NOW_S)
+        """Return whether users surely sent more than the step allows for, since any moment in it.
+
+        That is more than at the rate of its bound, and than chance adds to their usual rate. In less than BURST_S they
+        may send as many as in BURST_S. Over all that is judged they may not, by chance either.
+        """
+        last = self._counts[-1]
         judged = next((each for each in self._counts if each.at_ns >= self._opens_ns), last)
-        allowed = self._most_rps * max(self._seconds, self._since(judged))
-        surges = any(last.least - each.most > _surely(self._most_rps * self._since(each)) for each in (first, recent))
-        return surges or last.least - judged.most > allowed
+        if last.least - judged.most > self._most_rps * max(self._seconds, self._since(judged)):
+            return True
+        return any(
+            last.least - each.most > self._allowed(max(self._since(each), BURST_S)) for each in self._counts[:-1]
+        )
+
+    def _allowed(self, seconds: float) -> float:
+        return max(self._most_rps * seconds, at_most(self._usual_rps * seconds))
 
     def _since(self, count: _Count) -> float:
         return (self._counts[-1].at_ns - count.at_ns) * 1e-9
-
-
-def _surely(expected: float) -> float:
-    return expected + _CHANCE * math.sqrt(expected) + _BESIDE

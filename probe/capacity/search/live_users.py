@@ -6,24 +6,37 @@ What a next step may send follows from the users of now.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from probe.capacity.model.replay import UserArrivals
 
+BURST_S = 5.0  # users who send more for a shorter time are no load that a server has to hold
 _NOW_S = 10.0  # what users sent in the last seconds counts where it differs from before beyond chance
-_CHANCE, _HARDLY_EVER = 2.0, 3.0  # standard deviations of a Poisson number
+_HARDLY_EVER, _NEVER = 3.0, 4.0  # standard deviations of a Poisson number: in a step, in a whole search
 _BESIDE = 2.0  # requests more: somebody tries the server by hand, or a canary is in flight
 
 
 @dataclass(frozen=True, slots=True)
 class LiveUsers:
-    """The rate of live users' requests, and over how many seconds it was measured."""
+    """The rate of live users' requests, and over how many seconds it was measured.
+
+    `burst_rps`: the highest rate for BURST_S that was seen lately, if chance does not explain it; else 0.
+    """
 
     rate_rps: float = 0.0
     seconds: float = 0.0
+    burst_rps: float = 0.0
 
-    def most_in(self, seconds: float) -> float:
-        """Return how many requests they send at most in so many seconds, if nothing but chance adds to them."""
-        return _at_most(self.rate_rps * seconds)
+    @property
+    def most_rps(self) -> float:
+        """Return the highest rate for BURST_S that is credible: by chance, or in a burst."""
+        expected = self.usual_rps * BURST_S
+        return max((expected + _HARDLY_EVER * math.sqrt(expected)) / BURST_S, self.burst_rps)
+
+    @property
+    def usual_rps(self) -> float:
+        """Return the rate at which they may usually send: the measured one and its standard error."""
+        return self.rate_rps + (math.sqrt(self.rate_rps / self.seconds) if self.seconds else 0.0)
 
     def has_changed(self, before: "LiveUsers", by_rps: float) -> bool:
         """Return whether they send more or less than before, by more than `by_rps` and than chance explains."""
@@ -40,8 +53,26 @@ def users_of_now(mean: LiveUsers, arrivals: Sequence[UserArrivals]) -> LiveUsers
         return mean
     last = counted(arrivals, arrivals[-1].to_s - _NOW_S)
     expected = mean.rate_rps * last.seconds
-    is_more = last.rate_rps * last.seconds > _at_most(expected)
+    is_more = last.rate_rps * last.seconds > at_most(expected)
     return last if is_more or last.has_changed(mean, 0.0) else mean
+
+
+def burst_of(arrivals: Sequence[UserArrivals], usual_rps: float) -> float:
+    """Return the highest rate of these arrivals for BURST_S, 0 where users who usually send so many send it by chance.
+
+    Of arrivals in a shorter time, as many in BURST_S.
+    """
+    sums = [0, *accumulate(each.count for each in arrivals)]
+    highest, first = LiveUsers(), 0
+    for last, each in enumerate(arrivals):
+        while first < last and each.to_s - arrivals[first + 1].from_s >= BURST_S:
+            first += 1
+        seconds = max(each.to_s - arrivals[first].from_s, BURST_S)
+        found = LiveUsers((sums[last + 1] - sums[first]) / seconds, seconds)
+        highest = max(highest, found, key=lambda one: one.rate_rps)
+    expected = usual_rps * highest.seconds
+    by_chance = expected + _NEVER * math.sqrt(expected) + _BESIDE
+    return highest.rate_rps if highest.rate_rps * highest.seconds > by_chance else 0.0
 
 
 def counted(arrivals: Sequence[UserArrivals], from_s: float = -math.inf) -> LiveUsers:
@@ -51,5 +82,6 @@ def counted(arrivals: Sequence[UserArrivals], from_s: float = -math.inf) -> Live
     return LiveUsers(sum(each.count for each in inside) / seconds, seconds) if seconds > 0 else LiveUsers()
 
 
-def _at_most(expected: float) -> float:
-    return expected + _CHANCE * math.sqrt(expected) + _BESIDE
+def at_most(expected: float) -> float:
+    """Return how many requests users send at most by chance, who usually send so many, and somebody beside them."""
+    return expected + _HARDLY_EVER * math.sqrt(expected) + _BESIDE

@@ -126,14 +126,16 @@ class Search:
         rate = self._next_rate()
         if rate is None:
             return self._plan_to_verify()
-        plan, users = self._plan_at(rate), self.state.users
-        if plan is None and users.rate_rps > self.state.watched.rate_rps:
-            self._changed = f"users came to {users.rate_rps:.3g} requests/s, which leaves no room for the next step"
-        return plan
+        return self._plan_at(rate)
 
-    def _plan_at(self, rate_rps: float, wanted_s: float = 0.0, *, is_bounded: bool = True) -> StepPlan | None:
-        has_model = not self._is_model_free
-        return plan_step(self.state, rate_rps, has_model=has_model, wanted_s=wanted_s, is_bounded=is_bounded)
+    def _plan_at(self, rate_rps: float, wanted_s: float = 0.0) -> StepPlan | None:
+        """Plan a step at this rate; None where users leave no room for it."""
+        users = self.state.users
+        plan = plan_step(self.state, rate_rps, has_model=not self._is_model_free, wanted_s=wanted_s)
+        if plan is None and (users.burst_rps or users.rate_rps > self.state.watched.rate_rps):
+            most_rps = max(users.burst_rps, users.rate_rps)
+            self._changed = f"users came to {most_rps:.3g} requests/s, which leaves no room for the next step"
+        return plan
 
     def _how_users_changed(self) -> str | None:
         """Return by how much users have changed since they were watched, if that is more than a verified interval.
@@ -201,7 +203,8 @@ class Search:
 
     def _what_would_verify(self, knee: KneeEstimate) -> str | None:
         """Return why a knee is not verified, with the command that may verify it; None if it is."""
-        state, plan = self.state, self._plan_at(VERIFYING_SHARE * knee.rate_rps, is_bounded=False)
+        state, near_rps = self.state, VERIFYING_SHARE * knee.rate_rps
+        plan = plan_step(state, near_rps, has_model=not self._is_model_free, is_bounded=False)
         caveat = shortcoming(state, knee)
         if caveat is not None and len(state.steps) >= _USUAL.steps and steps_lacking(state, knee):
             return f"{caveat}; {len(state.steps)} steps, the most of a search, were not enough"

@@ -15,7 +15,7 @@ from probe.capacity.model.server_model import ModelFit, ServerModel
 from probe.capacity.model.twin import NO_FRONT, Prediction, Twin, find_capacity, predict
 from probe.capacity.model.windows import join_windows, windows
 from probe.capacity.search.infer_limits import infer_chunk_tokens, infer_front_end, infer_pair_s
-from probe.capacity.search.live_users import LiveUsers, counted, users_of_now
+from probe.capacity.search.live_users import LiveUsers, burst_of, counted, users_of_now
 from probe.capacity.search.pulses import Pulse, guess_cost, measure_pulse
 from probe.capacity.search.search_step import (
     SearchStep,
@@ -41,6 +41,7 @@ QUICK_REQUESTS = 1200  # of a simulation for a ratio or a spread, in which chanc
 _PLANNING_REQUESTS = 2000  # simulated requests to plan the next step: a rate that is 5 % off is good enough
 _GUESS_REQUESTS = 400  # simulated requests for a first guess: pulses are rougher
 _LEAST_S = 1.0  # to know a rate of users by
+_LATELY_S = 60.0  # bursts of users that are longer ago are over
 _PAIR_STEPS = 3  # the highest steps, from which the cost of attention is inferred: lower ones have few long prompts
 
 
@@ -70,6 +71,7 @@ class SearchState:
         self.user_weight = 1.0  # how many of the workload's requests take as much capacity as one of theirs
         self.front_end_estimate = NONE
         self.unloaded_s = 1.0  # E2E of the unloaded baseline
+        self._bursts: list[tuple[float, float]] = []  # of users: until when, in seconds, and their rate
         self._guessed_rps = 0.0  # by the pulses
         self._is_stale = False  # there are data that `refresh` has not used
 
@@ -83,7 +85,8 @@ class SearchState:
             begin_ns, end_ns = snapshots[0].at_ns, snapshots[-1].at_ns
             mean = LiveUsers(beside.users.requests_per_second, (end_ns - begin_ns) * 1e-9)
             arrived = arrivals_between(snapshots, beside.probes, beside.users, (begin_ns, end_ns))
-            self.watched = self.users = users_of_now(mean, arrived)
+            self.watched = users_of_now(mean, arrived)
+            self._note_users(self.watched, arrived, end_ns)
         self._is_stale = True
 
     def add_pulse(self, step: StepSummary, snapshots: Sequence[ServerSnapshot]) -> None:
@@ -134,7 +137,8 @@ class SearchState:
         users = step.users if step.reason != CUT_SHORT.word else _users_of_cut(run, arrived)
         if users.requests_per_second is not None and snapshots:
             self.model.update_live_rate(users.requests_per_second, (snapshots[-1].at_ns - snapshots[0].at_ns) * 1e-9)
-            self.users = users_of_now(LiveUsers(users.requests_per_second, step.seconds), arrived)
+            now = users_of_now(LiveUsers(users.requests_per_second, step.seconds), arrived)
+            self._note_users(now, arrived, snapshots[-1].at_ns)
         own_rps = _offered_rps(step, run, tripped)
         self.steps.append(
             SearchStep(
@@ -145,6 +149,7 @@ class SearchState:
                 is_steady(in_window),
                 own_rps=own_rps,
                 users=users,
+                burst_rps=self.user_weight * _burst_over(users, arrived),
                 # This machine was late: its own stamps show nothing.
                 delay=measure_delay(run, step, join_windows(in_window)) if in_window and not step.is_late else None,
                 tails=tail_latencies(run, self.objectives),
@@ -153,6 +158,13 @@ class SearchState:
             )
         )
         self._is_stale = True
+
+    def _note_users(self, now: LiveUsers, arrived: Sequence[UserArrivals], at_ns: int) -> None:
+        """Keep the users of now, with their highest burst of the last minute."""
+        at_s = at_ns * 1e-9
+        burst_rps = burst_of(arrived, min(now.rate_rps, self.watched.rate_rps))
+        self._bursts = [*(each for each in self._bursts if each[0] > at_s - _LATELY_S), (at_s, burst_rps)]
+        self.users = replace(now, burst_rps=max(rps for _, rps in self._bursts))
 
     def refresh(self) -> None:
         """Recompute the twin, its replay of each step, and the forecast, if data were added."""
@@ -191,7 +203,11 @@ class SearchState:
         room_rps = self.capacity(replace(twin, live=self.model.live), near_rps, _PLANNING_REQUESTS)
         self.user_weight = max(self.forecast_rps - room_rps, 0.0) / rate_rps
         self.steps = [
-            replace(step, load_rps=total_rps(step.own_rps, step.users, self.user_weight))
+            replace(
+                step,
+                load_rps=total_rps(step.own_rps, step.users, self.user_weight),
+                burst_rps=self.user_weight * _burst_over(step.users, step.user_arrivals),
+            )
             if step.users.requests_per_second
             else step
             for step in self.steps
@@ -266,6 +282,12 @@ def _users_of_cut(run: StepRun, arrived: Sequence[UserArrivals]) -> UserLoad:
     found = counted(arrived, warm_up_s)
     found = found if found.seconds >= _LEAST_S else counted(arrived)
     return UserLoad(found.rate_rps) if found.seconds >= _LEAST_S else UserLoad()
+
+
+def _burst_over(users: UserLoad, arrived: Sequence[UserArrivals]) -> float:
+    """Return by how much users' highest burst exceeds their mean, in requests/s; 0 without one."""
+    mean_rps = users.requests_per_second or 0.0
+    return max(burst_of(arrived, mean_rps) - mean_rps, 0.0)
 
 
 def _offered_rps(step: StepSummary, run: StepRun, tripped: str | None) -> float:

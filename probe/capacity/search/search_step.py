@@ -29,7 +29,8 @@ _MOST_REPORT = 0.9  # a server that reports times does so for this share of requ
 class SearchStep:
     """One load and its result. `load_rps`: requests/s of all traffic, converted to the workload's requests.
 
-    `own_rps`: its own; `users`: those in it, also where it was cut short.
+    `own_rps`: its own; `users`: those in it, also where it was cut short; `burst_rps`: by how much they exceeded that
+    load for some seconds, where chance does not explain it.
     """
 
     load_rps: float
@@ -45,6 +46,12 @@ class SearchStep:
     would_stop_twin: bool = False  # the guard may stop the twin too, with the same requests
     own_rps: float = 0.0
     users: UserLoad = field(default_factory=UserLoad)
+    burst_rps: float = 0.0
+
+    @property
+    def highest_rps(self) -> float:
+        """Return the highest load that the server had in it: what broke, broke at this one, or below."""
+        return self.load_rps + self.burst_rps
 
     @property
     def has_held(self) -> bool:

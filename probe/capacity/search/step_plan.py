@@ -5,7 +5,7 @@
 
 import math
 
-from probe.capacity.search.search_state import TOP_SHARE, VERIFYING_SHARE, SearchState
+from probe.capacity.search.search_state import SAME_RATE, TOP_SHARE, VERIFYING_SHARE, SearchState
 from probe.capacity.search.unverified import Spending
 from probe.capacity.search.verdict import CLIMB_FACTOR, ENOUGH_REQUESTS
 from probe.core.reasons import MIN_REQUESTS
@@ -25,6 +25,8 @@ _MAX_GROWTH = 1.45
 _MAX_EARLY_GROWTH = 1.7  # the same far below the forecast
 # And by which its load may exceed it with more users than were expected: the guard ends the step there, a moment later.
 _MOST_GROWTH = 1.65
+# Where users send few requests, chance may bring a step to that limit for some seconds: a climb goes on by as much.
+_BESIDE_CHANCE = 1.3
 _EARLY_SHARE = 0.4  # of the forecast: below it is early
 _MORE_RUNNING = 0.7  # requests at a time by which a climb without any guess rises at least: few steps from one to many
 _MIN_GROWTH = 1.2  # the least: a step nearer to it shows little new
@@ -85,7 +87,7 @@ def plan_step(
 
     `has_model`: whether the forecast says how near the knee is; without it every step may be near. `wanted_s`: how
     long it should last with its warm-up, up to the longest step. `is_bounded`: send less where users of now, with the
-    most that chance adds to them, would bring the load to its bound.
+    most that chance or a burst adds to them, would bring the load to its bound.
     """
     own = rate_rps - state.live_rps
     if own <= 0:
@@ -101,8 +103,8 @@ def plan_step(
 
     most_users_rps = None
     if is_bounded:
-        own, most_users_rps = _bounded(state, rate_rps, own, seconds_at(own))
-    if own <= 0:
+        own, most_users_rps = _bounded(state, rate_rps, own)
+    if own <= 0 or (state.users.burst_rps and _is_repetition(state, rate_rps, own)):
         return None
     seconds = seconds_at(own)
     return StepPlan(
@@ -114,17 +116,32 @@ def plan_step(
         # few requests is extended.
         arrivals=Arrivals(Pattern.POISSON, own, counted_s=(warm_up_s, seconds, *[seconds] * (1 + MAX_EXTENSION))),
         most_users_rps=most_users_rps,
+        usual_users_rps=state.users.usual_rps,
     )
 
 
-def _bounded(state: SearchState, rate_rps: float, own_rps: float, seconds: float) -> tuple[float, float | None]:
-    """Return the rate to send, and the rate of users at which the load of the step leaves its bound; None: unknown."""
+def _is_repetition(state: SearchState, rate_rps: float, own_rps: float) -> bool:
+    """Return whether a step that was to be above what held sends no more than before, with what bursts leave of it."""
+    sent_rps = max((step.own_rps for step in state.steps if step.has_held), default=0.0)
+    return rate_rps > state.highest_held_rps * (1 + SAME_RATE) and own_rps <= sent_rps * (1 + SAME_RATE)
+
+
+def _bounded(state: SearchState, rate_rps: float, own_rps: float) -> tuple[float, float | None]:
+    """Return the rate to send, and the rate of users at which the load of the step leaves its bound; None: unknown.
+
+    It sends so little that the most users who are credible do not bring it there; where only chance would, at least
+    _BESIDE_CHANCE of what held, with as many users as usual.
+    """
     held_rps = state.highest_held_rps
     if not state.users.seconds or not state.user_weight:
         return min(own_rps, held_rps * _MAX_EARLY_GROWTH or math.inf), None
-    # Nothing has held yet: what is tried first is chosen by a guess, or by a forecast from users alone.
-    bound_rps = held_rps * _MOST_GROWTH or rate_rps * _MAX_GROWTH
-    own_rps = min(own_rps, bound_rps - state.user_weight * state.users.most_in(seconds) / seconds)
+    most_rps = state.user_weight * state.users.most_rps
+    # Nothing has held yet but users: what is tried first is chosen by a guess, or by a forecast from them alone.
+    bound_rps = held_rps * _MOST_GROWTH or max(rate_rps, most_rps) * _MAX_GROWTH
+    room_rps = bound_rps - most_rps
+    if not state.users.burst_rps:
+        room_rps = max(room_rps, held_rps * _BESIDE_CHANCE - state.live_rps)
+    own_rps = min(own_rps, room_rps)
     return own_rps, (bound_rps - own_rps) / state.user_weight
 
 

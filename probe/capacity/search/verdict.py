@@ -16,7 +16,7 @@ from probe.capacity.search.search_step import SearchStep
 from probe.capacity.search.unverified import MAX_VERIFIED_HALF, assumption, certainly_held_rps, is_crowded
 from probe.core import objectives as slo
 from probe.core import reasons
-from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, REJECTIONS, TOO_FEW, ReasonKind
+from probe.core.reasons import CLIENT_BOUND, CUT_SHORT, QUEUE, REJECTIONS, TOO_FEW, ReasonKind
 from probe.core.result import Capacity, Stopped
 from probe.core.step import StepSummary
 from probe.core.token_length import mean_length
@@ -31,6 +31,8 @@ _ROUNDING = 1e-6  # of a rate: rounding
 # As a logarithm: steps that pass a third above the model show only that their queue had no time to fill.
 _MAX_DISAGREEMENT = 0.3
 _SHORT_STEP = 0.17  # by which steps of 15 s find a knee too high at most, as queues near it grow for minutes
+_QUEUED_S = 10.0  # seconds whose requests fill the queue for which the guard stops a step
+_NINE_OF_TEN = 1.64  # standard deviations to each side: nine of ten
 _TOO_SHORT = "; its steps were too short for the longest queues to grow, so it may be lower"
 
 
@@ -67,11 +69,11 @@ def ceiling(state: SearchState) -> float:
     A load that the guard stopped as a precaution counts, foreseen by the twin or not.
     """
     foreseen = (step for step in _above(state) if step.is_precaution)
-    return min((step.load_rps for step in (*overloaded_steps(state), *foreseen)), default=math.inf)
+    return min((step.highest_rps for step in (*overloaded_steps(state), *foreseen)), default=math.inf)
 
 
 def _load(step: SearchStep) -> float:
-    return step.load_rps
+    return step.highest_rps
 
 
 def queue_limit(state: SearchState) -> str | None:
@@ -104,11 +106,11 @@ def _binomial(n: int, count: int, share: float) -> float:
 def _above(state: SearchState) -> list[SearchStep]:
     """Return the steps that broke an objective above every load that held."""
     held_rps = max((step.load_rps for step in state.steps if step.has_held), default=0.0)
-    return [step for step in state.steps if step.has_broken and step.load_rps > held_rps * (1 + _ROUNDING)]
+    return [step for step in state.steps if step.has_broken and step.highest_rps > held_rps * (1 + _ROUNDING)]
 
 
 def _is_foreseen(state: SearchState, step: SearchStep) -> bool:
-    if state.forecast_rps is None or step.load_rps > TOP_SHARE * state.forecast_rps:
+    if state.forecast_rps is None or step.highest_rps > TOP_SHARE * state.forecast_rps:
         return False
     if step.is_precaution:
         return step.would_stop_twin
@@ -121,10 +123,10 @@ def unforeseen_overload(state: SearchState, knee: KneeEstimate) -> str | None:
     The model does not have what such a load shows: most often a max_num_seqs that no poll showed.
     """
     stopped = [step for step in overloaded_steps(state) if step.tripped is not None and not step.is_precaution]
-    lowest = min((step for step in stopped if step.load_rps < knee.rate_rps), key=_load, default=None)
+    lowest = min((step for step in stopped if step.highest_rps < knee.rate_rps), key=_load, default=None)
     if lowest is None:
         return None
-    words = f"{lowest.load_rps:.3g} requests/s were too many ({lowest.tripped})"
+    words = f"{lowest.highest_rps:.3g} requests/s were too many ({lowest.tripped})"
     is_batch = state.model.max_num_seqs is None and lowest.tripped != REJECTIONS.word
     hint = f"; {SET_MAX_NUM_SEQS}" if is_batch else ""
     return f"{words}, which the model of this server does not say{hint}"
@@ -143,7 +145,7 @@ def find_doubt(state: SearchState) -> Doubt | None:
     if not state.forecast_rps:
         return None
     believed = f"by the model this server holds {state.forecast_rps:.3g}"
-    broken_rps = min((step.load_rps for step in overloaded_steps(state)), default=math.inf)
+    broken_rps = min((step.highest_rps for step in overloaded_steps(state)), default=math.inf)
     if broken_rps < _REFUTES * state.forecast_rps:
         return Doubt(broken_rps, f"{broken_rps:.3g} requests/s were too many; {believed}")
     # Only steps that should have broken by the model: where the queue has not filled, they hold on the twin as well.
@@ -194,7 +196,9 @@ def modelless_capacity(state: SearchState, steps: Sequence[StepSummary], stopped
     tripped = [step for step in state.steps if step.tripped is not None and step.has_broken]
     if tripped and not any(step.has_held for step in state.steps):
         lowest = min(tripped, key=_load)
-        words = f"the guard stopped every load that was tried, also {lowest.load_rps:.3g} requests/s ({lowest.tripped})"
+        words = (
+            f"the guard stopped every load that was tried, also {lowest.highest_rps:.3g} requests/s ({lowest.tripped})"
+        )
         return no_capacity(FORECAST, Cause(words, reasons.ENDED_BY_GUARD.advice), lowest.tripped)
     ended = reasons.find_end(stopped)
     if ended.kind in (ReasonKind.FAILURE, ReasonKind.BLIND, ReasonKind.TRAFFIC):
@@ -210,10 +214,7 @@ def model_capacity(state: SearchState, knee: KneeEstimate, caveat: str | None) -
     """Return the knee of a credible model: verified, or a forecast with the `caveat` that keeps it from being so."""
     # A load that was too high bounds the capacity whatever the model says. One that the guard stopped as a precaution
     # broke no objective, so the capacity may lie a little above it.
-    too_high_rps = min(
-        (step.load_rps * (1 + LEAST_SPREAD if step.is_precaution else 1.0) for step in overloaded_steps(state)),
-        default=math.inf,
-    )
+    too_high_rps, surely_rps = (_too_high_rps(state, deviations) for deviations in (1.0, _NINE_OF_TEN))
     if is_crowded(state, knee):
         return _lower_bound(state, knee, too_high_rps)
     rate = min(knee.rate_rps, too_high_rps)
@@ -230,7 +231,7 @@ def model_capacity(state: SearchState, knee: KneeEstimate, caveat: str | None) -
         mode=VERIFIED if caveat is None else FORECAST,
         requests_per_second=rate,
         lower=low,
-        upper=min(high, too_high_rps * (1 + MAX_VERIFIED_HALF)),
+        upper=min(high, surely_rps * (1 + MAX_VERIFIED_HALF)),
         output_tokens_per_second=rate * mean_length(state.model.workload.output_tokens),
         limiting=refuses or knee.limiting,
         bottleneck=limits.name if limits else None,
@@ -241,6 +242,21 @@ def model_capacity(state: SearchState, knee: KneeEstimate, caveat: str | None) -
         fitted_server=knee.fitted_server,
         reason=caveat,
     )
+
+
+def _too_high_rps(state: SearchState, deviations: float) -> float:
+    """Return the lowest load that was too high, in requests/s; infinite without any.
+
+    A queue that chance fills: with so many standard deviations more requests than planned in the seconds before.
+    """
+
+    def bound_rps(step: SearchStep) -> float:
+        if not step.is_precaution:
+            return step.highest_rps
+        by_chance = deviations / math.sqrt(step.load_rps * _QUEUED_S) if step.tripped == QUEUE.word else 0.0
+        return step.highest_rps * (1 + max(LEAST_SPREAD, by_chance))
+
+    return min((bound_rps(step) for step in overloaded_steps(state)), default=math.inf)
 
 
 def _lower_bound(state: SearchState, knee: KneeEstimate, too_high_rps: float) -> Capacity:

@@ -7,6 +7,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -15,6 +16,7 @@ from simulated_servers import CHAT as _LENGTHS
 
 from probe.capacity.run.step_users import StepUsers
 from probe.capacity.search.knee_estimate import KneeEstimate
+from probe.capacity.search.live_users import BURST_S
 from probe.capacity.search.search import Search
 from probe.core.reasons import CUT_SHORT, USERS_CHANGED
 from probe.core.snapshot import Histogram, ServerSnapshot, UserLoad
@@ -41,7 +43,7 @@ USERS: dict[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial really was. `extra`: requests above its bound in what was judged of it."""
+    """What a trial really was. `came_s`: when users came, after it began; `usual_rps`: their rate before."""
 
     own_rps: float
     users_rps: float
@@ -49,7 +51,9 @@ class Trial:
     tripped: str | None
     has_held: bool
     labelled_rps: float
-    extra: float
+    came_s: tuple[float, ...]
+    seconds: float
+    usual_rps: float
 
     @property
     def rps(self) -> float:
@@ -140,19 +144,32 @@ def _try(search: Search, server: Server, plan: StepPlan, held_rps: float) -> Tri
     )
     window = round(opens_s * 1e9), round(server.now_s * 1e9)
     run = StepRun(plan, tuple(records), window, (), is_cut_short=tripped is not None)
+    came_s = tuple(at_s - begin_s for at_s in server.arrivals if begin_s < at_s <= server.now_s)
+    seconds, usual_rps = server.now_s - begin_s, plan.usual_users_rps
     search.step_finished(summary, run, [*pages, *server.wait(1.0)], tripped)
     after = search.state.steps[-1]
     bound_rps = 1.7 * held_rps or math.inf
-    extra = (own_rps + users_rps - bound_rps) * (summary.seconds) if held_rps else -math.inf
-    return Trial(own_rps, users_rps, bound_rps, tripped, after.has_held, after.load_rps, extra)
+    return Trial(own_rps, users_rps, bound_rps, tripped, after.has_held, after.load_rps, came_s, seconds, usual_rps)
 
 
 def _is_kept(trial: Trial) -> bool:
-    """Return whether it kept the bound, or was ended soon: after no more requests than show it beyond chance."""
-    if trial.tripped is None:
-        return trial.rps <= trial.bound_rps * (1 + 1e-9)
-    in_five_s = 5 * max(trial.bound_rps - trial.own_rps, 0.0)
-    return trial.own_rps <= trial.bound_rps and trial.extra <= 3 * math.sqrt(in_five_s) + 4 + 2 * HOLDS_RPS
+    """Return whether it kept the bound, or was ended a moment after users had surely brought it there.
+
+    That is when they have sent more than at the rate of the bound, and than chance adds to their usual rate, since any
+    moment in it. Then the first token of one of them has to come, and a poll to count it; of Kneewatch's own requests
+    that wait for theirs, the server may have counted any.
+    """
+    if trial.tripped is None and trial.rps > trial.bound_rps * (1 + 1e-9):
+        return False
+    room_rps = max(trial.bound_rps - trial.own_rps, 0.0)
+    polled_s = [poll * POLL_S - TTFT_S for poll in range(math.ceil(trial.seconds / POLL_S))]  # but for the last
+    for from_s, to_s in combinations(polled_s, 2):
+        seconds = max(to_s - from_s, BURST_S)
+        by_chance = trial.usual_rps * seconds + 3 * math.sqrt(trial.usual_rps * seconds) + 2
+        came = bisect_right(trial.came_s, to_s) - bisect_right(trial.came_s, from_s)
+        if came > max(room_rps * seconds, by_chance) + trial.own_rps * TTFT_S + 1:
+            return False
+    return trial.own_rps <= trial.bound_rps
 
 
 @pytest.mark.fault(

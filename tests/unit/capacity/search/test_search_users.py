@@ -265,3 +265,44 @@ def test_fixed_steps_label_a_load_as_a_search_does() -> None:
     plan = StepPlan(50, 200.0, loop="open", arrivals=Arrivals(Pattern.POISSON, 4.0))
     held = replace(step(rps=4.0), plan=plan, users=users, seconds=200.0)
     assert find_knee([held], Stopped("done")).lower == total_rps(4.0, users) == 6.0
+
+
+# Users who send in bursts.
+
+
+def _with_bursts(state: SearchState, burst_rps: float, *, tripped: str | None = None) -> SearchStep:
+    """Add a step of 4 requests/s for 28 s whose users send at this rate for 7 of them, and hardly else."""
+    begin = 100 + 40 * len(state.steps)
+    own = tuple(record(start_s=begin + i / 4) for i in range(112))
+    burst = tuple(record(start_s=begin + 10 + i / burst_rps) for i in range(round(7 * burst_rps)))
+    plan = StepPlan(50, 28.0, loop="open", arrivals=Arrivals(Pattern.POISSON, 4.0, counted_s=(28.0,)))
+    run = StepRun(plan, own, (begin * 10**9, (begin + 28) * 10**9), (), is_cut_short=False)
+    summary = replace(
+        step(), plan=plan, seconds=28.0, users=UserLoad(len(burst) / 28), broken=("ttft",) * bool(tripped)
+    )
+    state.add_step(summary, run, _counted((*own, *burst), begin, begin + 29), tripped)
+    return state.steps[-1]
+
+
+def test_a_burst_of_users_leaves_the_next_step_less_and_a_larger_one_none() -> None:
+    steady, bursts = _state(1.0), _state(1.0)
+    _add(steady, 4.0, 1.0)
+    _with_bursts(bursts, 3.0)
+    usual, less = (plan_step(state, 7.0, has_model=True) for state in (steady, bursts))
+    assert usual is not None
+    assert less is not None
+    assert less.load == pytest.approx(1.65 * 4.75 - 3.0, rel=0.05)
+    assert less.load < usual.load - 0.5
+    search = Search(_LENGTHS, CHAT, explain=False)
+    search.state = _state(1.0)
+    _with_bursts(search.state, 8.0)
+    assert search._plan_at(9.0) is None
+    assert search.end_reason() == "users_changed"
+
+
+def test_a_load_that_broke_in_a_burst_broke_at_the_burst() -> None:
+    """By its mean, the upper end of the capacity lay below what the server holds."""
+    found = _with_bursts(_state(1.0), 8.0, tripped="queue")
+    assert found.load_rps == pytest.approx(6.0)
+    assert found.highest_rps == pytest.approx(12.0, rel=0.05)
+    assert _add(_state(4.0), 4.0, 4.0).highest_rps == pytest.approx(8.0)

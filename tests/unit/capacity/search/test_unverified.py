@@ -386,3 +386,17 @@ def test_a_model_whose_tpot_is_off_gets_the_steps_that_others_need_and_no_more()
         rates.append(plan.load)
     assert rates == [pytest.approx(rate) for rate in (5.0, 7.25, 9.5, 3.5)]
     assert str(search.capacity([_MANY], DONE).reason).startswith("TPOT was 1.13 times")
+
+
+@pytest.mark.parametrize(("tripped", "above"), [("queue", 1.64 / 8.5**0.5 / 10**0.5), ("kv_cache", 0.035)])
+def test_a_queue_that_chance_may_have_filled_leaves_room_above_its_load(tripped: str, above: float) -> None:
+    """Ten seconds had more requests than planned: by the plan, the upper end lay below what the server holds."""
+    search = _search(0.3)
+    _hold(search)
+    held = (replace(one, load_rps=8.0) for one in search.state.steps)
+    stopped = replace(search.state.steps[-1], load_rps=8.5, tripped=tripped)
+    stopped = replace(stopped, summary=replace(_MANY, reason="cut_short"))
+    search.state.forecast_rps, search.state.steps = 8.5, [*held, stopped]
+    search.state._is_stale = False
+    found = search.capacity([_MANY], DONE)
+    assert found.upper == pytest.approx(8.5 * (1 + above) * 1.08)
