@@ -33,6 +33,7 @@ class StepUsers:
         self._seconds, self._opens_ns = plan.seconds, opens_ns
         self._before = requests_counted(before) if before is not None else None
         self._due_ns, self._firsts_ns = array("q"), array("q")
+        self._surely = 0.0
         self._counts = [_Count(before.at_ns, 0.0, 0.0)] if before is not None else []
 
     def ended(self, record: RequestRecord) -> None:
@@ -53,7 +54,9 @@ class StepUsers:
         sent = sum(due_ns <= at_ns for due_ns in (*self._due_ns, *(record.scheduled_ns for record in in_flight)))
         begun = sum(first_ns <= at_ns for first_ns in self._firsts_ns) + sum(record.reads > 0 for record in in_flight)
         grown = counted - self._before - len(beside)
-        self._counts.append(_Count(at_ns, grown - sent, grown - begun))
+        # Users do not take a request back. A page that this machine read late has not counted what has begun since.
+        self._surely = max(self._surely, grown - sent)
+        self._counts.append(_Count(at_ns, grown - sent, max(grown - begun, self._surely)))
 
     def are_too_many(self) -> bool:
         """Return whether users surely sent more than the step allows for, since any moment in it.

@@ -25,6 +25,7 @@ class Step:
 
     most_rps: float
     usual_rps: float = 0.0
+    read_late_s: float = 0.0  # this machine was busy when the page had come
     is_held_back: bool = False  # a proxy passes an answer on when it has ended
     others: list[RequestRecord] = field(default_factory=list)
 
@@ -45,7 +46,9 @@ class Step:
                 replace(record(start_s=i / OWN_RPS), reads=int(not self.is_held_back and i / OWN_RPS + TTFT_S <= at_s))
                 for i in range(reported, round(at_s * OWN_RPS))
             ]
-            own = sum(i / OWN_RPS + TTFT_S <= at_s for i in range(round(at_s * OWN_RPS)))
+            own = sum(
+                i / OWN_RPS + TTFT_S <= at_s - self.read_late_s * (poll % 2) for i in range(round(at_s * OWN_RPS))
+            )
             canaries = sum(one.events.at_ns[0] <= at_s * 1e9 for one in self.others)
             counting.poll(page(at_s, 1000.0 + own + _came(rates, at_s) + canaries), flying, self.others)
             if counting.are_too_many():
@@ -86,6 +89,7 @@ def test_it_ends_a_step_whose_users_bring_it_to_its_bound(
         pytest.param(Step(0.2, is_held_back=True), 0.0, id="behind-a-proxy-that-holds-answers-back"),
         pytest.param(Step(0.2, others=[record(start_s=8.0 + i) for i in range(9)]), 0.0, id="beside-canaries"),
         pytest.param(Step(4.0), {0.0: 9.0, 1.0: 0.0}, id="with-a-few-at-once"),
+        pytest.param(Step(0.2, read_late_s=0.4), 0.0, id="on-a-busy-machine"),
         pytest.param(Step(4.0, usual_rps=3.0), {0.0: 3.0, 8.0: 5.0, 13.0: 1.0}, id="with-more-for-a-while-by-chance"),
     ],
 )
