@@ -13,6 +13,7 @@ from past_pages import Page, make_blocks, simulated
 from real_prometheus import RealPrometheus
 
 from benchmarks.capacity.truth_file import read
+from exporters import names
 from probe.config.prometheus import PrometheusConfig
 from probe.core.errors import TargetError
 from probe.core.objectives import Objective, Objectives
@@ -97,11 +98,19 @@ def _pages(ends_s: float) -> list[Page]:
 
 
 def _more(ends_s: float) -> Iterator[str]:
-    """Yield a router's gauges, and DCGM's series of one pod."""
+    """Yield a router's gauges, DCGM's series of one pod, and what a Kneewatch said of a run."""
     gpu = 'gpu="0",UUID="GPU-1",Hostname="node-1",exported_pod="kv-0",exported_namespace="chat",pod="dcgm-x"'
+    run = {
+        names.CAPACITY_RPS.name: 10.0,
+        names.CAPACITY_RPS_LOWER.name: 9.0,
+        names.CAPACITY_FINGERPRINT.name: 12345.0,
+        names.CAPACITY_LAST_SUCCESS.name: ends_s - 3600.0,
+    }
     for minute in range(HOURS * 60):
         at = f"{ends_s - (HOURS * 60 - 1 - minute) * 60:.0f}"
         yield f'vllm:num_requests_running{{job="router",server="http://llama-0:8000"}} 3 {at}'
+        for name, value in run.items():
+            yield f'{name}{{target="a",workload="chat",mode="verified",model="m"}} {value} {at}'
         yield f"DCGM_FI_DEV_GPU_UTIL{{{gpu}}} 80 {at}"
         yield f"DCGM_FI_DEV_XID_ERRORS{{{gpu}}} 79 {at}"
         yield f"DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL{{{gpu}}} {minute * 12} {at}"
@@ -154,6 +163,13 @@ def _check_causes(found: Mapping[str, ServerPast]) -> None:
     assert "16 ran, as many as ever did" in seats[0].words
     assert {"kv", "preemptions", "gpu"} <= {one.key for one in kv}
     assert "GPU 0 had XID 79" in [one.words for one in kv]
+
+
+def test_the_history_of_runs_is_found_by_exact_names(known: Known) -> None:
+    """All of its series have the same labels, of which PromQL's `or` would keep the first."""
+    prometheus = Prometheus(PrometheusConfig(url=known.prometheus.base_url))
+    (run,) = asyncio.run(prometheus.capacity_history("a", "chat", known.ends_s))
+    assert (run.requests_per_second, run.lower, run.at_s) == (10.0, 9.0, known.ends_s - 3600.0)
 
 
 @pytest.mark.fault(
