@@ -7,7 +7,7 @@ import asyncio
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import methodcaller
 from typing import Any, TypeVar
@@ -55,6 +55,8 @@ _PEAK = AnswerLimits(60.0, JsonLimits(2**16, 1000))
 # The span of a question and its steps (s): Prometheus allows 11,000. The runs that confirm a drop are minutes apart,
 # and a week reaches to the last run of a weekly schedule.
 _HISTORY = ((365 * 86400.0, 3600), (8 * 86400.0, 120))
+# Mimir, Cortex and the clouds made of them limit the time between both ends of a question, by some weeks at the least.
+_LONGEST_S = 28 * 86400.0
 # The most steps that a forecast can use.
 _MOST_STEPS = 1440
 _OF_RUNS = (
@@ -117,8 +119,8 @@ class Prometheus:
             for number, series in enumerate(_OF_RUNS)
         )
         found: dict[float, CapacitySample] = {}
-        for span_s, step_s in _HISTORY:
-            start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (max(now_s - span_s, since_s), now_s))
+        for start_s, end_s, step_s in _spans(now_s, since_s):
+            start, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (start_s, end_s))
             found |= await self._ask(
                 methodcaller("custom_query_range", query, start, end, str(step_s)),
                 lambda answer: _samples(self._of_one(answer)),
@@ -269,6 +271,16 @@ class Prometheus:
 
 def _name(value: object) -> str:
     return one_line(str(value), _MAX_NAME)
+
+
+def _spans(now_s: float, since_s: float) -> Iterator[tuple[float, float, int]]:
+    """Yield the start, the end and the step (s) of each question for the history of runs, oldest first."""
+    for span_s, step_s in _HISTORY:
+        start_s = max(now_s - span_s, since_s)
+        while start_s < now_s:
+            end_s = min(start_s + _LONGEST_S, now_s)
+            yield start_s, end_s, step_s
+            start_s = end_s
 
 
 def _values(series: dict[str, Any]) -> list[list[Any]]:

@@ -366,7 +366,7 @@ def test_prometheus_is_asked_until_it_has_answered() -> None:
         there = PrometheusConfig(url=url)
         for _ in range(2):
             asyncio.run(app._tasks.recall("a", "short", there))
-    assert len(queries) == 2
+    assert len(queries) == 15
     assert sorted(_said(app, "knee_shifted")) == [0.0, 0.0, 1.0, 1.0]
     assert len(app.measurements._capacity_samples["a"]) == 12, "its own run once"
     assert app.measurements._capacity_samples["a"][-1].at_s == pytest.approx(nights[-1].started.timestamp() + lasted_s)
@@ -391,7 +391,7 @@ def test_with_an_empty_store_the_history_is_what_prometheus_remembers() -> None:
         app.measurements.result(_night(9, 30.0))
         asyncio.run(app._tasks.recall("a", "default", app.config.prometheus))
     assert _said(app, "knee_shift_ratio") == [pytest.approx(-0.25)]
-    assert len(queries) == 2, "what is known is not asked for again: a year by the hour, and a week by minutes"
+    assert len(queries) == 15, "what is known is not asked for again: a year in four weeks each, and a week by minutes"
 
 
 @pytest.mark.fault(

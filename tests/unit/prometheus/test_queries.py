@@ -128,7 +128,7 @@ def test_every_question_has_the_labels_of_this_kneewatch() -> None:
         with suppress(TargetError):  # the answer is no range
             asyncio.run(of_one.capacity_history("a", "chat", 4e7))
         asyncio.run(of_one.users_peak("a", 3600.0))
-    assert len(queries) == 5
+    assert len(queries) == 18
     for query in queries:
         # Not of the names that a recording rule or this question itself makes.
         selectors = re.findall(r"\{[^{}]*\}", query)
@@ -414,11 +414,21 @@ def test_each_run_of_the_history_is_one_figure_oldest_first() -> None:
             CapacitySample(3500.0, 40.0, 38.0, 42.0, "verified", "00000000000a"),
             CapacitySample(9000.0, 36.0, 36.0, None, "verified", "00000000000b"),
         ]
-    by_hour, by_minutes = queries
-    assert by_hour == by_minutes
+    by_hour, *others = queries
+    assert len(others) == 14, "a year in four weeks each, which Mimir and clouds allow, and the last eight days"
+    assert set(others) == {by_hour}
     assert by_hour.startswith("/api/v1/query_range label_replace(kneewatch_capacity_")
     assert "__name__" not in by_hour, "Google's takes exact names only"
     assert by_hour.count('{target="a", workload="chat", mode!="forecast"}') == 6, "runs only"
+
+
+def test_the_questions_about_runs_leave_no_time_out() -> None:
+    asked = list(queries._spans(4e7, 0.0))
+    by_hour = [(start_s, end_s) for start_s, end_s, step_s in asked if step_s == 3600]
+    assert (by_hour[0][0], by_hour[-1][1]) == (4e7 - 365 * 86400, 4e7)
+    assert [end_s for _, end_s in by_hour[:-1]] == [start_s for start_s, _ in by_hour[1:]]
+    assert max(end_s - start_s for start_s, end_s, _ in asked) == 28 * 86400
+    assert list(queries._spans(4e7, 4e7 - 60)) == [(4e7 - 60, 4e7, 3600), (4e7 - 60, 4e7, 120)]
 
 
 @pytest.mark.fault(
