@@ -118,8 +118,7 @@ def advice(result: CapacityResult) -> str:
         more = ended.advice if ended.kind is ReasonKind.BUDGET else "run again with more load to find the knee"
         return f"no objective was broken: {capacity.advice or more}."
     trip = reasons.find(reasons.TRIPS, capacity.limiting)
-    shown = sweep_advice(result) if capacity.bottleneck is None else None
-    fix = capacity.advice or shown or _FIXES.get(capacity.limiting or "") or (trip and trip.advice)
+    fix = capacity.advice or sweep_advice(result) or _FIXES.get(capacity.limiting or "") or (trip and trip.advice)
     return (
         f"{fix}." if fix else f"plan with at most {number(capacity.lower or capacity.requests_per_second)} requests/s."
     )

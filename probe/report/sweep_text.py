@@ -16,6 +16,7 @@ _ADVICE = {limit.name: limit.advice for limit in LIMITS} | {
     COMMUNICATION: "use fewer GPUs a replica, GPUs with NVLink, or more replicas instead of more parallelism",
     QUEUE: "add a replica, or raise the server's queue limit where waiting is better than being refused",
 }
+_EMPIRICAL = "empirical"
 _TAIL = 5.0  # p99 over p50: beyond it a few requests have another experience than most
 _TAIL_S = 0.02  # a tail that nobody notices
 _FEW = 100  # requests below which a p99 is about the longest
@@ -28,12 +29,10 @@ _CAUSES = {
 
 
 def sweep_lines(result: CapacityResult) -> list[tuple[str, str]]:
-    """Return the lines for a result that no simulation has explained; none without a judged step."""
-    if result.capacity.mode == "forecast":
+    """Return the lines for a result of load alone; none where a simulation explains it, or without a judged step."""
+    if result.capacity.mode != _EMPIRICAL:
         return []
-    levels = levels_of(result)
-    lines = level_lines(levels, result.context.flags, result.capacity.roofline, with_advice=False)
-    return [line for line in lines if line[0] != "Bottleneck" or result.capacity.bottleneck is None]
+    return level_lines(levels_of(result), result.context.flags, result.capacity.roofline, with_advice=False)
 
 
 def level_lines(
@@ -85,7 +84,7 @@ def _more(before: Level, after: Level) -> str:
 
 def sweep_advice(result: CapacityResult) -> str | None:
     """Return how to relieve the bottleneck that the steps show; None where they show none that is known."""
-    levels = levels_of(result)
+    levels = levels_of(result) if result.capacity.mode == _EMPIRICAL else []
     found = verdict(levels, result.context.flags, result.capacity.roofline) if len(levels) > 1 else None
     return _ADVICE.get(found.name) if found is not None else None
 

@@ -151,12 +151,12 @@ def test_a_tail_of_ttft_or_itl_is_a_finding_at_the_level_that_has_it() -> None:
     assert "Tail" not in _lines(_step(1, 0.3), _step(16, 3.7, ttft_s=_latency(0.001, 0.007)))
 
 
-def test_a_search_keeps_its_own_bottleneck_and_a_forecast_has_no_sweep() -> None:
+def test_a_result_that_a_simulation_explains_has_no_sweep() -> None:
     steps = [_step(*row) for row in L4]
-    found = Capacity(mode="verified", requests_per_second=3.0, bottleneck="kv_cache")
-    assert "Bottleneck" not in dict(sweep_lines(result(steps=steps, capacity=found)))
+    found = Capacity(mode="verified", requests_per_second=3.0, bottleneck="kv_cache", limiting="ttft")
     assert "Bottleneck" in dict(sweep_lines(result(steps=steps)))
-    assert sweep_lines(result(steps=steps, capacity=replace(found, mode="forecast"))) == []
+    for mode in ("verified", "forecast"):
+        assert sweep_lines(result(steps=steps, capacity=replace(found, mode=mode))) == []
 
 
 def test_a_result_without_a_judged_step_has_no_lines() -> None:
