@@ -6,7 +6,8 @@ import json
 import httpx
 import pytest
 
-from benchmarks.fleet import LOADS, config, fleet, server_app, with_users
+from benchmarks.fleet import config
+from benchmarks.fleet_servers import LOADS, fleet, server_app, with_users
 from probe.config.config_file import config_from
 from probe.mock_server.metrics import Metrics
 from probe.scrape import engines
