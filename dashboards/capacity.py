@@ -188,7 +188,7 @@ def _headroom() -> list[PlacedPanel]:
             " zero, user traffic exceeds the capacity.",
             unit="percentunit",
             queries=[Query(capacity(names.HEADROOM, WORKLOAD), "{{mode}} {{workload}}"), low],
-            width=12,
+            width=8,
             minimum=None,
             maximum=1,
             no_value="not known: it takes user traffic, and a capacity run or a forecast",
@@ -202,7 +202,7 @@ def _headroom() -> list[PlacedPanel]:
                 Query(f"max(last_over_time({_BY_HOUR}[2h]))", "an hour"),
                 Query(f"max(last_over_time({_BY_HOUR}[2h] offset 1w))", "a week earlier"),
             ],
-            width=12,
+            width=8,
             no_value="recorded an hour after the rules are installed",
         ),
         panels.xychart(
@@ -215,7 +215,7 @@ def _headroom() -> list[PlacedPanel]:
                 Query(quantile(0.95, names.USERS_TTFT, ONE), "users' TTFT p95"),
                 Query(quantile(0.95, names.USERS_TPOT, ONE), "users' TPOT p95", is_on_right_axis=True),
             ],
-            width=12,
+            width=8,
             no_value="no users are sending requests, or the server has no such histogram",
         ),
     ]

@@ -36,6 +36,9 @@ TITLE = "Kneewatch / Fleet"
 _SHOWN = 5  # targets in a line chart
 
 _CANARY = 'traffic="canary"'
+# Of a headroom that is not known: without any value in it, the column would be missing.
+_UNKNOWN = -1000
+_UNKNOWN_TEXTS: Texts = {f"<={_UNKNOWN}": ("not known", GREY)}
 _ALERTS: Texts = {"0": ("none", GREEN), "1": ("ticket", YELLOW), "2": ("page", RED)}
 _UP = {"0": ("DOWN", RED), "1": ("up", GREEN), str(ASLEEP): ("asleep", GREY)}
 _NOW = "15m"  # window of the percentiles: sixty canaries, at one every 15 s
@@ -238,7 +241,7 @@ def _objective_columns() -> list[Column]:
         Column("Up", or_asleep(trends.up(), asleep), unit="none", texts=_UP, width=76),
         Column("Alerts", _alerts(), unit="none", texts=_ALERTS, width=76),
         Column("Cause", signs.strongest(), unit="none", texts=signs.TEXTS, width=150),
-        Column("Headroom", trends.headroom(), unit="percentunit", steps=_HEADROOM, decimals=0),
+        Column("Headroom", _headroom(), "percentunit", steps=_HEADROOM, texts=_UNKNOWN_TEXTS, decimals=0),
         Column("Burn", highest_burn(), steps=_BURNING, width=70, decimals=1),
         Column("Budget left", trends.budget(), "percentunit", steps=_LEFT, texts=OVERSPENT_TEXTS, decimals=0),
     ]
@@ -260,6 +263,11 @@ def _cause_columns() -> list[Column]:
         Column("Preempt./s", preemptions, steps=_PREEMPTED, decimals=2),
         Column("GPU faults", faulty_gpus(), steps=[(None, GREEN), (1, RED)], decimals=0),
     ]
+
+
+def _headroom() -> str:
+    """Return the lowest headroom of each target, _UNKNOWN where there is none."""
+    return f"{trends.headroom()}\nor on (target) 0 * {trends.up()} - {-_UNKNOWN}"
 
 
 def _alerts() -> str:

@@ -161,6 +161,7 @@ function pointsOption(panel) {
   }));
   const [left, right] = [0, 1].map((axis) => panel.series.filter((_, i) => series[i].yAxisIndex === axis));
   return frame({
+    grid: { left: 6, right: 26, top: 10, bottom: 20, containLabel: true },
     xAxis: {
       type: "value", scale: true, name: of.custom?.axisLabel, nameLocation: "middle", nameGap: 22, nameTextStyle: { color: theme().soft, fontSize: 11 },
       axisLabel: { color: theme().soft, fontSize: 11, hideOverlap: true, formatter: (value) => written(value, of) },
