@@ -11,6 +11,7 @@ from alerts.rules import Alert, FaultKind, RuleGroup
 from alerts.templates import COUNT, OF_TARGET, SPAN, value_of, words
 from alerts.windows import duration
 from exporters import names
+from probe.core.request import Outcome
 
 _WINDOW_S = 300.0
 # Two or three of the canaries in five minutes may be slow at once, by chance or by one long prompt.
@@ -66,14 +67,18 @@ def _down(scale: float) -> Alert:
     """Mark a target as down. It notifies no person: it inhibits the alerts on what a dead server cannot do.
 
     KneewatchAvailabilityBurn itself may burn for a day because one canary in fifty fails, and must not inhibit those.
-    Neither must one of several kinds of canaries, such as the one of a LoRA adapter, while most others succeed.
+    Neither must one of several kinds of canaries, such as the one of a LoRA adapter, while most others succeed. And a
+    server that rejects most of them for too much load is up, and its queue is the cause.
     """
     window, lately = duration(_WINDOW_S * scale), _LATELY_STEPS * step_s(scale)
     failed, sent = (_canaries(record, lately) for record in _records(scale))
+    shed = f'{names.REQUESTS.name}{{traffic="canary",outcome="{Outcome.REJECTED.value}"}}'
+    of_window = _canaries(_records(scale)[0], _WINDOW_S * scale)
     return _target_down(
         expr=(
             f"max {by('target')} (avg_over_time({names.TARGET_UP.name}[{window}])) < {_DOWN:g}\n"
-            f"unless {failed} < {_DOWN:g} * {sent}"
+            f"unless {failed} < {_DOWN:g} * {sent}\n"
+            f"unless sum {by('target')} (increase({shed}[{window}])) > {_DOWN:g} * {of_window}"
         ),
         for_s=0.0,
         keep_s=_DOWN_KEEP_S * scale,

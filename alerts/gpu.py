@@ -183,7 +183,7 @@ def _throttling(scale: float) -> Alert:
             f"{slowed} > {_THROTTLE_SHARE:g}\nor {hot} > {_THROTTLE_SHARE:g}\n"
             f"or {capped} > {_CAPPED_SHARE:g}\n  and {fell}"
         ),
-        for_s=_THROTTLE_S / 2 * scale,
+        for_s=_THROTTLE_S * scale,  # as long as the window: a slowdown that has passed is no ticket
         severity="ticket",
         summary=f"{_NAME} was throttled {{{{ $value | {PERCENT} }}}} of {words(_THROTTLE_S * scale)}",
         description=(

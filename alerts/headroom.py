@@ -11,9 +11,9 @@ with the same setup, waits for the next run. A drop of 20 % is confirmed within 
 A forecast may be 10 % wrong and more, as its bounds say. Where no run has measured the capacity, headroom is low if it
 is by the forecast's upper bound.
 
-Users may send other requests than the workload of the capacity. A forecast for what they send decides where its bounds
-do (docs/adr/0033): headroom is low if it is by its upper bound, and is not if there is enough by its lower bound. A
-target has one such ticket.
+Users may send other requests than the workload of the capacity. A forecast for what they send decides: headroom is low
+if it is by that forecast, since by its upper bound users would have to take 98 % of it first, and is not if there is
+enough by its lower bound (docs/adr/0033). A target has one such ticket.
 
 During a capacity run, user traffic cannot be separated from the run's load, and headroom keeps its last value.
 """
@@ -81,7 +81,7 @@ def _low(scale: float, thresholds: Thresholds) -> Alert:
     # Rounded for the text, after the comparisons.
     expr = (
         f"round(\n"
-        f"({_low_by_forecast(_FOR_USERS, mean, low_at)}\n"
+        f"({_by_forecast(_FOR_USERS, mean)} < {low_at}\n"
         f"  unless {of_target} {_USERS_MEASURED}\n"
         f")\n"
         f"or {of_target} (\n"
@@ -114,7 +114,8 @@ def _low(scale: float, thresholds: Thresholds) -> Alert:
             f"{{{{ if lt $value 0.0 }}}}Users ask for {_UNSIGNED} more than {_WHICH} can carry,"
             f" {{{{ else }}}}The headroom of {_WHICH} is {_UNSIGNED} of its capacity, {{{{ end }}}}"
             f'{{{{ if eq $labels.mode "forecast" }}}}{_now(names.CAPACITY_RPS.name, _FORECAST)} requests/s by'
-            f" forecast, at most {_now(names.CAPACITY_RPS_UPPER.name, _FORECAST)} (no run has measured it)"
+            f" forecast, between {_now(names.CAPACITY_RPS_LOWER.name, _FORECAST)} and"
+            f" {_now(names.CAPACITY_RPS_UPPER.name, _FORECAST)} (no run has measured it)"
             f"{{{{ else }}}}{_now(names.CAPACITY_RPS.name, _MEASURED)} requests/s"
             f" as measured{{{{ end }}}}{_pace(scale)}. Beyond capacity, requests queue and every user's latency"
             " misses the objectives."
@@ -122,7 +123,8 @@ def _low(scale: float, thresholds: Thresholds) -> Alert:
         means=(
             f"less than {percent(HEADROOM)} of the capacity is free, or headroom is falling and below its minimum of"
             " the last week;"
-            f" where only a forecast applies, less than {percent(HEADROOM)} of its upper bound"
+            f" where only a forecast applies, less than {percent(HEADROOM)} of it for what users send, or of the upper"
+            " bound for another workload"
         ),
         panels={
             links.CAPACITY: ["Headroom now", "Headroom"],
@@ -158,8 +160,11 @@ def _enough_before(mean: str, scale: float, low_at: str) -> str:
 
 def _low_by_forecast(which: str, mean: str, low_at: str) -> str:
     """Return the PromQL: headroom by these forecasts where it is low by their upper bound, too."""
-    headroom = f"min {by(*_LABELS, 'mode')} (avg_over_time({names.HEADROOM.name}{{{which}}}[{mean}]))"
-    return f"{headroom}\n  and {_share('min', which, names.CAPACITY_RPS_UPPER, mean)} > (1 - {low_at})"
+    return f"{_by_forecast(which, mean)}\n  and {_share('min', which, names.CAPACITY_RPS_UPPER, mean)} > (1 - {low_at})"
+
+
+def _by_forecast(which: str, mean: str) -> str:
+    return f"min {by(*_LABELS, 'mode')} (avg_over_time({names.HEADROOM.name}{{{which}}}[{mean}]))"
 
 
 def _share(merge: str, which: str, bound: names.Series, mean: str) -> str:

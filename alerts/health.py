@@ -2,7 +2,8 @@
 
 They watch Kneewatch's own heartbeat, never traffic: a night without users is not silence, and a canary that fails
 because the server is down is a task that ran. No rule names a target: what was there within the last day and is not
-now is missing. Discovered servers come and go, so their discovery is watched instead.
+now is missing. If the Kneewatch that watched it last is gone since then, it is lost; else it was taken out. Discovered
+servers come and go, so their discovery is watched instead.
 """
 
 from functools import partial
@@ -36,8 +37,26 @@ _server_metrics_unreadable = partial(
     unseen="a server that answers lets its metrics be read",
 )
 
-HEARTBEAT, MISSING = f"target:{PREFIX}heartbeat:present", f"target:{PREFIX}heartbeat:missing"
-LOST = f"target:{PREFIX}heartbeat:lost"
+INSTANCE, HEARTBEAT = f"instance:{PREFIX}heartbeat:seconds", f"instance_target:{PREFIX}heartbeat:seconds"
+MISSING, DIED = f"instance_target:{PREFIX}heartbeat:missing", f"instance_target:{PREFIX}heartbeat:died"
+LOST = f"job_target:{PREFIX}heartbeat:lost"
+# A failed scrape ends an instant value at once. A rollout of Kneewatch or a restart of Prometheus takes less.
+_SILENCE_S = 300.0
+# Prometheus itself has just begun, and has not scraped yet.
+_GONE_FOR_S = 60.0
+# How long a target that was taken out is told.
+_TOLD_S = HOUR_S
+_NAME = "{{ or $labels.target $labels.discovery }}"
+_probe_gone = partial(
+    Alert,
+    name="KneewatchProbeGone",
+    severity="page",
+    command=links.PODS,
+    means="no Kneewatch watches the target, so no other alert can fire for it",
+    panels={links.PROBE: ["Configuration file", "Uptime", "Time since each task ran"], links.FLEET: ["Targets"]},
+    route=inhibitions.ONE_KNEEWATCH,
+    unseen="Kneewatch itself has no fault",
+)
 _LOST_S = 7 * DAY_S
 # A rollout of Kneewatch shows one instance more or less for a few minutes; the median of a day shows neither.
 _STEP_S = 600.0
@@ -45,7 +64,7 @@ _STEP_S = 600.0
 
 def health_group(scale: float = 1.0) -> RuleGroup:
     """Return the alerts on whether it watches; `scale` shortens their waiting times, but not the canary intervals."""
-    rules: list[Recording | Alert] = [*heartbeats(scale), _gone(scale), _silent(scale), _vanished(scale)]
+    rules: list[Recording | Alert] = [*heartbeats(scale), *_gone(scale), _silent(scale), _vanished(scale)]
     rules += [_instance_gone(scale), _unreadable(scale), _passive(scale)]
     return RuleGroup("kneewatch-health", max(1.0, 60 * scale), rules)
 
@@ -56,31 +75,30 @@ def instrument_group(scale: float = 1.0) -> RuleGroup:
     return RuleGroup("kneewatch-instrument", max(1.0, 240 * scale), rules)
 
 
-def _gone(scale: float) -> Alert:
+def _gone(scale: float) -> list[Alert]:
     """Alert on each target of a Kneewatch that is down; without a target if none was watched within the last day."""
-    named = "{{ with or $labels.target $labels.discovery }}"
-    for_s = 300 * scale  # longer than a rollout of Kneewatch or a restart of Prometheus
-    return Alert(
-        name="KneewatchProbeGone",
-        command=links.PODS,
-        expr=f"{of_a_dead_kneewatch(scale)}\nor {nothing_watched(scale)}",
-        for_s=for_s,
-        severity="page",
-        summary=(
-            f"{named}{{{{ . }}}} is UNWATCHED: no Kneewatch that watches it{{{{ else }}}}No Kneewatch{{{{ end }}}} has"
-            f" been scraped for {words(for_s)}"
+    silent_s = _SILENCE_S * scale
+    return [
+        _probe_gone(
+            expr=f"max {by('target', 'discovery')} ({LOST})",
+            for_s=_GONE_FOR_S * scale,
+            summary=f"{_NAME} is UNWATCHED: no Kneewatch that watches it has been scraped for {words(silent_s)}",
+            description=(
+                f"For {words(silent_s)} Prometheus has had no sample of {_NAME}: the Kneewatch that watches it"
+                f" is down or is not scraped. No other Kneewatch alert can fire for {_NAME} until it is back."
+            ),
         ),
-        description=(
-            f"{named}For {words(for_s)} Prometheus has had no sample of {{{{ . }}}}: the Kneewatch that watches it"
-            " is down or is not scraped. No other Kneewatch alert can fire for {{ . }} until it is back."
-            f"{{{{ else }}}}Prometheus has had no sample of a Kneewatch for {words(DAY_S * scale)} or more: none"
-            " runs, or none is scraped. No other Kneewatch alert can fire.{{ end }}"
+        _probe_gone(
+            expr=nothing_watched(scale),
+            for_s=silent_s,
+            labels={"reason": "nothing"},
+            summary=f"No Kneewatch has been scraped for {words(silent_s)}",
+            description=(
+                f"Prometheus has had no sample of a Kneewatch for {words(DAY_S * scale)} or more: none runs, or none"
+                " is scraped. No other Kneewatch alert can fire."
+            ),
         ),
-        means="no Kneewatch watches the target, so no other alert can fire for it",
-        panels={links.PROBE: ["Configuration file", "Uptime", "Time since each task ran"], links.FLEET: ["Targets"]},
-        route=inhibitions.ONE_KNEEWATCH,
-        unseen="Kneewatch itself has no fault",
-    )
+    ]
 
 
 def _silent(scale: float) -> Alert:
@@ -113,21 +131,26 @@ def _silent(scale: float) -> Alert:
 
 
 def _vanished(scale: float) -> Alert:
-    """Alert if every Kneewatch is up, and none watches what one watched within the last day."""
-    name = "{{ or $labels.target $labels.discovery }}"
+    """Alert on what no Kneewatch watches any more, and whose last one is up. A ticket of an hour for each removal."""
+    name = _NAME
     return Alert(
         name="KneewatchTargetVanished",
         command=links.SHOW_CONFIG,
-        expr=of_a_changed_configuration(scale),
+        expr=(
+            f"max {by('target', 'discovery')} ({MISSING}) > time() - {_TOLD_S * scale:g}\n"
+            f"unless {on('target', 'discovery')} {LOST}"
+        ),
         for_s=600 * scale,
         severity="ticket",
-        summary=f"{name}: no Kneewatch has it in its configuration any more; one had it within {words(DAY_S * scale)}",
+        summary=(
+            f"{name}: no Kneewatch has it in its configuration any more; one had it within {words(_TOLD_S * scale)}"
+        ),
         description=(
-            f"Every Kneewatch is up, but none has {name} in its configuration; one had it within the last"
-            f" {words(DAY_S * scale)}. If it was removed on purpose, this alert ends within that time. If not, it is"
+            f"Kneewatch is up, but none has {name} in its configuration; one had it within the last"
+            f" {words(_TOLD_S * scale)}. This alert ends within that time. If it was not removed on purpose, it is"
             " not monitored."
         ),
-        means="every Kneewatch is up, and none watches a target that one watched within the last day",
+        means="Kneewatch is up, and none watches a target any more that one watched within the last hour",
         panels={links.PROBE: ["Time since each task ran"], links.FLEET: ["Targets"]},
         route=inhibitions.ALL_TARGETS,
         unseen="the configuration does not change",
@@ -139,7 +162,10 @@ def _instance_gone(scale: float) -> Alert:
     return Alert(
         name="KneewatchInstanceGone",
         command=links.PODS,
-        expr=f"{fewer(scale)}\nand {on()} {HEARTBEAT}\nunless {on()} ({incomplete_shards()})",
+        expr=(
+            f"{fewer(scale)}\nand {on()} {HEARTBEAT}\nunless {on('job')} {LOST}\n"
+            f"unless {on('job')} ({incomplete_shards()})"
+        ),
         for_s=_INSTANCE_GONE_S * scale,
         severity="ticket",
         summary=(
@@ -202,22 +228,48 @@ def _passive(scale: float) -> Alert:
 
 
 def heartbeats(scale: float) -> list[Recording]:
-    """Return rules that record 1 for each target and discovery that is watched, that is missing, and that is lost.
+    """Return rules that record when each Kneewatch was there, and what it watches; and what is missing, and lost.
 
     A heartbeat is there whatever the server does: the time of the last canary or, for a passive target, of the last
-    scrape. It is missing for a day; and lost for a week where nothing else in its namespace is watched. LOST follows
-    itself, so a target that was removed before that is not among them.
+    scrape. It is missing for a day. It died with the Kneewatch that had it last. It is lost for a week, if the job has
+    fewer Kneewatches than it had, or lacks a shard: until it is back, or the Kneewatch is. Then it was taken out.
     """
     last = f'{names.TASK_LAST_SUCCESS.name}{{task=~"canary|scrape",target!~".+/.+"}}'
-    day, hour = duration(DAY_S * scale), duration(HOUR_S * scale)
+    day, hour, week = (duration(s * scale) for s in (DAY_S, HOUR_S, _LOST_S))
+
+    def there(series: str, *labels: str) -> str:
+        return f"group {by('job', 'instance', *labels)} (count_over_time({series}[{duration(_SILENCE_S * scale)}]))"
+
+    watched, who = on("target", "discovery"), on("job", "instance")
+    of_job = f"count {by('job')} ({INSTANCE})"
+    begins = [
+        f"({DIED} > bool 0) * {on('job')} group_left () ({fewer(scale)})",
+        f"({DIED} > bool 0) unless {on('job')} {INSTANCE}",
+        f"({DIED} > bool 0) and {on('job')} ({incomplete_shards()})",
+    ]
+    lasts = f"last_over_time({LOST}[{hour}])"
     return [
-        Recording(HEARTBEAT, f"group {by('target')} ({last})\nor group {by('discovery')} ({names.DISCOVERED.name})"),
-        Recording(MISSING, f"last_over_time({HEARTBEAT}[{day}])\nunless {HEARTBEAT}"),
+        Recording(
+            HEARTBEAT,
+            f"({there(last, 'target')}\n  or {there(names.DISCOVERED.name, 'discovery')}) * time()",
+        ),
+        Recording(
+            INSTANCE,
+            f"({there(names.BUILD_INFO.name)}\n  or group {by('job', 'instance')} ({HEARTBEAT})) * time()",
+        ),
+        Recording(MISSING, f"last_over_time({HEARTBEAT}[{day}])\nunless {watched} {HEARTBEAT}"),
+        Recording(
+            DIED,
+            f"{MISSING} == {watched} group_left () max {by('target', 'discovery')} ({MISSING})\n"
+            f"and {MISSING} >= {who} group_left () (last_over_time({INSTANCE}[{day}]) - {_SILENCE_S * scale:g})\n"
+            f"unless {who} {INSTANCE}",
+        ),
         Recording(
             LOST,
-            f"{MISSING} unless {on()} {HEARTBEAT}\n"
-            f"or last_over_time({LOST}[{hour}]) unless {on()} {HEARTBEAT}\n"
-            f"  and {on()} last_over_time((group {by()} ({HEARTBEAT}))[{duration(_LOST_S * scale)}:{hour}])",
+            f"max {by('job', 'target', 'discovery')} (\n  {f'{chr(10)}  or '.join(begins)}\n)\n"
+            f"or ({lasts} unless {on('job')} {INSTANCE}\n"
+            f"    or {lasts} > {on('job')} group_left () {of_job})\n"
+            f"  unless {watched} {HEARTBEAT}\n  unless {LOST} offset {week}",
         ),
     ]
 
@@ -228,25 +280,11 @@ def fewer(scale: float) -> str:
     Its value is the number they had. Counted by job, because the address of a Kneewatch in a cluster changes with each
     change of its configuration.
     """
-    instances = f"count {by('job')} ({names.BUILD_INFO.name})"
+    instances = f"count {by('job')} ({INSTANCE})"
     usual = f"quantile_over_time(0.5, ({instances})[{duration(DAY_S * scale)}:{duration(_STEP_S * scale)}])"
     return f"{usual}\n  > ({instances} or 0 * {usual})"
 
 
-def of_a_dead_kneewatch(scale: float) -> str:
-    """Return an expression for what is missing because a Kneewatch is down: no other in its namespace, or fewer."""
-    return f"{LOST}\nor {MISSING} and {on()} ({_some_down(scale)})"
-
-
-def of_a_changed_configuration(scale: float) -> str:
-    """Return an expression for what is missing while every Kneewatch is up."""
-    return f"{MISSING} and {on()} {HEARTBEAT} unless {on()} ({_some_down(scale)})"
-
-
 def nothing_watched(scale: float) -> str:
-    """Return an expression with a result if nothing was watched within the last day, and no target is lost."""
-    return f"absent(last_over_time({HEARTBEAT}[{duration(DAY_S * scale)}]) or {LOST})"
-
-
-def _some_down(scale: float) -> str:
-    return f"\n  {fewer(scale)}\n  or {incomplete_shards()}\n"
+    """Return an expression with a result if no Kneewatch was there within the last day, and no target is lost."""
+    return f"absent(last_over_time({INSTANCE}[{duration(DAY_S * scale)}]) or {LOST})"

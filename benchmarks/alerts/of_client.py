@@ -38,6 +38,7 @@ def canaries(scene: Scene) -> Iterator[Line]:
         Outcome.UNREACHABLE: failed & world.down,
         Outcome.BROKEN_STREAM: failed & ~world.down,
         Outcome.CLIENT_BOUND: ours,
+        Outcome.REJECTED: np.zeros(count, bool),
     }
     # Kneewatch also exports a zero for every other outcome. Omitted, since rules only sum over them.
     for outcome, happened in ended.items():

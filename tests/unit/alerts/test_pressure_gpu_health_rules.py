@@ -84,7 +84,9 @@ def test_every_series_is_one_that_is_exported_or_recorded() -> None:
 def test_recorded_series_are_named_by_level_metric_and_operation() -> None:
     recorded = [rule["record"] for rule in RULES if "record" in rule]
     assert recorded
-    assert all(re.fullmatch(r"target[a-z_]*:[A-Za-z_]+:[a-z_]+([0-9]+[mhd])?", record) for record in recorded)
+    assert all(
+        re.fullmatch(r"(?:target|instance|job)[a-z_]*:[A-Za-z_]+:[a-z_]+([0-9]+[mhd])?", record) for record in recorded
+    )
 
 
 def test_a_scale_shortens_every_window_and_every_wait() -> None:
