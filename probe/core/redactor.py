@@ -25,7 +25,12 @@ _KEPT, _MOST_KEPT = 256, 512
 # Credentials by what stands before them, and keys by their form. Every quantifier is bounded or possessive: linear.
 _TEXT = r"[\w.~+/=%:-]{8,4096}+"
 _VALUE = rf"(?=[\w.~+/=%:-]{{0,64}}?[0-9]){_TEXT}"  # with a digit: `Bearer authentication` has none
-_NAMED = r"authorization|cookie|password|passwd|secret|(?:x-)?api[-_]?key|(?:access|auth|id|refresh)[-_]?token|token"
+_NAMED = (
+    r"authorization|cookie|(?:\w{1,20}[-_]){0,3}(?:password|passwd|secret|api[-_]?key|private[-_]?key|access[-_]?key)"
+    r"|(?:access|auth|id|refresh|session)[-_]?token|token"
+)
+# As GitHub, GitLab, Hugging Face, NVIDIA, Groq, Grafana, Slack, PyPI, npm, Docker and OpenAI write their keys.
+_ISSUED = r"sk|hf|gh[opsur]|github_pat|glpat|glsa|gsk|nvapi|npm|pypi|dckr_pat|xox[a-z]"
 _IS = r"\\{0,8}[\"']?\s{0,4}[:=]\s{0,4}\\{0,8}[\"']?"
 _SCHEME = r"(?:bearer|basic|negotiate)(?:\s|%20|\+|\\[nt]){1,4}"
 _PATTERNS = tuple(
@@ -36,7 +41,9 @@ _PATTERNS = tuple(
         rf"((?<!\w)(?:{_NAMED}){_IS}){_VALUE}",
         r"([?&][\w-]{0,40}(?:key|token|secret|sig|signature|password|auth|credential)=)[^&\s\"'<>#]++",
         r"(\w://)[^/\s@?#\"'<>]{1,1024}+(?=@)",
-        r"\b()(?:sk|hf|ghp|xox[a-z])[-_](?=[A-Za-z0-9_-]{0,64}?[0-9])[A-Za-z0-9_-]{16,4096}+",
+        rf"\b()(?:{_ISSUED})[-_](?=[A-Za-z0-9_-]{{0,64}}?[0-9])[A-Za-z0-9_-]{{16,4096}}+",
+        r"\b()(?:(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{35}|hvs\.[\w-]{20,4096})(?![\w-])",
+        r"(PRIVATE KEY-{1,9}(?:\s|\\[nr]){0,8})[A-Za-z0-9+/=\s\\]{16,16384}+",
         r"\b()eyJ[A-Za-z0-9_-]{8,8192}+\.[A-Za-z0-9_-]{8,8192}+(?:\.[A-Za-z0-9_-]{0,8192}+)?",
     )
 )

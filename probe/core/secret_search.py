@@ -145,6 +145,10 @@ def _forms(secret: str) -> Iterator[str]:
         if " " in each:
             yield _form(each.replace(" ", "+"))
         yield _form(base64.b64encode(plain).rstrip(b"=").decode())
+        if len(plain) >= _GRAM:
+            yield from (plain.hex(), plain.hex().upper(), plain.hex(":"))
+            numbers = [str(byte) for byte in plain]  # as Rust, Go and Java print bytes
+            yield from (",".join(numbers), "".join(numbers))
         for before in range(3) if len(plain) >= _GRAM else ():  # in the base64 of a larger text, at its three places
             packed = base64.b64encode(b"\0" * before + plain).decode()
             yield _form(packed[(0, 2, 3)[before] : (before + len(plain)) * 8 // 6])

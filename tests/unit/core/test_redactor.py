@@ -93,6 +93,10 @@ REPEATED = {
     "its first half": _HALVES[0],
     "its first half in a sentence": f"the token {_HALVES[0]} is cut",
     "its second half": f"...{_HALVES[1]} was sent",
+    "in hexadecimal": _TOKEN.encode().hex(),
+    "in hexadecimal with capitals": f"{_TOKEN.encode().hex().upper()}, it said",
+    "Go's bytes": f"[{' '.join(str(byte) for byte in _TOKEN.encode())}]",
+    "Rust's bytes": str(list(_TOKEN.encode())),
     "cut before an ellipsis": f"got {_TOKEN[:8]}... from you",
     "cut at the end": f'got "{_TOKEN[:8]}',
 }
@@ -132,6 +136,14 @@ def test_the_login_of_basic_authentication_is_hidden_decoded_too() -> None:
         ('\\"password\\": \\"hunter2hunter2\\"', '\\"password\\": \\"(hidden)\\"'),
         ("GET http://u:p@gw/v1?access_token=abc&n=1", "GET http://(hidden)@gw/v1?access_token=(hidden)&n=1"),
         ("Incorrect API key provided: sk-proj-abcdefgh1234567", "Incorrect API key provided: (hidden)"),
+        ("client_secret=abcd1234efgh5678&x", "client_secret=(hidden)&x"),
+        ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "aws_secret_access_key = (hidden)"),
+        ("the key nvapi-abcDEF0123456789abcdef of NVIDIA", "the key (hidden) of NVIDIA"),
+        ("glpat-abcdEFGH1234567890ab, AKIAIOSFODNN7EXAMPLE", "(hidden), (hidden)"),
+        (
+            "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkq\nhkiG9w0B\n-----END",
+            "-----BEGIN PRIVATE KEY-----\n(hidden)-----END",
+        ),
         ("a JWT eyJhbGciOiJI.eyJzdWIiOiIx.c2lnbmF0dXJl", "a JWT (hidden)"),
     ],
 )
@@ -152,6 +164,7 @@ def test_credentials_that_nobody_told_are_found_by_what_stands_before_them(words
         "Bearer authentication required",
         "expected another header; use api_key_file, with auth_header for another scheme, got 'Authorization'",
         "max_tokens=128000 is larger than 8192; token 128009 is unknown",
+        "time_to_first_token: 0.12345678, gsk and npm, next_token=12345678, keys: 12345678",
         "http://llama-8b:8000/v1/models?limit=10: HTTP 401: Basic realm",
         "größe \u2028 & <b>50 %</b>",
     ],
