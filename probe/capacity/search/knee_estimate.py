@@ -11,6 +11,7 @@ from probe.capacity.model.twin import Twin, predict
 from probe.capacity.search.search_state import QUICK_REQUESTS, VERIFYING_SHARE, SearchState
 from probe.capacity.search.step_replay import unexplained_tail, with_front_end
 from probe.core.fitted_server import FittedServer
+from probe.core.reasons import KV_CACHE, PREEMPTIONS
 
 # Standard deviation of a capacity that the jackknife cannot show: without it six of ten intervals of cold searches
 # hold, with it ten (docs/evidence/accuracy.md).
@@ -18,6 +19,9 @@ LEAST_SPREAD = 0.035
 # Relative standard deviation of a corrected latency of the twin: at the knees of servers of known timing where latency
 # rises slowly, it was 0.1 to 1.0 % off (docs/evidence/accuracy.md).
 _LATENCY_ERROR = 0.006
+# The same of a knee where the KV cache fills: steps of seconds do not show what happens to it in minutes, and where it
+# limits, capacities were up to 6.5 % too high (docs/evidence/accuracy.md).
+_KV_ERROR = 0.025
 # Share of the knee from which the latencies' slope is taken: nearer to it chance, which moves a simulated knee by 2 %,
 # would count. And the least slope, so that a flat latency has a wide interval, and not an infinite one.
 _SLOPE_SHARE = 0.85
@@ -66,14 +70,15 @@ def estimate_knee(state: SearchState, *, explain: bool, is_final: bool = True) -
     ratios = state.objective_ratios(there)
     slope = _latency_slope(state, twin, rate_rps, max(ratios.values(), default=1.0), requests)
     without_parts = state.model.twins_without(state.fit, state.model.informative_parts)
-    half = _half_interval(state, rate_rps, slope, without_parts)
+    lasting = _lasting_error(state, slope, fills_kv=there.preemptions > 0)
+    half = _half_interval(state, rate_rps, slope, without_parts, lasting)
     return KneeEstimate(
         rate_rps,
         (rate_rps * max(1 - half, 0.0), rate_rps * (1 + half)),
         max(ratios, key=lambda name: ratios[name], default=None),
         there.running,
         find_bottleneck(twin, state.objectives, state.correction, rate_rps) if explain and is_final else None,
-        _NINE_OF_TEN * _lasting_error(state, slope),
+        _NINE_OF_TEN * lasting,
         why_wide(_drift(state), slope),
         _would_usual_limit_matter(state, twin, rate_rps, there.running, half),
         _stored(state, twin, without_parts) if is_final else None,
@@ -99,20 +104,27 @@ def _would_usual_limit_matter(state: SearchState, twin: Twin, rate_rps: float, w
     return limited < (1 - half) * free
 
 
-def _half_interval(state: SearchState, rate_rps: float, slope: float, without_parts: Sequence[Twin]) -> float:
-    """Return half of the knee's interval, relative: all independent errors together."""
+def _half_interval(
+    state: SearchState, rate_rps: float, slope: float, without_parts: Sequence[Twin], lasting: float
+) -> float:
+    """Return half of the knee's interval, relative: all independent errors together, `lasting` (_lasting_error) too."""
     left = min((unexplained_tail(top, state.correction, state.objectives) for top in state.top_steps()), default=0.0)
     return _NINE_OF_TEN * math.hypot(
         _jackknife_spread(state, rate_rps, without_parts),
         left / slope,
         extrapolation_error(_highest_informative_rps(state) / rate_rps / VERIFYING_SHARE),
-        _lasting_error(state, slope),
+        lasting,
     )
 
 
-def _lasting_error(state: SearchState, slope: float) -> float:
-    """Return the standard deviation that no further step makes smaller, relative."""
-    return math.hypot(LEAST_SPREAD, _UNSEEN_DRIFT * _drift(state), _LATENCY_ERROR / slope)
+def _lasting_error(state: SearchState, slope: float, *, fills_kv: bool) -> float:
+    """Return the standard deviation that no further step makes smaller, relative.
+
+    `fills_kv`: the twin preempts requests at the knee.
+    """
+    has_filled_kv = fills_kv or any(step.tripped in (KV_CACHE.word, PREEMPTIONS.word) for step in state.steps)
+    kv_error = _KV_ERROR if has_filled_kv else 0.0
+    return math.hypot(LEAST_SPREAD, _UNSEEN_DRIFT * _drift(state), _LATENCY_ERROR / slope, kv_error)
 
 
 def why_wide(drift: float, slope: float) -> str:
