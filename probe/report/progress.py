@@ -38,7 +38,8 @@ class ProgressView:
 
     def phase(self, phase: Phase) -> None:
         """Show a new phase on the bar."""
-        self._progress.reset(self._bar, total=phase.seconds, description=phase.text)
+        # rich keeps the total of the phase before for None.
+        self._progress.reset(self._bar, total=phase.seconds or 0.0, description=phase.text)
 
 
 @contextmanager

@@ -48,10 +48,12 @@ def test_a_ramp_that_ends_early_or_fails_leaves_the_terminal_alone(capfd: pytest
 def test_without_a_terminal_a_line_every_few_seconds_says_what_it_does(capfd: pytest.CaptureFixture[str]) -> None:
     said = ""
     with following(line_s=0.01) as follow:
-        follow.phase(Phase("watching live traffic", 30.0))
-        for _ in range(500):
-            said += capfd.readouterr().err
-            if "watching" in said:
-                break
-            time.sleep(0.01)
+        for phase in (Phase("watching live traffic", 30.0), Phase("a first request")):
+            follow.phase(phase)
+            for _ in range(500):
+                said += capfd.readouterr().err
+                if phase.text in said:
+                    break
+                time.sleep(0.01)
     assert "watching live traffic: 0 of 30 s" in said.splitlines()
+    assert "a first request: 0 s" in said.splitlines(), "nobody knows how long it takes"
