@@ -562,7 +562,7 @@ def test_a_pause_may_be_longer_than_the_wait_for_the_first_byte(through_proxy: b
     assert record_of(script, limits, through_proxy=through_proxy).outcome is Outcome.OK
 
 
-@pytest.mark.parametrize("way", [{}, {"http2": True}], ids=str)
+@pytest.mark.parametrize("http2", [False, True])
 @pytest.mark.fault("SO5")
 def test_connecting_ends_at_its_timeout(http2: bool) -> None:  # noqa: FBT001
     """Here the server takes the connection and never answers TLS."""
