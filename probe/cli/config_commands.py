@@ -200,17 +200,19 @@ def alerts(
 ) -> None:
     """Write the Prometheus rules, kneewatch.rules.yml or kneewatch.prometheusrule.yml. They serve every configuration.
 
-    With a configuration, alerts link to the monitor's pages at its web_external_url.
+    With a configuration, alerts link to the monitor's pages at its web_external_url, and to dashboards at
+    its grafana_url.
     """
     from alerts.build import write
     from probe.config.config_file import load_config
 
-    pages = load_config(config).web_external_url if config is not None else None
+    read = load_config(config) if config is not None else None
+    own_grafana = (read.grafana_url if read is not None else None) or ""
     links = Links(
         runbooks=check_address(runbooks, "--runbooks", "https://example.org/runbooks/"),
-        grafana=grafana and check_address(grafana, "--grafana", "https://grafana.example.org"),
+        grafana=check_address(grafana, "--grafana", "https://grafana.example.org") if grafana else own_grafana,
         uid_prefix=check_uid_prefix(uid_prefix),
-        pages=pages or "",
+        pages=(read.web_external_url if read is not None else None) or "",
     )
     manifest = prometheus_rule(written, namespace, label or [])
     scale = check_window_scale(window_scale)

@@ -38,12 +38,17 @@ def sim(
     fail: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the requests that get HTTP 500, such as 0.3.")
     ] = 0.0,
-    slow: Annotated[str, typer.Option(help="How much longer each token takes, such as 60ms.")] = "0s",
+    slow: Annotated[
+        str, typer.Option(metavar="DURATION", help="How much longer each token takes, such as 60ms.")
+    ] = "0s",
     stall_after: Annotated[
-        str | None, typer.Option(help="When requests begin to hang, after the start, such as 60s.")
+        str | None, typer.Option(metavar="DURATION", help="When requests begin to hang, after the start, such as 60s.")
     ] = None,
     recover_after: Annotated[
-        str | None, typer.Option(help="When they no longer hang, after --stall-after's moment. Default: never.")
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="When they no longer hang, after --stall-after's moment. Default: never."
+        ),
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="Print the servers it can simulate, and exit.")] = False,
 ) -> None:

@@ -50,9 +50,9 @@ def result_lines(result: CapacityResult) -> list[tuple[str, str]]:
     failure = [("Failure", result.first_failure)] if result.first_failure is not None else []
     differing = differing_flags(result.context.flags)
     warning = [("Replicas", f"{replicas_words(differing)}; the capacity is for this mix")] if differing else []
-    found = [("Ended by", _ended(result)), ("Cost", _cost(result)), ("Advice", advice(result))]
+    found = [("Ended by", _ended(result)), ("Cost", _cost(result))]
     conditions = [*workload_lines(result.context.workload), *sent_lines(result)]
-    capacity = [*_capacity(result), *sweep_lines(result)]
+    capacity = [*_capacity(result), ("Advice", advice(result)), *sweep_lines(result)]
     return [*incomplete, *capacity, *_headroom_and_error(result), *conditions, *warning, *failure, *found]
 
 

@@ -150,6 +150,7 @@ def test_each_command_names_its_values_and_has_an_example_that_its_options_take(
         shown = CliRunner().invoke(app, [*names, "--help"], terminal_width=78).stdout
         usage, _, examples = shown.partition("Example")
         assert not re.search(r"^ *(-. ?, )?--\S+ <|^Usage.*[{]", usage, re.MULTILINE), names
+        assert not re.search(r"^ *--(slow|\S+-after) (?!DURATION)", usage, re.MULTILINE), names
         lines = [line.strip() for line in examples.splitlines()[1:]]
         assert lines, names
         for line in lines:
@@ -290,9 +291,11 @@ def test_alerts_lead_to_the_monitors_pages_at_the_address_in_the_file_or_in_what
     assert "set grafana_url for links to dashboards (or give --grafana https://grafana.example.org)" in line
     assert "web_external_url for links to the monitor's pages (or give -c FILE with it)" in line
     external = tmp_path / "kneewatch.yml"
-    external.write_text(f"web_external_url: https://k.example/vllm/\n{config.read_text()}")
-    done = _kneewatch("alerts", "-c", external, "-o", tmp_path, "--grafana", "https://g.example")
+    own = "web_external_url: https://k.example/vllm/\ngrafana_url: https://g.example\n"
+    external.write_text(f"{own}{config.read_text()}")
+    done = _kneewatch("alerts", "-c", external, "-o", tmp_path)
     assert (done.status, done.err) == (0, "")
+    assert "dashboard_url: https://g.example/d/kneewatch-target{{ with " in (tmp_path / FILE).read_text()
     assert pages() == {"https://k.example/vllm/{{ with $labels.target }}targets/{{ . }}{{ end }}"}
 
 

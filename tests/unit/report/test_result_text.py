@@ -45,6 +45,8 @@ def test_a_knee_of_a_closed_loop_with_its_bounds_its_limit_and_its_cost() -> Non
     assert lines["Knee"] == "4 requests in flight"
     assert lines["Capacity"] == "10 requests/s (10 to 12.5), 640 output tokens/s; empirical"
     assert lines["Limited by"] == "ttft"
+    order = list(lines)
+    assert order.index("Capacity") < order.index("Advice") < min(map(order.index, ("Ended by", "Error bound", "Cost")))
     assert lines["Ended by"] == "done (concurrency 8 broke ttft)"
     assert lines["Cost"] == "300 requests, 57,600 tokens, 31.5 s, 2.0 s over an objective"
     assert lines["Error bound"] == "at most 1.0 ms in TTFT, 1.0 ms in ITL"
