@@ -18,7 +18,8 @@ LLAMA = {"pod": "llama-0", "namespace": "serving"}
 
 def rows(page: str, **added: str) -> list[dict[str, Any]]:
     """Return a page as the series of a Prometheus that adds these labels, and renames the exporter's."""
-    lines = (line for line in (PAGES / f"dcgm-{page}.prom").open() if not line.startswith("#"))
+    text = (PAGES / f"dcgm-{page}.prom").read_text()
+    lines = (line for line in text.splitlines(keepends=True) if not line.startswith("#"))
     families = text_string_to_metric_families("".join(lines))
     return [
         {
