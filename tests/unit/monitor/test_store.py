@@ -3,7 +3,10 @@
 import asyncio
 import os
 import random
+import re
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -402,3 +405,30 @@ def test_results_that_wait_for_the_file_keep_their_steps_only_while_they_are_few
         for i in range(60):
             store.add(result(result_id=str(i), started_s=WALL_S + i, steps=(step(4),)))
         assert [bool(each.steps) for each in store.latest(limit=60)] == [True] * 50 + [False] * 10
+
+
+@pytest.mark.fault(
+    "DI110",
+    "A store is copied while it is in use, and put back after the volume was lost, as operations.md says",
+    area="Disk",
+    users_see="-",
+    stays="all results up to the copy",
+)
+def test_the_documented_copy_of_a_store_in_use_is_whole_and_can_be_put_back(tmp_path: Path) -> None:
+    page = Path(__file__).parents[3] / "docs/operations.md"
+    (command,) = re.findall(r"'(import sqlite3; .*)'\n", page.read_text())
+    path, copy = tmp_path / "kneewatch.db", tmp_path / "copy.db"
+    command = command.replace("/var/lib/kneewatch/kneewatch.db", str(path)).replace("/tmp/copy.db", str(copy))  # noqa: S108
+    with _store(path) as store:
+        store.add(result(result_id="before"))
+    with _store(path) as store:
+        subprocess.run([sys.executable, "-c", command], check=True, timeout=60)
+        store.add(result(result_id="after", started_s=WALL_S + 1))
+    path.unlink()
+    path.write_bytes(copy.read_bytes())
+    for rest in ("-wal", "-shm"):
+        path.with_name(path.name + rest).unlink(missing_ok=True)
+    with _store(path) as store:
+        assert [kept.id for kept in store.latest()] == ["before"]
+        store.add(result(result_id="later", started_s=WALL_S + 2))
+        assert [kept.id for kept in store.latest()] == ["later", "before"]
