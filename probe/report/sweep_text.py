@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from probe.capacity.model.bottleneck import LIMITS
 from probe.capacity.trend.levels import IN_FLIGHT, Level, levels_of
+from probe.core.reasons import REJECTIONS
 from probe.core.result import CapacityResult, Roofline
 from probe.report.figures import milliseconds, number, percent
 from probe.report.sweep_limits import COMMUNICATION, LOAD, QUEUE, Verdict, gain, growth, plateau, verdict
@@ -14,7 +15,7 @@ from probe.report.sweep_limits import COMMUNICATION, LOAD, QUEUE, Verdict, gain,
 LABELS = ("Growth", "Saturation", "Bottleneck", "Tail", "E2E")
 _ADVICE = {limit.name: limit.advice for limit in LIMITS} | {
     COMMUNICATION: "use fewer GPUs a replica, GPUs with NVLink, or more replicas instead of more parallelism",
-    QUEUE: "add a replica, or raise the server's queue limit where waiting is better than being refused",
+    QUEUE: REJECTIONS.advice,
 }
 _EMPIRICAL = "empirical"
 _TAIL = 5.0  # p99 over p50: beyond it a few requests have another experience than most

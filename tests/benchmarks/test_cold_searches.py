@@ -19,7 +19,7 @@ from benchmarks.timed.served import stranger_s
 from probe.core.workload import lengths
 
 _FOUND = Light(
-    "noisy", 0.55, 0, flags=True, truth_rps=10.0, answer_rps=10.8, lower_rps=9.5, upper_rps=12.0, reason=None
+    "noisy", 0.55, 0, flags=True, truth_rps=10.0, answer_rps=10.8, lower_rps=9.5, upper_rps=12.0, reason=None, cpu_s=0.5
 )
 
 
