@@ -39,7 +39,7 @@ def compare(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare results of `ramp --json`, vllm bench serve, sglang.bench_serving, guidellm or aiperf.
+    """Compare results of `ramp --json` or of another benchmark, such as vllm bench serve, guidellm or genai-perf.
 
     A metric is unclear where it has changed by more than the tolerance, but the intervals overlap.
     Exit status: 0 nothing is worse, 1 something is, 2 not comparable.

@@ -35,6 +35,11 @@ _LENGTHS = {
     "prompt tokens": ("usage_prompt_tokens", "input_sequence_length"),
     "output tokens": ("usage_completion_tokens", "output_sequence_length"),
 }
+_RATES = (
+    ("throughput", "request_throughput", RATE),
+    ("goodput", "goodput", RATE),
+    ("output", "output_token_throughput", TOKENS),
+)
 _PERCENTILES = ("p50", "p95", "p99")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "sec": 1.0, "s": 1.0}
 
@@ -56,7 +61,7 @@ def measurement(name: str, documents: Sequence[Mapping[str, Any]]) -> Measuremen
         kind="aiperf",
         parts=dict(_parts(data["input_config"])),
         sections={_load(data): ComparisonSection(dict(_values(data)))},
-        lengths=dict(_lengths(data)),
+        lengths=dict(lengths(data, _LENGTHS)),
     )
 
 
@@ -69,8 +74,9 @@ def _parts(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "workload.api", api.value
 
 
-def _lengths(data: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for name, keys in _LENGTHS.items():
+def lengths(data: Mapping[str, Any], names: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, float]]:
+    """Yield the mean tokens by Kneewatch's name, each of the first of its names that the file has."""
+    for name, keys in names.items():
         if found := [data[key]["avg"] for key in keys if key in data]:
             yield name, float(found[0])
 
@@ -91,14 +97,20 @@ def _values(data: Mapping[str, Any]) -> Iterator[tuple[str, Value]]:
     answered = float(data["request_count"]["avg"]) if "request_count" in data else 0.0
     failed = float(data["error_request_count"]["avg"]) if "error_request_count" in data else 0.0
     yield "failed", Value(failed / max(1.0, failed + answered), SHARE, LOWER)
-    for name, key, unit in (
-        ("throughput", "request_throughput", RATE),
-        ("goodput", "goodput", RATE),
-        ("output", "output_token_throughput", TOKENS),
-    ):
+    yield from rates(data, _RATES)
+    yield from latencies(data, _LATENCIES)
+
+
+def rates(data: Mapping[str, Any], names: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, Value]]:
+    """Yield the rates that the file has. `names`: Kneewatch's name, the file's, and the unit."""
+    for name, key, unit in names:
         if key in data and math.isfinite(value := float(data[key]["avg"])):
             yield name, Value(value, unit, HIGHER)
-    for name, key in _LATENCIES.items():
+
+
+def latencies(data: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[tuple[str, Value]]:
+    """Yield the percentiles of the latencies that the file has. `names`: the file's, by Kneewatch's."""
+    for name, key in names.items():
         found = data.get(key) or {}
         for percentile in _PERCENTILES:
             if percentile in found and math.isfinite(value := float(found[percentile])):

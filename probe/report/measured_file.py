@@ -15,11 +15,22 @@ from probe.core.errors import ConfigError
 from probe.core.foreign_json import ForeignJsonError, JsonLimits, read_json
 from probe.core.result import CapacityResult
 from probe.core.text import one_line
-from probe.report import aiperf_file, bench_file, bench_text, guidellm_file
+from probe.report import (
+    aiperf_file,
+    bench_file,
+    bench_text,
+    genai_perf_file,
+    guidellm_file,
+    inference_perf_file,
+    llmperf_file,
+)
 from probe.report.result_json import loads
 
 _SCHEMA = "kneewatch.result/1"
-_EXPECTED = "expected the file of `kneewatch ramp --json`, vllm bench serve, sglang.bench_serving, guidellm or aiperf"
+_EXPECTED = (
+    "expected the file of `kneewatch ramp --json`, vllm bench serve, sglang.bench_serving, guidellm, aiperf, "
+    "genai-perf, inference-perf or llmperf"
+)
 # vllm bench --save-detailed writes each latency: ten thousand requests of a thousand tokens.
 _LIMITS = JsonLimits(max_bytes=256 * 2**20, max_values=20_000_000)
 _MAX_LINES = 1000  # results that a benchmark has appended to one file
@@ -33,6 +44,9 @@ _READERS: tuple[tuple[Callable[[Documents], bool], Callable[[str, Documents], Me
     (bench_file.is_bench, bench_file.measurement),
     (guidellm_file.is_guidellm, guidellm_file.measurement),
     (aiperf_file.is_aiperf, aiperf_file.measurement),
+    (genai_perf_file.is_genai_perf, genai_perf_file.measurement),
+    (inference_perf_file.is_inference_perf, inference_perf_file.measurement),
+    (llmperf_file.is_llmperf, llmperf_file.measurement),
 )
 
 

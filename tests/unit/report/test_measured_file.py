@@ -12,7 +12,9 @@ from probe.core.errors import ConfigError
 from probe.report.measured_file import paired_files, read_measured, result_files
 from probe.report.result_json import dumps
 
-OTHERS = Path(__file__).parents[2] / "golden/benchmarks"  # of real runs, as docs/results.md says, but for details
+# Of real runs, as docs/results.md says, but for details; those of genai-perf (issue 298 of
+# triton-inference-server/perf_analyzer), inference-perf (its demos) and llmperf (its benchmarks) are their projects'.
+OTHERS = Path(__file__).parents[2] / "golden/benchmarks"
 BENCH = Path(__file__).parents[2] / "golden/vllm-0.32/bench-serve.json"  # of a real run
 
 
@@ -152,7 +154,7 @@ def test_a_log_of_several_is_a_section_each_and_failures_that_it_does_not_tell_a
     assert all("failed" not in each.values for each in found.sections.values())
 
 
-@pytest.mark.parametrize("name", ["aiperf.json", "guidellm.json", "sglang.jsonl"])
+@pytest.mark.parametrize("name", sorted(file.name for file in OTHERS.iterdir()))
 def test_a_damaged_file_of_any_program_is_one_line(tmp_path: Path, name: str) -> None:
     whole = json.loads((OTHERS / name).read_text())
     for key in whole:
@@ -212,6 +214,71 @@ def test_a_profile_of_aiperf_is_a_section(tmp_path: Path) -> None:
     once = json.loads((OTHERS / "aiperf.json").read_text())
     once["input_config"]["phases"][0] = {"name": "profiling", "kind": "profiling", "type": "poisson", "rate": 2.5}
     assert list(read_measured(_file(tmp_path, json.dumps(once))).sections) == ["rate 2.5 (poisson)"]
+
+
+def test_a_profile_of_genai_perf_is_a_section(tmp_path: Path) -> None:
+    found = read_measured(OTHERS / "genai-perf.json")
+    assert (found.kind, found.parts) == ("genai-perf", {"model": "ensemble"})
+    assert found.lengths == {"prompt tokens": 200.85, "output tokens": 2565.855}
+    values = found.sections["concurrency 100"].values
+    assert "failed" not in values, "unknown is not none"
+    assert values["throughput"].value == pytest.approx(17.2225, abs=1e-4)
+    assert values["TTFT p95"].value == pytest.approx(0.351020, abs=1e-6)
+    assert values["TPOT p50"].value == pytest.approx(0.0021787, abs=1e-7)
+    assert values["E2E p99"].value == pytest.approx(5.910155, abs=1e-6)
+    once = json.loads((OTHERS / "genai-perf.json").read_text())
+    once["input_config"] = {  # since 2025
+        "model_names": ["tiny"],
+        "endpoint": {"type": "chat", "streaming": False},
+        "perf_analyzer": {"stimulus": {"request_rate": 2.5}},
+    }
+    found = read_measured(_file(tmp_path, json.dumps(once)))
+    assert found.parts == {"model": "tiny", "workload.api": "chat"}
+    assert set(found.sections["rate 2.5"].values) == {"throughput", "output", "E2E p50", "E2E p95", "E2E p99"}
+
+
+def test_a_stage_of_inference_perf_is_a_section(tmp_path: Path) -> None:
+    found = read_measured(OTHERS / "inference-perf.json")
+    assert (found.kind, found.parts) == ("inference-perf", {})
+    assert found.lengths == pytest.approx({"prompt tokens": 73.978, "output tokens": 116.912}, abs=1e-3)
+    values = found.sections["rate 30.91"].values
+    assert values["throughput"].value == pytest.approx(29.9342, abs=1e-4)
+    assert values["TTFT p50"].value == pytest.approx(0.044576, abs=1e-6)
+    assert values["TPOT p95"].value == pytest.approx(0.0094136, abs=1e-7)
+    assert not any(name.startswith("ITL") for name in values), "a gap of 0 for each further token of a chunk"
+    once = json.loads((OTHERS / "inference-perf.json").read_text())
+    once["failures"]["count"] = 206
+    once["load_summary"]["concurrency"] = 8
+    once["successes"] |= {
+        "prompt_tokens": {"total": 1854.0, "mean": 80.0},
+        "goodput_metrics": {"request_goodput": 20.0},
+    }
+    found = read_measured(_file(tmp_path, json.dumps(once)))
+    values = found.sections["concurrency 8"].values
+    assert (found.lengths["prompt tokens"], values["failed"].value, values["goodput"].value) == (80.0, 0.1, 20.0)
+    once["load_summary"] = {"count": 2060}
+    once["successes"] = {"count": 0, "latency": {"request_latency": None}, "output_len": None}
+    assert read_measured(_file(tmp_path, json.dumps(once))).sections["all stages"].is_unanswered
+    with pytest.raises(ConfigError, match="not a result"):  # its file of Prometheus' metrics
+        read_measured(_file(tmp_path, json.dumps({**once, "load_summary": {}})))
+
+
+def test_a_summary_of_llmperf_is_a_section(tmp_path: Path) -> None:
+    found = read_measured(OTHERS / "llmperf.json")
+    assert (found.kind, found.parts) == ("llmperf", {"model": "01-ai/Yi-1.5-34B-Chat"})
+    assert found.lengths == {"prompt tokens": 550.0, "output tokens": 159.18}
+    values = found.sections["concurrency 4"].values
+    assert set(values) == {
+        "failed",
+        "throughput",
+        "output",
+        *(f"{name} p{p}" for name in ("TTFT", "E2E") for p in (50, 95, 99)),
+    }
+    assert values["throughput"].value == pytest.approx(0.405424, abs=1e-6)
+    assert values["TTFT p50"].value == pytest.approx(2.035752, abs=1e-6)
+    once = json.loads((OTHERS / "llmperf.json").read_text())
+    failed = {"results_num_completed_requests": 0, "results_number_errors": 9, "results_ttft_s_mean": float("nan")}
+    assert read_measured(_file(tmp_path, json.dumps({**once, **failed}))).sections["concurrency 4"].is_unanswered
 
 
 def test_a_report_of_guidellm_is_a_section_for_each_of_its_loads() -> None:
