@@ -96,4 +96,4 @@ def test_a_lower_bound_below_the_truth_holds_and_what_is_withheld_has_no_error()
     assert [bound.has_held, above.has_held, _FOUND.has_held] == [True, False, True]
     words = "55%, flags known: 1 of 4 withheld, 2 lower bounds, 1 within 10 %, 2 of 3 held"
     (line,) = summary([_FOUND, bound, above, withheld])
-    assert line == f"{words}; error 30.0% in the median, 30.0% at most"
+    assert line == f"{words}; error 30.0% in the median, 30.0% at most; 0.5 s of CPU in the median"
