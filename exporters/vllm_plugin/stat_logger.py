@@ -1,8 +1,8 @@
 """vLLM's side of the plugin: a stat logger (entry point group vllm.stat_logger_plugins) for each engine.
 
 vLLM calls it after each step, in the event loop that also sends the answers. So an exception must not get out, and
-the first one ends the plugin's work until vLLM is started again. vLLM's statistics are not a stable interface: if a
-later version has no such field, it is served as without the plugin.
+the first one ends the plugin's work until vLLM is started again. vLLM's statistics are not a stable interface: 0.17 to
+0.33 have the fields that are read here, and a version without one is served as without the plugin.
 """
 
 import functools
