@@ -6,7 +6,7 @@ from alerts.acute import acute_group
 from alerts.alert_labels import PLAIN_LABELS, AlertLabels
 from alerts.capacity import capacity_group, stale_group
 from alerts.gpu import gpu_group, gpu_tickets_group
-from alerts.health import health_group, instrument_group
+from alerts.health import health_group, instrument_group, recording_group
 from alerts.links import DEFAULT, Links
 from alerts.objectives import objective_groups
 from alerts.pressure import disaggregated_group, pressure_group, stalled_group
@@ -58,6 +58,7 @@ def groups(window_scale: float = 1.0, thresholds: Thresholds = DEFAULTS) -> list
         gpu_tickets_group(window_scale),
         health_group(window_scale),
         instrument_group(window_scale),
+        recording_group(window_scale),
         *user_mix_groups(window_scale),
         trends_group(window_scale),
     ]

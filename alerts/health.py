@@ -11,7 +11,7 @@ from functools import partial
 from alerts import inhibitions, links
 from alerts.alert_labels import by, on
 from alerts.discovery import discovery_alerts, incomplete_shards
-from alerts.instrument import instrument_alerts
+from alerts.instrument import instrument_alerts, unrecorded
 from alerts.rules import Alert, Recording, RuleGroup
 from alerts.templates import COUNT, SPAN, words
 from alerts.windows import DAY_S, HOUR_S, duration
@@ -67,6 +67,11 @@ def health_group(scale: float = 1.0) -> RuleGroup:
     rules: list[Recording | Alert] = [*heartbeats(scale), *_gone(scale), _silent(scale), _vanished(scale)]
     rules += [_instance_gone(scale), _unreadable(scale), _passive(scale)]
     return RuleGroup("kneewatch-health", max(1.0, 60 * scale), rules)
+
+
+def recording_group(scale: float = 1.0) -> RuleGroup:
+    """Return the page on requests that are not recorded. In no group of what it watches, which may fail as a whole."""
+    return RuleGroup("kneewatch-recording", max(1.0, 240 * scale), [unrecorded(scale)])
 
 
 def instrument_group(scale: float = 1.0) -> RuleGroup:

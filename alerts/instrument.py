@@ -1,7 +1,8 @@
 """Alerts on Kneewatch as an instrument: unjudged requests, failing tasks, a refused configuration. Pure."""
 
-from alerts import inhibitions, links
+from alerts import inhibitions, links, sli
 from alerts.alert_labels import KEPT, by, on
+from alerts.budget import total
 from alerts.rules import Alert, FaultKind
 from alerts.templates import COUNT, PERCENT, SPAN, same, value_of, words
 from alerts.windows import HOUR_S, duration
@@ -10,6 +11,9 @@ from probe.core.latency import HELD_BACK
 from probe.core.objectives import BY_GAPS
 from probe.core.reasons import CLIENT_BOUND
 from probe.load.step_summary import MAX_ERROR_SHARE
+
+# Of canaries in a quarter of an hour, so few may be in the minutes before the first record.
+_UNRECORDED_S, _UNRECORDED_LEAST = 900.0, 5
 
 _CANARIES_S = HOUR_S
 # With one canary in ten not judged on latency, a fault that hits fewer than that stays hidden.
@@ -41,7 +45,43 @@ _HOST = (*KEPT, "job", "instance")
 
 def instrument_alerts(scale: float = 1.0) -> list[Alert]:
     """Return the alerts for all targets; `scale` shortens windows and waiting times."""
-    return [_canaries(scale), _lag(scale), _steps(scale), _held_back(scale), _failing(scale), _refused(scale)]
+    return [
+        _canaries(scale),
+        _lag(scale),
+        _steps(scale),
+        _held_back(scale),
+        _failing(scale),
+        _refused(scale),
+    ]
+
+
+def unrecorded(scale: float) -> Alert:
+    """Page where canaries arrive and the recording rules have none of them: no other page can fire then."""
+    window = duration(_UNRECORDED_S * scale)
+    sent = f'increase({names.REQUESTS.name}{{traffic="canary",outcome!="aborted"}}[{window}])'
+    recorded = total(sli.AVAILABILITY, _UNRECORDED_S * scale, scale)
+    return Alert(
+        name="KneewatchNotRecorded",
+        command=links.PODS,
+        expr=(
+            f"count {by()} (\n  sum {by('target')} ({sent}) >= {_UNRECORDED_LEAST}\n"
+            f"  unless {on('target')} sum {by('target')} ({recorded}) > 0\n)"
+        ),
+        for_s=_UNRECORDED_S / 3 * scale,
+        severity="page",
+        summary=(
+            f"No page can fire: the canaries of {{{{ $value | {COUNT} }}}} targets run, and rules record none of them"
+        ),
+        description=(
+            f"For {words(_UNRECORDED_S * scale)} Prometheus has had canaries of {{{{ $value | {COUNT} }}}} targets, and"
+            " the recording rules counted none. A group of rules fails or is not loaded, or samples come more than five"
+            " minutes late. Burn alerts read what is recorded, so none can fire for these targets."
+        ),
+        means="canaries run and the recording rules count none of them, so no burn alert can fire",
+        panels={links.PROBE: ["Time since each task ran"]},
+        route=inhibitions.ONE_KNEEWATCH,
+        unseen="the rules are evaluated",
+    )
 
 
 def _client_bound(reason: str, expr: str, for_s: float, summary: str, description: str) -> Alert:
