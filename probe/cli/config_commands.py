@@ -5,6 +5,7 @@ schema, dashboards, alerts.
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -94,11 +95,30 @@ def show(config: ConfigFile) -> None:
     typer.echo(shown(load_config(config)), nl=False)
 
 
-def schema() -> None:
-    """Print the JSON Schema of the configuration."""
-    from probe.config.reference import json_schema
+class SchemaOf(StrEnum):
+    """What `config schema` prints the schema of."""
 
-    print_json(json_schema())
+    CONFIG = "config"
+    RESULT = "result"
+    PLAN = "plan"
+    TUNE = "tune"
+
+
+def schema(
+    of: Annotated[
+        SchemaOf,
+        typer.Argument(help="config; or result, plan or tune, for what these commands write as JSON.", metavar="NAME"),
+    ] = SchemaOf.CONFIG,
+) -> None:
+    """Print the JSON Schema of the configuration, or of a result, a plan or a tune record."""
+    if of is SchemaOf.CONFIG:
+        from probe.config.reference import json_schema
+
+        print_json(json_schema())
+    else:
+        from probe.report.json_schemas import file_schema
+
+        print_json(file_schema(of.value))
 
 
 def dashboards(

@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 import yaml
 from kneewatch_command import kneewatch, measured, start_kneewatch
 from monitor import Sim
 from process import eventually
+
+from probe.report.json_schemas import file_schema
 
 pytestmark = pytest.mark.alone
 
@@ -132,6 +135,7 @@ def test_ramp_prints_the_table_and_writes_the_result(tiny: Sim, tmp_path: Path) 
     assert all(row[-1] == "passed" for row in rows)
     result = json.loads(file.read_text())
     assert result["schema"] == "kneewatch.result/1"
+    jsonschema.validate(result, file_schema("result"))
     assert [step["plan"]["concurrency"] for step in result["steps"]] == [1, 2]
     assert result["capacity"]["upper"] is None
     assert result["capacity"]["knee_concurrency"] is None
