@@ -91,7 +91,8 @@ def dashboard(
         version=1,
     ).auto_panel_ids()
     plain = json.loads(json.dumps(model.to_json_data(), cls=DashboardEncoder))
-    return json.dumps(_importable(_without_none(plain)), indent=2, sort_keys=True) + "\n"
+    # A key a line, so that changes show; without indentation, which would not fit an object of Kubernetes.
+    return json.dumps(_importable(_without_none(plain)), indent=0, sort_keys=True) + "\n"
 
 
 def _importable(plain: dict[str, Any]) -> dict[str, Any]:
