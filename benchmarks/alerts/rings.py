@@ -104,7 +104,7 @@ def sustained(keep: int, remembered: int = 0, least: int = 3) -> Design:
 
 
 def down_again(keep: int, least: int = 6) -> Design:
-    """Return the chosen design, with a page for an outage that begins while the page of an earlier failure fires.
+    """Return the design before docs/adr/0038: an outage pages again while the page of an earlier failure fires.
 
     Most canaries of five minutes failed, fewer than a tenth of the five that ended ten minutes ago, and the page has
     fired for a quarter of an hour.
@@ -135,7 +135,7 @@ DESIGNS: Mapping[str, Design] = {
     "sustained, remembered 12 h, kept 3 h": sustained(180, 720),
     "sustained, remembered 12 h, kept 4 h": sustained(240, 720),
     "kept 3 h, and a page for another outage": down_again(60, 3),
-    "the same, and six failures in the hour (chosen)": down_again(60),
+    "the same, and six failures in the hour (chosen before docs/adr/0038)": down_again(60),
 }
 
 
