@@ -71,7 +71,7 @@ def health_group(scale: float = 1.0) -> RuleGroup:
 
 def recording_group(scale: float = 1.0) -> RuleGroup:
     """Return the page on requests that are not recorded. In no group of what it watches, which may fail as a whole."""
-    return RuleGroup("kneewatch-recording", max(1.0, 240 * scale), [unrecorded(scale)])
+    return RuleGroup("kneewatch-recording", max(1.0, 60 * scale), [unrecorded(scale)])
 
 
 def instrument_group(scale: float = 1.0) -> RuleGroup:

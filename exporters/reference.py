@@ -18,7 +18,7 @@ Everything on Kneewatch's `/metrics`. `make generate` writes this page from [exp
 edit those files, not this page.
 
 A series is absent while its value is unknown; no value stands for "unknown". Times are in seconds, shares from 0 to 1.
-A target with one workload has fewer than 560 series, and fewer than 600 with all four latency objectives. Optional
+A target with one workload has fewer than 570 series, and fewer than 600 with all four latency objectives. Optional
 sources add more: up to 30 for each GPU, eleven for each of 2 to 32 replicas or data-parallel engines, 25 for each of
 the server's optional KV histograms.
 

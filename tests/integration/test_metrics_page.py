@@ -183,8 +183,8 @@ def _values(families: Iterable[Metric]) -> dict[tuple[object, ...], float]:
 USUAL = {"ttft": "333ms", "tpot": "33ms"}
 
 
-@pytest.mark.parametrize(("limits", "most"), [(USUAL, 560), ({**USUAL, "e2e": "3.3s", "itl": "133ms"}, 600)])
-def test_a_target_has_fewer_than_560_series_for_each_workload(limits: dict[str, str], most: int) -> None:
+@pytest.mark.parametrize(("limits", "most"), [(USUAL, 570), ({**USUAL, "e2e": "3.3s", "itl": "133ms"}, 600)])
+def test_a_target_has_fewer_than_570_series_for_each_workload(limits: dict[str, str], most: int) -> None:
     """Or 600 with all objectives: of users' E2E, and of what met them."""
     target = {
         "name": "a",
