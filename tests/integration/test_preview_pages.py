@@ -95,8 +95,8 @@ def test_a_running_monitors_dashboards_are_drawn(
         Monitor({"workloads": workloads, "targets": [target]}, tmp_path / "monitor") as monitor,
         RealPrometheus(prometheus_binary, tmp_path / "prometheus", addresses=[monitor.address]) as real,
     ):
-        rate = f'rate(kneewatch_requests_total{{target="{TARGET}",outcome="ok"}}[4s]) > 0'
-        eventually(lambda: real.query(rate), within_s=30, what="a rate of canaries")
+        seen = f'count_over_time(kneewatch_ttft_seconds_count{{target="{TARGET}"}}[30s]) > 10'
+        eventually(lambda: real.query(seen), within_s=60, what="ten seconds of canaries")
         dashboards = render(load_config(monitor.config_file), scrape_interval_s=1.0)
         write_pages(dashboards, real.base_url, TARGET, tmp_path / "out", hours=0.01)
     assert sorted(file.name for file in (tmp_path / "out").glob("*.html")) == sorted(PAGES)
