@@ -82,8 +82,7 @@ EXPECTED = {
         {_BURN: 20 * MINUTE_S},
     ),
     "stall": Expected("an engine stalls for 30 minutes", (1, 1), (0, 1), {"EngineStalled|" + _BURN: 5 * MINUTE_S}),
-    # One ticket may be for little headroom at noon, by a forecast for what users send.
     "xid": Expected(
-        "a GPU falls off the bus and the server dies for 40 minutes", (1, 1), (0, 2), {"GPUXid": 3 * MINUTE_S}
+        "a GPU falls off the bus and the server dies for 40 minutes", (1, 1), (0, 1), {"GPUXid": 3 * MINUTE_S}
     ),
 }

@@ -108,7 +108,7 @@ def test_a_running_monitors_dashboards_are_drawn(
         assert problems == []
     assert TARGET in browser.evaluate("document.body.innerText")
     browser.open((tmp_path / "out" / "kneewatch-target.html").as_uri())
-    browser.until("document.querySelectorAll('canvas').length >= 8")  # of 13: others wait for more than seconds
+    browser.until("document.querySelectorAll('canvas').length >= 10")
     assert all(ink > 500 for ink in browser.evaluate(_INK % ".chart"))
     assert _text(browser, ".kind-stat .value strong") == "up"
     leads = browser.evaluate("[...document.querySelectorAll('nav a')].map((one) => one.getAttribute('href'))")
